@@ -4,7 +4,7 @@
     nemotron airgap build FOLDER --target ENV
     nemotron super3 airgap scripts PROFILE
 
-The first runs where there is a network; the second where there is none, such as a compute node, with the folder alone.
+`fetch` runs on a machine with a network. `build` needs only the folder and runs without one, e.g. on a compute node.
 """
 
 import re
@@ -26,7 +26,7 @@ FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=Fals
 
 @click.group("airgap", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 def command() -> None:
-    """See the head of this module."""
+    """See the module docstring."""
 
 
 @command.command("fetch")
@@ -44,7 +44,7 @@ def command() -> None:
 @click.option("--dry-run", "-d", is_flag=True, help="show what would be fetched, and how large it is")
 @click.option("--json", "as_json", is_flag=True, help="the plan as JSON on standard output")
 def fetch_(folder: Path, **asked: Any) -> int:
-    """Bring packages, models and data into FOLDER; run again, it goes on."""
+    """Download packages, models and data into FOLDER. Run it again to resume."""
     from nemotron_cluster.airgap.fetch import fetch, plan, show
     from nemotron_cluster.airgap.materials import model
     from nemotron_cluster.airgap.packages import Wanted
@@ -86,7 +86,7 @@ def fetch_(folder: Path, **asked: Any) -> int:
 @click.option("--arch", "architectures", multiple=True, metavar="9.0", help="GPUs to compile for [those that are here]")
 @click.option("--json", "as_json", is_flag=True, help="the report as JSON on standard output")
 def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[str, ...], as_json: bool) -> int:
-    """Make an environment from FOLDER, without a network; run again, it goes on. Exit code 1: not all was built."""
+    """Build an environment from FOLDER without a network. Run it again to resume. Exit code 1: not all was built."""
     from dataclasses import asdict
 
     from nemotron_cluster.airgap.build import build, lines
@@ -115,7 +115,8 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
 @click.option("--container", metavar="STAGE/CONFIG|IMAGE", help="the container to import [what the training names]")
 def scripts_(profile: str, arguments: tuple[str, ...], family: str | None, output: Path, **asked: Any) -> int:
     """Write scripts for a site whose compute nodes have no network. ARGUMENTS are those of the training, such as
-    `-c tiny engine=automodel`."""
+    `-c tiny engine=automodel`.
+    """
     from nemotron_cluster.airgap.packages import require_cuda
     from nemotron_cluster.airgap.scripts import Layout, scripts, slurm_profile, write_scripts
     from nemotron_cluster.airgap.target import Target
@@ -141,10 +142,10 @@ def scripts_(profile: str, arguments: tuple[str, ...], family: str | None, outpu
 
 
 def _of_family(family: str | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments of the training, with the family as `nemotron FAMILY sft` adds it.
+    """Add the family to the arguments of the training, as `nemotron FAMILY sft` does.
 
     Raises:
-        UserError: there is no such family.
+        UserError: unknown family.
     """
     if family is None:
         return arguments
@@ -154,10 +155,10 @@ def _of_family(family: str | None, arguments: tuple[str, ...]) -> tuple[str, ...
 
 
 def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:
-    """The CUDA to fetch packages for: the one that the profile loads on the nodes.
+    """The CUDA version to fetch packages for: the one that the profile loads on the nodes.
 
     Raises:
-        UserError: that one is not asked for, or there are no packages for it.
+        UserError: it differs from the requested version, or has no packages.
     """
     from nemotron_cluster.airgap.packages import CUDA_12
     from nemotron_cluster.airgap.scripts import cuda_of, slurm_profile
@@ -181,10 +182,10 @@ def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:
 
 
 def _container(asked: str | None, arguments: tuple[str, ...], of_profile: str | None) -> str | None:
-    """The image to import into a file; None where there is none, or it is a file already.
+    """The image to import into a file; None without an image, or if it already is a file.
 
     Raises:
-        UserError: the recipe that is asked for does not exist or names no container.
+        UserError: the requested recipe does not exist or names no container.
     """
     from nemotron_app.recipes import composed, recipe
     from nemotron_shared.config.references import setting
@@ -212,7 +213,7 @@ def _check_architectures(asked: tuple[str, ...]) -> None:
 
 
 def _data(text: str) -> Any:
-    """Files to bring along, from wherever the project reads data."""
+    """The files to bring along for a data argument, from any source that the project can read."""
     from nemotron_cluster.airgap.materials import PARTIAL, Material, Promise, local
     from nemotron_data.sources.remote import file_system, is_remote, reported, walk
     from nemotron_shared.runtime.models.references import artifact_name

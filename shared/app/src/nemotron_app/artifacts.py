@@ -1,11 +1,11 @@
-"""`nemotron artifacts`: look at what the stages made.
+"""`nemotron artifacts`: inspect and manage what the stages made.
 
     nemotron artifacts                             every artifact
-    nemotron artifacts show sft                    one: who made it, from what, how it scored
+    nemotron artifacts show sft                    one artifact: what made it, its inputs, its scores
     nemotron artifacts lineage rl:v2 --mermaid     its history, to paste into a Markdown page
     nemotron artifacts replay sft                  make it again from its lineage, and compare the bytes
     nemotron artifacts verify                      hash every file again; exit code 1 if one differs
-    nemotron artifacts alias sft:v3 best           from now on sft:best means version 3
+    nemotron artifacts alias sft:v3 best           make sft:best refer to version 3
     nemotron artifacts path sft:best               its folder, for use in other programs
     nemotron artifacts rm sft:v2                   remove a version that nothing else was made from
     nemotron artifacts gc --keep 2 --yes           remove older versions that nothing needs, and leftovers
@@ -35,7 +35,7 @@ from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import UserError, printable
 
 size_of = lru_cache(maxsize=1000)(naturalsize)
-"""It looks for a translation each time, and versions of one artifact are often of one size."""
+"""Cached: humanize looks up a translation on each call, and versions of an artifact are often of equal size."""
 FILES_SHOWN = 20
 LONGEST = 400
 REPLAY = "replay"
@@ -43,7 +43,7 @@ REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=compl
 
 
 class Artifacts(click.Group):
-    """The commands by name; `replay`, which needs much that the others do without, is imported when it is called."""
+    """The subcommands. `replay` is imported only when called, since it needs many modules that the others do not."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See the base class."""
@@ -72,7 +72,7 @@ def print_list(look: Look) -> int:
             if shelf.problem is not None:
                 raise shelf.problem
             also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
-        except UserError as error:  # of one name; its versions, where they can be read, and all others are listed
+        except UserError as error:  # of a single name: list its readable versions, and all other artifacts
             problem = f"damaged: {error.message}; {error.remedy}"
             listed.append({"reference": name, "aliases": [], "path": str(look.store.root / name), "problem": problem})
             rows.append([name, "", problem, "", "", ""])
@@ -100,7 +100,7 @@ def list_(look: Look) -> int:
 @REFERENCE
 @store_options
 def show(look: Look, reference: str) -> int:
-    """Who made an artifact, from what, and how it scored."""
+    """Show what made an artifact, from which inputs, and how it scored."""
     artifact = look.store.resolve(reference, family=look.family)
     manifest, producer = artifact.manifest, artifact.manifest.producer
     also = []
@@ -147,7 +147,7 @@ def show(look: Look, reference: str) -> int:
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="a flowchart for Markdown")
 @store_options
 def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
-    """Its history up to the raw sources."""
+    """Show the history of an artifact, up to the raw sources."""
     artifact = look.store.resolve(reference, family=look.family)
     steps = []
     for edge in edges(look.store, artifact):
@@ -180,7 +180,7 @@ def verify(look: Look, reference: str | None, fast: bool) -> int:
             artifact = store.resolve(one, family=look.family)
             results[artifact.reference] = store.verify(artifact, fast=fast)
         except UserError as error:
-            if one == reference:  # a path where there is nothing, while a damaged artifact is a result
+            if one == reference:  # the path does not exist; a damaged artifact, in contrast, is a result to report
                 raise
             results[str(one)] = [error.message]
     lines = []
@@ -207,7 +207,7 @@ def alias(look: Look, reference: str, alias: str) -> int:
 @REFERENCE
 @store_options
 def path(look: Look, reference: str) -> int:
-    """The folder of an artifact."""
+    """Print the folder of an artifact."""
     folder = str(look.store.resolve(reference, family=look.family).path)
     look.tell({"path": folder}, folder)
     return 0
@@ -231,7 +231,7 @@ def rm(look: Look, reference: str) -> int:
 @click.option("--yes", is_flag=True, help="remove what is listed")
 @store_options
 def gc(look: Look, keep: int, yes: bool) -> int:
-    """List what nothing needs; with --yes remove it."""
+    """List versions that nothing needs; remove them with --yes."""
     found = plan_cleanup(look.store, keep)
     size = found.size(look.store)
     versions, leftovers = [str(version) for version in found.versions], [str(path) for path in found.leftovers]
@@ -245,12 +245,12 @@ def gc(look: Look, keep: int, yes: bool) -> int:
 
 
 def named_apart(shelf: Shelf) -> bool:
-    """Whether files beside the versions may call any of them something; where none lies, none needs to be read."""
+    """Whether the shelf has files that give versions other names. If not, skip reading them."""
     return ALIASES in shelf.files or REUSED in shelf.files
 
 
 def other_names(store: Store, name: str, versions: list[int]) -> dict[int, list[str]]:
-    """`latest` and the aliases of an artifact's versions, by version."""
+    """`latest` and the aliases of an artifact, by version."""
     others: dict[int, list[str]] = {version: [] for version in versions}
     others[store.latest_of(name, versions)].append(LATEST)
     for alias, version in store.aliases(name).items():
@@ -260,7 +260,7 @@ def other_names(store: Store, name: str, versions: list[int]) -> dict[int, list[
 
 
 def _summary(found: Entry | UserError, place: str) -> dict[str, Any]:
-    """For programs; one that cannot be read must not hide the others."""
+    """JSON output for one artifact; an unreadable one becomes an error entry and does not hide the others."""
     if isinstance(found, UserError):
         return {"path": place, "problem": _problem(found)}
     return {
@@ -274,7 +274,7 @@ def _summary(found: Entry | UserError, place: str) -> dict[str, Any]:
 
 
 def _cells(found: Entry | UserError) -> list[str]:
-    """For people: type, time, files and size."""
+    """Table cells for one artifact: type, time, files and size."""
     if isinstance(found, UserError):
         return [_problem(found), "", "", ""]
     return [found.type, minute(found.created_at), str(found.files), size_of(found.bytes)]

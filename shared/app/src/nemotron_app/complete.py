@@ -1,7 +1,7 @@
-"""What may come next on a line, for the shells: configs, settings and their values, artifacts, files.
+"""Shell completions: configs, settings and their values, artifacts and files.
 
-Each function is a `shell_complete` of click. It imports what it needs when a shell asks, since the commands are
-declared at every start.
+Each function is a `shell_complete` callback of click. Imports are local, so they cost nothing until a shell asks:
+the commands are declared on every start.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from nemotron_shared.stages import STAGES
 
 ARTIFACTS = {"model": "model", "base": "model", "data": "data"}
 FILES = ("source", "home", "path", "file", "folder", "train", "valid", "test", "questions", "architecture")
-"""The last words of the keys whose values are artifacts, or files."""
+"""Last parts of the keys whose values are artifacts or files."""
 
 
 def beginning(incomplete: str, known: Iterable[str]) -> list[CompletionItem]:
-    """Those of `known` that begin so; else files, which the shell knows."""
+    """The `known` words that start with `incomplete`; otherwise files, which the shell completes."""
     found = [CompletionItem(word) for word in known if word.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 
@@ -31,7 +31,7 @@ def configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
-    """Settings of the config that stands before, or that --from names."""
+    """Settings of the config earlier on the line, or of the one given with --from."""
     from nemotron_app.recipes import recipes
 
     if "=" in incomplete:
@@ -41,13 +41,13 @@ def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         return []
     try:
         found = recipes(asked, ctx.params.get("stage"))
-    except UserError:  # a config that is not there, or not whole yet
+    except UserError:  # the config does not exist yet, or is incomplete
         return []
     return list(dict.fromkeys(key for stage, name in found for key in settings(stage, name, incomplete)))
 
 
 def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") -> list[str]:
-    """The stage's settings that begin so, each with its `=`."""
+    """The stage's settings that start with `incomplete`, each followed by `=`."""
     from nemotron_app.recipes import composed, tree
     from nemotron_shared.config.keys import leaves
 
@@ -59,7 +59,7 @@ def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") 
 
 
 def values(incomplete: str, stages: Iterable[str]) -> list[CompletionItem]:
-    """What may follow `KEY=`: engines, artifacts, files; each with its key, as the shells want it."""
+    """Values for `KEY=`: engines, artifacts, files. Each includes its key, as shells expect."""
     key, _, begun = incomplete.partition("=")
     if key.lstrip("+") == "engine":
         known = sorted({name for stage in stages for name in _engines(stage)})
@@ -80,7 +80,7 @@ def _engines(stage: str) -> list[str]:
 
 
 def of_pipeline(config: str | None, incomplete: str) -> list[str]:
-    """Settings of all stages, and those of one, which begin with its name."""
+    """Settings of all stages, and `STAGE.SETTING` for single stages."""
     found = [key for stage in STAGES for key in settings(stage, config, incomplete)]
     if "." in incomplete and incomplete.partition(".")[0] in STAGES:
         stage = incomplete.partition(".")[0]
@@ -91,7 +91,7 @@ def of_pipeline(config: str | None, incomplete: str) -> list[str]:
 
 
 def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Settings and sections, of --stage or of all."""
+    """Settings and sections, of --stage or of all stages."""
     stages = [ctx.params["stage"]] if ctx.params.get("stage") else [*STAGES]
     keys = [key.removesuffix("=") for stage in stages for key in settings(stage, None, incomplete)]
     sections = {key.partition(".")[0] for key in keys} if "." not in incomplete else set()
@@ -99,22 +99,22 @@ def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 def artifacts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names in the store."""
+    """Names of artifacts in the store."""
     return beginning(incomplete, _named("", _home(ctx)))
 
 
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Models in the store, by their names and the short ones."""
+    """Models in the store, by full and short name."""
     return beginning(incomplete, _named("-model", _home(ctx)))
 
 
 def data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Prepared data in the store, by its names and the short ones."""
+    """Prepared data in the store, by full and short name."""
     return beginning(incomplete, _named("-data", _home(ctx)))
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files; the shell knows them."""
+    """Files, completed by the shell."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -124,7 +124,7 @@ def _home(ctx: click.Context) -> str | None:
 
 
 def _named(end: str, home: str | None) -> list[str]:
-    """Names in the store that end so; where only some are asked for, the short ones, too."""
+    """Names in the store that end with `end`, preceded by their short names if `end` is given."""
     from nemotron_shared.artifacts.names import DEFAULT_FAMILY, SHORT_NAMES
     from nemotron_shared.artifacts.store import Store
 

@@ -1,10 +1,10 @@
-"""`nemotron completion`: what a shell needs to complete our lines: models, commands, configs, settings and artifacts.
+"""`nemotron completion`: shell completion of models, commands, configs, settings and artifacts.
 
 eval "$(nemotron completion bash)"                 in ~/.bashrc
 eval "$(nemotron completion zsh)"                  in ~/.zshrc
 nemotron completion fish > ~/.config/fish/completions/nemotron.fish
 
-A shell completes the command `nemotron`, and not `uv run nemotron`, whose first word is uv: activate the environment
+Shells complete the command `nemotron`, but not `uv run nemotron`, whose first word is uv: activate the environment
 first, with `source .venv/bin/activate`.
 """
 
@@ -23,18 +23,18 @@ from click.shell_completion import (
 
 VARIABLE = "_NEMOTRON_COMPLETE"
 IF_PLAIN, IF_FOUND = 'if [[ "$descr" == "_" ]]; then', 'if [ -n "$completions" ]; then'
-"""Of click's script for zsh."""
+"""Lines of click's zsh script that we replace."""
 
 
 class Bash(BashComplete):
-    """Without a space after `key=`, and with the line itself: bash would cut it at each `=`."""
+    """No space after `key=`. Parses the line itself, because bash splits words at each `=`."""
 
     source_template: ClassVar[str] = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value != *[=.] ]] || compopt -o nospace"
     ).replace('COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:$COMP_POINT}"')
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Of `key=value` the value alone: bash takes what stands after `=` for a word of its own."""
+        """Return only the value of `key=value`: bash treats the text after `=` as a separate word."""
         _, equals, value = item.value.partition("=")
         return f"{item.type},{value if equals and value else item.value}"
 
@@ -42,14 +42,14 @@ class Bash(BashComplete):
         """See the base class."""
         line = os.environ["COMP_WORDS"]
         words = split_arg_string(line)
-        while words and "=" in words[0]:  # a variable before the command
+        while words and "=" in words[0]:  # an environment variable before the command
             words.pop(0)
         incomplete = words.pop() if words and not line[-1].isspace() else ""
         return words[1:], incomplete
 
 
 class Zsh(ZshComplete):
-    """Without a space after `key=`, and with the files that may follow it."""
+    """No space after `key=`, and file completion after it."""
 
     source_template: ClassVar[str] = (
         ZshComplete.source_template.replace("local -a completions\n", "local -a completions open\n")
@@ -60,7 +60,7 @@ class Zsh(ZshComplete):
 
 
 def answer_in_our_way() -> None:
-    """Let click take these classes for the shells; fish sets no space after `=` by itself."""
+    """Register these classes with click. Fish needs no class, since it adds no space after `=`."""
     add_completion_class(Bash)
     add_completion_class(Zsh)
 
@@ -68,7 +68,7 @@ def answer_in_our_way() -> None:
 @click.command("completion", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
-    """See the head of this module."""
+    """See the module docstring."""
     from nemotron_app.main import nemotron
 
     answer_in_our_way()

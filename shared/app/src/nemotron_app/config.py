@@ -1,13 +1,13 @@
-"""`nemotron config`: look at configs and their settings, and translate those of other projects.
+"""`nemotron config`: inspect configs and their settings, and translate those of other projects.
 
 nemotron config list                              every config of every stage
 nemotron config show sft/tiny optimizer.lr=1e-3   all values, and where each comes from
 nemotron config diff sft/local sft/tiny           the settings that differ
-nemotron config explain train.micro_batch_size    what a setting means, and what it is
+nemotron config explain train.micro_batch_size    what a setting means, and its values
 nemotron config translate nemotron_automodel_insecure.yaml > mine.yaml
 nemotron nano3 sft -c mine.yaml --dry-run
 
-A config is STAGE/NAME or a file; --stage says of which stage a file of your own is.
+A config is STAGE/NAME or a file. For a file of your own, --stage names its stage.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,14 +35,14 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="print JSON")
 
 @click.group("config", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 def command() -> None:
-    """See the head of this module."""
+    """See the module docstring."""
 
 
 @command.command("list")
 @click.argument("stage", type=click.Choice([*STAGES]), required=False)
 @AS_JSON
 def list_(stage: str | None, as_json: bool) -> int:
-    """List the configs, of STAGE or of all."""
+    """List the configs of STAGE, or of all stages."""
     found = {f"{one}/{name}": title(one, name) for one in ([stage] if stage else STAGES) for name in names(one)}
     if as_json:
         tell_json(found)
@@ -58,7 +58,7 @@ def list_(stage: str | None, as_json: bool) -> int:
 @OF_STAGE
 @AS_JSON
 def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
-    """Print all values of CONFIG with these overrides; references stand as they are written."""
+    """Print all values of CONFIG with these overrides. References are not resolved."""
     one_stage, choice = recipe(config, stage)
     one = composed(one_stage, choice, _only_settings(overrides))
     values = _values(one_stage, one)
@@ -76,7 +76,7 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
 @OF_STAGE
 @AS_JSON
 def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
-    """Print the settings in which two configs differ; the overrides are those of the second."""
+    """Print the settings in which two configs differ. Overrides apply to the second one."""
     (one_stage, one), (other_stage, other) = recipe(first, stage), recipe(second, stage)
     before = dict(leaves(_values(one_stage, composed(one_stage, one, []))))
     after = dict(leaves(_values(other_stage, composed(other_stage, other, _only_settings(overrides)))))
@@ -97,7 +97,7 @@ def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None,
 @click.option("--stage", type=click.Choice([*STAGES]), help="of this stage alone")
 @AS_JSON
 def explain(key: str, stage: str | None, as_json: bool) -> int:
-    """Say what a setting means, and what it is by default and in `local` and `tiny`."""
+    """Explain a setting, with its default and its values in `local` and `tiny`."""
     found = explained(key, [stage] if stage else [*STAGES])
     if as_json:
         tell_json(found)
@@ -125,10 +125,10 @@ def translate(file: Path) -> int:
 
 
 def _values(stage: str, config: Composed) -> dict[str, Any]:
-    """What is shown of a config.
+    """The values of a config that are shown.
 
     Raises:
-        UserError: a value is wrong.
+        UserError: invalid value.
     """
     return redact_values(as_used(tree(config), require_valid(stage, config)))
 

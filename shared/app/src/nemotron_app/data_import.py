@@ -1,13 +1,13 @@
-"""`nemotron data import`: an artifact of data that was prepared elsewhere.
+"""`nemotron data import`: publish data that was prepared elsewhere as an artifact.
 
 nemotron data import pretrain ./tokens    blend.json and the .bin/.idx pairs that it names; or train.bin and train.idx
 nemotron data import sft ./packed         train.parquet with packed rows; valid.parquet, test.parquet
 nemotron data import rl ./rows            train.jsonl; val.jsonl, test.jsonl
 nemotron data import eval ./tasks         tasks.json and the file of each task
 nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
-nemotron data import sft ./packed --tokenizer ./model    where the folder has no tokenizer/
+nemotron data import sft ./packed --tokenizer ./model    if the folder has no tokenizer/
 
-Every file is read to its end first. What belongs to the data is copied; the rest of the folder is left out.
+Every file is read completely and checked first. Only files that belong to the data are copied.
 """
 
 import shlex
@@ -40,12 +40,12 @@ ROW_LAYOUT = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a folder holds: the files that belong to the data, by their place in the artifact, and its figures."""
+    """Contents of a folder: the data files, by their path in the artifact, and statistics."""
 
     files: dict[str, Path]
     figures: dict[str, Any]
     blend: dict[str, list[tuple[float, str]]] | None = None
-    """What blend.json says, where the folder has none."""
+    """Contents of blend.json, generated if the folder has none."""
 
 
 @click.command("import", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -55,7 +55,7 @@ class Prepared:
 @click.option("--tokenizer", metavar="DIR", type=click.Path(path_type=Path), help="the tokenizer that made the ids")
 @store_options
 def import_(look: Look, stage: str, folder: Path, name: str | None, tokenizer: Path | None) -> int:
-    """Make an artifact of a prepared folder."""
+    """Publish a prepared folder as an artifact."""
     name = STAGES[stage].data.name(look.family) if name is None else name
     check_name(name)
     folder = folder.expanduser()
@@ -68,7 +68,7 @@ def import_data(store: Store, stage: str, folder: Path, name: str, tokenizer: Pa
     """Check a folder and publish it as the data of a stage.
 
     Raises:
-        UserError: it does not hold what the stage reads, or not whole.
+        UserError: the folder lacks what the stage reads, or is incomplete.
     """
     from nemotron_data.formats.bin_idx import write_blend
     from nemotron_data.tokenizers.folder import copy_tokenizer
@@ -104,7 +104,7 @@ def import_data(store: Store, stage: str, folder: Path, name: str, tokenizer: Pa
 
 
 def _ids_of(label: str, tokenizer: Path) -> int:
-    """How many ids a tokenizer has, those of gaps counted, too."""
+    """Size of the id range of a tokenizer, including unused ids."""
     from nemotron_data.tokenizers.folder import TokenizerFolder
 
     if not (tokenizer / "tokenizer.json").is_file():
@@ -120,7 +120,7 @@ def _require_ids(place: str, lowest: int, highest: int, ids: int) -> None:
 
 
 def _documents(folder: Path, ids: int) -> Prepared:
-    """Token shards: those of blend.json, or one pair for each split."""
+    """Token shards: those listed in blend.json, or one pair per split."""
     from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
     from nemotron_data.split import SPLITS
 
@@ -146,7 +146,7 @@ def _documents(folder: Path, ids: int) -> Prepared:
 
 
 def _packs(folder: Path, ids: int) -> Prepared:
-    """Packed rows, one file for each split."""
+    """Packed rows, one file per split."""
     from nemotron_data.formats.packed import read_packed
     from nemotron_data.split import SPLITS
 
@@ -171,14 +171,14 @@ def _packs(folder: Path, ids: int) -> Prepared:
 
 
 def _own_pack_size(folder: Path) -> int:
-    """What the folder says of the length of its rows, which may all be shorter; 0 where it says nothing."""
+    """The row length that the folder declares (all rows may be shorter); 0 if it declares none."""
     stats = read_json(folder / STATS) if (folder / STATS).is_file() else {}
     size = stats.get("pack_size") if isinstance(stats, dict) else None
     return size if isinstance(size, int) else 0
 
 
 def _rows(folder: Path) -> Prepared:
-    """Questions of reinforcement learning, one file for each split."""
+    """Reinforcement-learning questions, one file per split."""
     from nemotron_data.formats.rl_rows import read_rl_rows
 
     files = {split: folder / name for split, name in ROWS.items() if split == "train" or (folder / name).is_file()}
@@ -195,7 +195,7 @@ def _rows(folder: Path) -> Prepared:
 
 
 def _check_row(row: Mapping[str, Any]) -> None:
-    """What a trainer needs of a row, and of one that names an agent what that needs."""
+    """Check the fields that a trainer needs, and for rows that name an agent, those that the agent needs."""
     from nemotron_data.formats.rl_rows import validate, validate_prompt
     from nemotron_data.rejects import Refused
 
@@ -205,7 +205,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
 
 
 def _tasks(folder: Path) -> Prepared:
-    """Tasks of an evaluation."""
+    """Evaluation tasks."""
     from nemotron_data.formats.eval_tasks import TASKS, read_task_rows, read_tasks
 
     if not (folder / TASKS).is_file():

@@ -1,7 +1,7 @@
 """`nemotron diagnose`: why a job failed, and what to do about it.
 
-nemotron diagnose last                  the newest job that was submitted from here; or its id, or its folder's name
-nemotron diagnose slurm-4711.out        one log, of whatever started it
+nemotron diagnose last                  the newest job submitted from here; or a job id, or the name of its folder
+nemotron diagnose slurm-4711.out        one log file, from any launcher
 nemotron diagnose 4711-logs             a folder of logs, such as one for each node
 """
 
@@ -24,15 +24,15 @@ from nemotron_shared.redaction import redact
 
 WHY = ("cause", "unknown", "end")
 MORE = 4
-"""How many further findings are shown."""
+"""Number of further findings to show."""
 
 
 @runtime_checkable
 class HasFacts(Protocol):
-    """A backend whose scheduler has more to say of a job than how it is."""
+    """A backend whose scheduler knows more about a job than its state."""
 
     def facts(self, record: Record) -> scheduler.Facts | None:
-        """What it says; None where it knows nothing of it."""
+        """The scheduler's facts about a job; None if it knows nothing about it."""
         ...
 
 
@@ -40,7 +40,7 @@ class HasFacts(Protocol):
 @click.argument("wanted", metavar="LOGDIR|LOGFILE|JOB")
 @store_options
 def command(look: Look, wanted: str) -> int:
-    """See the head of this module."""
+    """See the module docstring."""
     path = Path(wanted).expanduser()
     record = read_record(path / RECORD) if path.is_dir() else None
     if record is None and path.exists():
@@ -61,7 +61,7 @@ def _job(look: Look, wanted: str) -> Record:
 
 
 def _of_job(record: Record) -> tuple[Logs, Facts | None]:
-    """What a job has said, here or where it ran, and what is known of how it ended."""
+    """Logs of a job, local or remote, and known facts about how it ended."""
     folder = Path(record.folder)
     logs = read_logs(folder)
     facts = _exit_code(folder)
@@ -71,13 +71,13 @@ def _of_job(record: Record) -> tuple[Logs, Facts | None]:
             facts = _facts_of(backend, record)
         if record.there != record.folder and (said := backend.log(record)):
             logs = Logs((text_of(LOG, said),))
-    except UserError as error:  # what lies here can be read all the same
+    except UserError as error:  # continue with the local files
         logs = Logs(logs.texts, (*logs.left_out, error.message))
     return logs, facts
 
 
 def _facts_of(backend: Backend, record: Record) -> Facts:
-    """How a job is in the words that all executors share, and in its scheduler's own where it has some."""
+    """State of a job in terms common to all executors, plus facts from its scheduler if it has any."""
     state = state_of(backend, record)
     facts = Facts(state.state, state.source or record.executor, state.sentence, exit_code=state.exit_code)
     raw = backend.facts(record) if isinstance(backend, HasFacts) and state.state in OVER else None
@@ -87,7 +87,7 @@ def _facts_of(backend: Backend, record: Record) -> Facts:
 
 
 def _exit_code(folder: Path) -> Facts | None:
-    """What a job's own script wrote at its end."""
+    """Exit code that the job's own script recorded."""
     try:
         code = int((folder / EXIT_CODE).read_text(encoding="ascii")[:20])
     except (OSError, ValueError):
@@ -96,7 +96,7 @@ def _exit_code(folder: Path) -> Facts | None:
 
 
 def _lines(title: str, found: Diagnosis) -> list[str]:
-    """The first cause whole, the others in a line each."""
+    """Describe the first cause in full, the others in one line each."""
     read = f"{len(found.logs.texts)} log{'' if len(found.logs.texts) == 1 else 's'} read"
     lines = [printable(redact(title)) + (f": {_said(found.facts)}" if found.facts else "")]
     lines.append("; ".join([read, *(printable(redact(left)) for left in found.logs.left_out)]))
@@ -147,7 +147,7 @@ def _place(found: Finding) -> str:
 
 
 def _document(title: str, found: Diagnosis) -> dict[str, object]:
-    """The same for programs."""
+    """JSON output of a diagnosis."""
     keys = ("place", "line", "text", "do", "count", "files", "over")
     return {
         "target": redact(title),

@@ -1,11 +1,11 @@
-"""`nemotron doctor`: whether a machine or a cluster is ready, before anything runs there.
+"""`nemotron doctor`: check that a machine or a cluster is ready before anything runs there.
 
 nemotron doctor                                 this machine: programs, disk, tokens, packages, GPUs
 nemotron doctor YOUR-CLUSTER                    a profile of env.toml: its paths, its Slurm, and each of its nodes
 nemotron doctor YOUR-CLUSTER --for super49b sft     and whether it has what a recipe needs
 nemotron doctor --for nano3 sft -c nano3_lora_automodel     an engine's packages, and whether they can be imported
 
-Each line is PASS, WARN, FAIL or SKIP (not looked at, and why). The exit code is 1 where something FAILs.
+Each line is PASS, WARN, FAIL or SKIP (not checked, with the reason). The exit code is 1 if anything FAILs.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -38,7 +38,7 @@ PACKAGES = Group("packages of this machine")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for."""
+    """Command-line arguments."""
 
     look: Look
     profile: str | None
@@ -65,7 +65,7 @@ def command(
     wait: int,
     online: bool,
 ) -> int:
-    """See the head of this module."""
+    """See the module docstring."""
     overrides = tuple(word for word in words if "=" in word or word.startswith(("~", "+")))
     names = [word for word in words if word not in overrides]
     if len(names) > 1:
@@ -96,10 +96,11 @@ def command(
 
 @dataclass
 class Plan:
-    """What is known of a profile and of a recipe before anything is looked at.
+    """What the profile and the recipe say, collected before any check.
 
     Attributes:
-        machine: the job's, as the profile describes it, in the words of a file for `--machine`; None: this one.
+        machine: description of the job's machine according to the profile, in the format of `--machine`;
+            None: this machine.
     """
 
     loaded: Loaded | None = None
@@ -109,7 +110,7 @@ class Plan:
 
 
 def _checks(asked: Asked) -> Iterator[Check]:
-    """Everything, as it is found out: what takes longest comes last."""
+    """Yield all checks as they complete, slowest last."""
     plan = Plan(request=asked.request)
     yield from profile.PROFILE.guarded(asked.profile or "", partial(_plan, asked, plan))
     if plan.request:
@@ -129,12 +130,12 @@ def _checks(asked: Asked) -> Iterator[Check]:
 
 
 def _plan(asked: Asked, plan: Plan) -> Checks:
-    """Find the profile; with a recipe, as it holds for that, and the settings that it decides."""
+    """Load the profile and the recipe, and apply the recipe's settings to the profile."""
     if asked.profile and plan.request:
         stage = plan.request.command[0]
         place = place_of(stage, "train", plan.request)
         job = job_of(stage, "train", place)
-        # the recipe's own image comes before the profile's
+        # the recipe's image takes precedence over the profile's
         changed = place.profile.model_copy(update={"container_image": job.container})
         plan.loaded, plan.request = replace(place.loaded, profile=changed), place.request
         plan.machine = described(place, job)
@@ -144,14 +145,14 @@ def _plan(asked: Asked, plan: Plan) -> Checks:
 
 
 def _read(plan: Plan) -> Checks:
-    """Ask the recipe's dry run."""
+    """Run the recipe's dry run."""
     assert plan.request is not None
     plan.recipe = read_recipe(plan.request, plan.machine)
     yield from ()
 
 
 def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
-    """Slurm and its nodes; what is found there is what the recipe is then held against."""
+    """Check Slurm and its nodes, then the recipe against the nodes that were found."""
     takes = True
     for check in scheduler.checks(chosen, transport_of(chosen)):
         takes = takes and (check.name, check.state) != (scheduler.LIKE_THIS, "FAIL")
@@ -166,7 +167,7 @@ def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
 
 
 def _packages(recipe: Recipe | None) -> Iterator[Check]:
-    """Those that a step would be started with here."""
+    """Check the packages that a step started on this machine would use."""
     engine = recipe.engine if recipe else None
     say("importing PyTorch and what belongs to it, each in a process of its own")
     facts = packages.ask_here(
@@ -179,7 +180,7 @@ def _packages(recipe: Recipe | None) -> Iterator[Check]:
 
 
 def _nodes(asked: Asked, chosen: Slurm, recipe: Recipe | None) -> Generator[Check, None, list[packages.Facts]]:
-    """Look around on every node; returns what was found there."""
+    """Probe every node; returns the facts of each."""
     home = home_of(chosen, asked.look.store.home)
     engine = recipe.engine if recipe else None
     python = nodes.python_of(chosen, python_here(engine))

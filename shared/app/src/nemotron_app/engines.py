@@ -1,8 +1,8 @@
-"""`nemotron engine`: the engines, and an environment for each that cannot share the ordinary one.
+"""`nemotron engine`: list the engines, and install those that need a separate environment.
 
     nemotron engine                                    every engine: its stages, what it needs, where it is
     nemotron engine install automodel                  make the environment .engines/automodel from uv.lock
-    nemotron engine install nemo_rl --from ../nemo-rl  NeMo-RL is on no registry: use this checkout
+    nemotron engine install nemo_rl --from ../nemo-rl  use this checkout, because NeMo-RL is on no registry
 
 `nemotron super3 sft -c tiny engine=automodel` then starts in that environment.
 """
@@ -43,18 +43,18 @@ for name in sys.argv[1:]:
     if found is None:
         print(name)
 """
-"""What an environment's own Python is asked: which of these modules can you not find?"""
+"""Run by an environment's own Python: print which of the given modules it cannot find."""
 
 
 @click.group("engine", invoke_without_command=True, help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 def command() -> int | None:
-    """See the head of this module."""
+    """See the module docstring."""
     return None if click.get_current_context().invoked_subcommand else show()
 
 
 @command.command("list")
 def list_() -> int:
-    """Every engine (the default)."""
+    """List the engines (the default)."""
     return show()
 
 
@@ -62,17 +62,17 @@ def list_() -> int:
 @click.argument("name")
 @click.option("--from", "source", metavar="CHECKOUT", type=click.Path(path_type=Path), help="sources of NeMo-RL")
 def install_(name: str, source: Path | None) -> int:
-    """Make the environment of an engine, or bring it up to date."""
+    """Create or update the environment of an engine."""
     return install(name, source)
 
 
 def stages_of_engines() -> dict[str, list[str]]:
-    """Every engine of the installed stages, those of other packages included, and the stages that offer it."""
+    """Engines of the installed stages (including third-party ones), and the stages that offer each."""
     found: dict[str, list[str]] = {}
     for stage in STAGES:
         try:
             table = importlib.import_module(f"stages.{stage}.engines").ENGINES
-        except ModuleNotFoundError:  # this stage is not installed
+        except ModuleNotFoundError:  # stage not installed
             continue
         for name in table.places():
             found.setdefault(name, []).append(stage)
@@ -88,7 +88,7 @@ def show() -> int:
         if environment is None:
             try:
                 where = f"here: {name} {version(name)}"
-            except PackageNotFoundError:  # an engine of another package, whose library has another name
+            except PackageNotFoundError:  # engine of another package, whose distribution has a different name
                 where = "here"
         else:
             versions = _as_text(environment.versions())
@@ -106,10 +106,10 @@ def show() -> int:
 
 
 def install(name: str, source: Path | None) -> int:
-    """Make the environment of an engine, and see that its packages are there.
+    """Create the environment of an engine, and check that its packages are installed.
 
     Raises:
-        UserError: no such engine, no lock, a system or a Python for which its packages do not exist, or uv failed.
+        UserError: unknown engine, no lock file, a system or Python that its packages do not support, or uv failed.
     """
     environment, root = _installable(name)
     checkout = _checkout(environment, source)
@@ -135,10 +135,10 @@ def install(name: str, source: Path | None) -> int:
                 f"uv ended with exit code {code}, and {folder} is not complete",
                 f"correct what uv says above, then go on with: {environment.install}",
             )
-    if checkout is not None:  # a line in such a file is a folder that Python imports from
+    if checkout is not None:  # refuse lines in such a file, because Python adds them to its import path
         for site in folder.glob("lib/python3.*/site-packages"):
             write_text(site / "nemotron_engine.pth", f"{checkout}\n")
-    # uv is content with a package whose marker excludes this Python or system, and installs nothing
+    # uv skips packages whose marker excludes this Python or system, without an error
     answer = subprocess.run(
         [str(folder / "bin" / "python"), "-c", MISSING, *environment.modules],
         capture_output=True,
@@ -157,7 +157,7 @@ def install(name: str, source: Path | None) -> int:
 
 
 def _installable(name: str) -> tuple[Environment, Path | None]:
-    """The environment that `name` means and the repository that has its lock; refuses what could not work."""
+    """Resolve `name` to an environment and the repository with its lock file; raises if it cannot be installed."""
     environment, root = environment_of(name), repository()
     if environment is None:
         if name in stages_of_engines():
@@ -183,17 +183,17 @@ def _installable(name: str) -> tuple[Environment, Path | None]:
 
 
 def find_python(environment: Environment) -> str:
-    """A Python for which the packages of an environment exist; fetched by uv where there is none.
+    """Find a Python that the packages of an environment support, or have uv download one.
 
     Raises:
-        UserError: UV_PYTHON asks for another one, or there is none and uv cannot fetch one.
+        UserError: UV_PYTHON requests another version, or none was found and uv cannot download one.
     """
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     asked = os.environ.get("UV_PYTHON")
     if asked is None and here in environment.pythons:
         return sys.executable
     wanted = asked or environment.pythons[0]
-    # uv does not look for the versions that pyenv holds but has not activated
+    # uv does not find pyenv versions that are installed but not activated
     for command in (["uv", "python", "find", "--no-project", wanted], ["pyenv", "prefix", wanted]):
         if shutil.which(command[0]) is None:
             continue
@@ -221,10 +221,10 @@ def find_python(environment: Environment) -> str:
 
 
 def _checkout(environment: Environment, source: Path | None) -> Path | None:
-    """The folder that `--from` names, where the environment needs one.
+    """The folder given with `--from`, if the environment needs one.
 
     Raises:
-        UserError: it is missing, not wanted, or not what it should be.
+        UserError: it is missing, not needed, or not a suitable checkout.
     """
     if environment.source is None:
         if source is not None:

@@ -1,4 +1,4 @@
-"""What a setting means and what it is, for `nemotron config explain`."""
+"""Descriptions and values of settings, for `nemotron config explain`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,16 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
 
 LINK = re.compile(r"\[([^]]+)\]\(([^)#]*)(#[\w-]+)?\)")
-"""Of Markdown: the same words stand in the READMEs of the stages."""
+"""A Markdown link: descriptions are shared with the READMEs of the stages."""
 SHOWN = ("default", "local", "tiny")
-"""Configs whose values are told."""
+"""Configs whose values are shown."""
 
 
 def explained(key: str, stages: Sequence[str]) -> list[dict[str, Any]]:
-    """The setting `key`, or every setting of a section, with its meaning and its values by stage and config.
+    """The setting `key`, or every setting of a section, with its description and its values by stage and config.
 
     Raises:
-        UserError: no stage has it.
+        UserError: unknown in every stage.
     """
     words = {stage: dict(_words(stage)) for stage in stages}
     known = list(dict.fromkeys(one for keys in words.values() for one in keys))
@@ -47,7 +47,7 @@ def _unknown(key: str, stages: Sequence[str], known: Sequence[str]) -> UserError
 
 
 def meaning_of(key: str, stage: str) -> str:
-    """The words below a setting of a stage."""
+    """The description of a setting of a stage."""
     return dict(_words(stage))[key]
 
 
@@ -60,7 +60,7 @@ def _explain(key: str, words: dict[str, dict[str, str]], values: dict[str, dict[
 
 
 def _words(stage: str) -> Iterator[tuple[str, str]]:
-    """Key and meaning of the stage's settings, and of those of its engines, which may mean different things by one."""
+    """Key and description of all settings of a stage and its engines. A key may occur twice with different meanings."""
     step = import_module(f"stages.{stage}.train").STEP
     yield from ((key, _plain(meaning, stage)) for key, meaning in described(step.schema, None))
     engines: dict[str, dict[str, list[str]]] = {}
@@ -72,7 +72,7 @@ def _words(stage: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(meaning: str, stage: str) -> str:
-    """Links in words: where the reader finds that section, or page."""
+    """Replace Markdown links by the name of the section or page they point to."""
     return LINK.sub(lambda link: f"{link[1]} in {link[2] or f'stages/{stage}/README.md'}", meaning)
 
 

@@ -43,7 +43,7 @@ PREPARE = (
 
 
 def guide(words: Sequence[str]) -> str:
-    """The help for a line such as `super3 data prep sft`, whatever of it is there."""
+    """The help for a line such as `super3 data prep sft`, which may be incomplete."""
     words = [word for word in words if word not in families()]
     if words[:1] == ["pipeline"]:
         return "\n".join(_pipeline()) + "\n"
@@ -61,7 +61,7 @@ def _pipeline() -> Iterator[str]:
 
 def _stage(stage: str, *, prepares: bool) -> Iterator[str]:
     verb, script = (f"data prep {stage}", "data_prep.py") if prepares else (stage, "train.py")
-    from nemotron_app.launch import stage_directory  # reads configs, which `nemotron --help` need not wait for
+    from nemotron_app.launch import stage_directory  # reads configs, which would slow down `nemotron --help`
     from nemotron_app.recipes import names, title
 
     yield f"usage: nemotron MODEL {verb} [-c CONFIG] [key=value ...] [options]"

@@ -1,7 +1,7 @@
-"""HTML pages: one file each that needs nothing else, not even a network.
+"""Self-contained HTML pages: one file each, without network access.
 
-Everything that comes from data is text to the templates, which escape it. The style sheet is part of a page; its
-content-security policy forbids to load anything, and to run any script but ours, which it knows by its digest.
+Templates escape all text that comes from data. The style sheet is inlined, and the content-security policy forbids
+loading anything or running any script except ours, which it identifies by digest.
 """
 
 import base64
@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 
 def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..., Any]] | None = None) -> str:
-    """A whole page from one of the templates of the report and of the inspection."""
+    """Render a page from one of the templates of `report` or `inspect`."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(f"nemotron_app.{name}", ".") for name in ("report", "inspect")]),
         autoescape=True,
@@ -28,7 +28,7 @@ def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..
 
 
 def script() -> dict[str, str]:
-    """The script that reads charts out: its `text`, and its `digest` as a content-security policy names it."""
+    """The script that shows chart values: its `text`, and its `digest` for the content-security policy."""
     text = resources.files("nemotron_app.report").joinpath("charts.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"text": Markup(text), "digest": f"sha256-{digest}"}

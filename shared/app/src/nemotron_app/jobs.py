@@ -1,7 +1,7 @@
-"""`nemotron jobs`: the jobs that --run, --batch and --stage made from here.
+"""`nemotron jobs`: the jobs submitted from here with --run, --batch or --stage.
 
-    nemotron jobs                       what waits, runs, or has ended
-    nemotron jobs logs 4711 --follow    what one says; without --follow, what it has said
+    nemotron jobs                       waiting, running and finished jobs
+    nemotron jobs logs 4711 --follow    follow the log of a job; without --follow, print it
     nemotron jobs cancel 4711           have it save and end
 
 A job is named by its id or its folder's name; `last` is the newest.
@@ -31,7 +31,7 @@ SHOWN = 20
 @click.option("--all", "everything", is_flag=True, help=f"more than the last {SHOWN}")
 @store_options
 def command(look: Look, everything: bool) -> int | None:
-    """Look at jobs, follow and cancel them; without a command, list them."""
+    """List, follow and cancel jobs; without a command, list them."""
     return None if click.get_current_context().invoked_subcommand else print_list(look, everything)
 
 
@@ -39,7 +39,7 @@ def command(look: Look, everything: bool) -> int | None:
 @click.option("--all", "everything", is_flag=True, help=f"more than the last {SHOWN}")
 @store_options
 def listing(look: Look, everything: bool) -> int:
-    """List the jobs, the newest last."""
+    """List the jobs, newest last."""
     return print_list(look, everything)
 
 
@@ -48,7 +48,7 @@ def listing(look: Look, everything: bool) -> int:
 @click.option("-f", "--follow", "follows", is_flag=True, help="until it ends")
 @store_options
 def logs(look: Look, wanted: str, follows: bool) -> int:
-    """Show what a job has said."""
+    """Show the log of a job."""
     record = find(look, wanted)
     backend = backend_for(record)
     if follows and record.id is not None:
@@ -65,7 +65,7 @@ def logs(look: Look, wanted: str, follows: bool) -> int:
 @WANTED
 @store_options
 def cancel(look: Look, wanted: str) -> int:
-    """Have a job save and end."""
+    """Ask a job to save and end."""
     record = find(look, wanted)
     if record.id is None:
         raise UserError(f"{Path(record.folder).name} was laid out and never submitted", "remove its folder")
@@ -75,7 +75,7 @@ def cancel(look: Look, wanted: str) -> int:
             tell(f"job {record.id} is over already: {before.sentence}")
             return 0
     except NoAnswer:
-        pass  # it may be cancelled all the same
+        pass  # cancel it even if this fails
     backend.cancel(record)
     after = _waiting_for(look, record)
     for one in after:
@@ -88,7 +88,7 @@ def cancel(look: Look, wanted: str) -> int:
 
 
 def _waiting_for(look: Look, record: Record) -> list[Record]:
-    """The jobs of the same profile that begin when this one has ended well, at any remove."""
+    """Jobs of the same profile that depend on this one, directly or indirectly."""
     ended, found = {record.id}, []
     for one in records(jobs_folder(str(look.store.home))):
         if one.profile == record.profile and one.submitted > record.submitted and ended & set(one.after):
@@ -98,7 +98,7 @@ def _waiting_for(look: Look, record: Record) -> list[Record]:
 
 
 def print_list(look: Look, everything: bool) -> int:
-    """Print one line for each job."""
+    """Print one line per job."""
     found = list(records(jobs_folder(str(look.store.home))))
     shown = found if everything else found[-SHOWN:]
     states = states_of(shown)
@@ -125,7 +125,7 @@ def print_list(look: Look, everything: bool) -> int:
 
 
 def states_of(shown: list[Record]) -> list[State]:
-    """How each job is; a scheduler that was silent once is not asked again."""
+    """State of each job. A scheduler that did not answer is not asked again."""
     silent: dict[str, State] = {}
     states = []
     for one in shown:
@@ -145,10 +145,10 @@ def states_of(shown: list[Record]) -> list[State]:
 
 
 def find(look: Look, wanted: str) -> Record:
-    """The job that is meant: by its whole id, its folder's name, or `last`.
+    """Find a job by its full id, its folder's name, or `last`.
 
     Raises:
-        NotFound: none, or several of that id.
+        NotFound: no match, or several.
     """
     found = list(records(jobs_folder(str(look.store.home))))
     if wanted == "last" and found:
@@ -163,5 +163,5 @@ def find(look: Look, wanted: str) -> Record:
 
 
 def backend_for(record: Record) -> Backend:
-    """What a job was handed to, by the profile that it was submitted with."""
+    """The backend of a job, from the profile that it was submitted with."""
     return backend_of(PROFILES[record.executor].model_validate(record.more["profile"]))

@@ -1,4 +1,4 @@
-"""Run a stage's script as its own process, with the signals a user sends."""
+"""Run a stage's script as a child process, and forward the user's signals to it."""
 
 import importlib
 import importlib.util
@@ -36,7 +36,7 @@ def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
 
 
 def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, Any]]:
-    """Run one step; returns its exit code and what it tells a program, which is nothing where it failed."""
+    """Run one step; returns its exit code and its JSON output, which is empty if it failed."""
     with tempfile.TemporaryFile() as answer:
         code = run_process(step_command(stage, verb, replace(request, json=True)), answer)
         answer.seek(0)
@@ -46,14 +46,14 @@ def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, 
 def dry_run_of(
     stage: str, request: "Request", machine: Mapping[str, Any] | None = None, *, config_alone: bool = False
 ) -> dict[str, Any]:
-    """What the dry run of a training tells a program; its problems are among that.
+    """The JSON output of a training's dry run, including any problems it found.
 
     Args:
-        machine: another one than this, in the words of a file for `--machine`.
-        config_alone: look for no input but those that the user names.
+        machine: the machine to assume instead of this one, in the format of `--machine`.
+        config_alone: check only inputs that the user named.
 
     Raises:
-        UserError: the config is wrong.
+        UserError: invalid config.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "machine.yaml" if machine else None
@@ -82,7 +82,7 @@ def step_command(stage: str, verb: str, request: "Request") -> list[str]:
 
 
 def config_of(request: "Request", stage: str) -> str:
-    """The config of a stage that a request means: without `-c`, the recipe that is called as the family.
+    """The config of a stage for a request. Without `-c`, the recipe named after the family.
 
     Raises:
         UserError: the family has no such recipe.
@@ -99,7 +99,7 @@ def config_of(request: "Request", stage: str) -> str:
 
 
 def composed(stage: str, request: "Request") -> Composed:
-    """The config of a stage, composed once for a request: a pipeline asks what it says nearly twenty times."""
+    """The composed config of a stage, cached per request: a pipeline needs it nearly twenty times."""
     key = stage, config_of(request, stage), request.overrides
     if key not in request.composed:
         request.composed[key] = compose(stage_directory(stage) / "config", *key[1:])
@@ -122,9 +122,9 @@ def stage_directory(stage: str) -> Path:
 
 
 def start_command(stage: str, verb: str, request: "Request") -> list[str]:
-    """How the step's processes are started: by its engine's own launcher, or as one process or torchrun.
+    """The command that starts a step: the engine's own launcher, a single process, or torchrun.
 
-    An engine that does not exist is left to the step, whose error says where it was set.
+    Unknown engines are left to the step, whose error says where the engine was set.
     """
     module = f"stages.{stage}.{verb}"
     tree = composed(stage, request).tree
@@ -134,7 +134,7 @@ def start_command(stage: str, verb: str, request: "Request") -> list[str]:
         python, engine = sys.executable, None
     else:
         python, engine = python_for_step(name), engines.load(name)()
-    if request.dry_run:  # needs one process only
+    if request.dry_run:  # a dry run needs only one process
         command = launch_command(module, 1)
     else:
         processes = int(resolve_section(tree, "run")["nproc_per_node"])
@@ -143,10 +143,10 @@ def start_command(stage: str, verb: str, request: "Request") -> list[str]:
 
 
 def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
-    """Run a command to its end, passing on every SIGTERM and SIGINT; its exit code. It ends when this one is killed.
+    """Run a command and return its exit code. Forwards every SIGTERM and SIGINT; the child dies with this process.
 
-    Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request. A
-    process that another signal ended could say nothing itself, so that is told here.
+    The child gets Ctrl-C twice, from the terminal and from here; steps treat simultaneous signals as one request.
+    A process that was killed by another signal cannot report it, so report it here.
     """
     process = subprocess.Popen(ending_with_us(command), stdout=stdout)
     stopping = False
@@ -164,14 +164,14 @@ def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
             signal.signal(number, handler)
     if code >= 0:
         return code
-    if stopping and -code in before:  # it came before the step had set its handlers
+    if stopping and -code in before:  # the signal arrived before the step had installed its handlers
         return STOPPED_EXIT_CODE
     tell(f"error: {_killed(command, -code)}", out=sys.stderr)
     return KILLED_EXIT_CODE
 
 
 def _killed(command: Sequence[str], number: int) -> str:
-    """What a person is told of a step that a signal ended."""
+    """The message for a step that was killed by a signal."""
     module = next((word for word in command if word.startswith("stages.")), "")
     what = "data preparation" if module.endswith(".data_prep") else "evaluation" if ".eval." in module else "training"
     known = number in {*signal.Signals}

@@ -4,8 +4,8 @@
     nemotron super3 data prep sft -c tiny --sample 100
     nemotron super3 pipeline -c tiny
 
-It turns words into the stage's own script and runs that: `nemotron super3 sft -c tiny` is
-`python -m stages.sft.train -c tiny run.family=super3`. Nothing heavy is imported here.
+It translates arguments into the command line of a stage's script and runs it: `nemotron super3 sft -c tiny` is
+`python -m stages.sft.train -c tiny run.family=super3`. Keep heavy imports out of this module.
 """
 
 import os
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
-"""What click calls every line that begins with a model; nobody can type it by accident."""
-# Imported when they are called, so that `nemotron --help` is quick.
+"""Internal click command for every line that starts with a model. The space keeps users from typing it by accident."""
+# Imported on use, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
     "airgap": "nemotron_app.airgap",
     "artifacts": "nemotron_app.artifacts",
@@ -63,12 +63,12 @@ OTHER_COMMANDS = {
     "serve": "nemotron_serving.serve",
 }
 ROOMS_ABOVE = ("nemotron_serving", "nemotron_prove")
-"""An environment for one stage alone may lack them."""
+"""Optional in single-stage installs."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One parsed command line."""
+    """A parsed command line."""
 
     family: str
     command: tuple[str, ...]
@@ -80,14 +80,14 @@ class Request:
     trust_code: bool = False
     remote: "Remote | None" = None
     composed: dict[tuple[str, str, tuple[str, ...]], "Composed"] = field(default_factory=dict, compare=False)
-    """The configs that have been read for it; see `launch.composed`."""
+    """Cache of `launch.composed`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     if "_NEMOTRON_COMPLETE" in os.environ:
         import_module("nemotron_app.completion").answer_in_our_way()
-        nemotron.main(prog_name="nemotron")  # answers the shell, which completes a line, and exits
+        nemotron.main(prog_name="nemotron")  # answers a shell's completion request and exits
     if argv is None:
         use_no_code_of_this_folder()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -95,17 +95,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def dispatch(words: list[str]) -> int:
-    """Run what the words ask for.
+    """Run the command that the words name.
 
     Raises:
-        UserError: an unknown command, option, model or stage, or whatever the command raises.
+        UserError: an unknown command, option, model or stage, or any error of the command.
     """
     try:
         with nemotron.make_context("nemotron", words) as context:
             return nemotron.invoke(context) or 0
     except click.exceptions.Exit as done:  # after --help and --version
         return done.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:  # a command that only has others below it
+    except click.exceptions.NoArgsIsHelpError as error:  # a group that was called without a subcommand
         from nemotron_shared.runtime.console import tell
 
         tell(error.ctx.get_help())
@@ -118,12 +118,12 @@ def dispatch(words: list[str]) -> int:
             known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
             remedy = did_you_mean(wrong[1], known, remedy) or remedy
             remedy = f"say: nemotron {DEFAULT_FAMILY} {wrong[1]}" if wrong[1] in STAGES else remedy
-            raise UserError(error.message, remedy) from error  # click's own words would suggest it a second time
+            raise UserError(error.message, remedy) from error  # click's own message would repeat the suggestion
         raise UserError(error.format_message(), remedy) from error
 
 
 class Nemotron(click.Group):
-    """The commands by name; a line that begins with anything else is about a model, or asks for help."""
+    """The commands by name. Any other line is about a model, or asks for help."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See the base class."""
@@ -133,7 +133,7 @@ class Nemotron(click.Group):
             args = ["model", "import", "--as", STAGES[args[3]].result.name(args[0]), *args[4:]]
         if args[1:3] == ["airgap", "scripts"] and args[0] in families():
             args = ["airgap", "scripts", "--family", args[0], *args[3:]]
-        if args and args[0] in OTHER_COMMANDS:  # they compose no config, and take its key for the store all the same
+        if args and args[0] in OTHER_COMMANDS:  # these commands compose no config, but accept its key for the store
             stores = (re.fullmatch(r"\+*run\.home=(.*)", word) for word in args)
             named = zip(args, stores, strict=True)
             args = [f"--home={'' if found[1] == 'null' else found[1]}" if found else word for word, found in named]
@@ -154,7 +154,7 @@ class Nemotron(click.Group):
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
-    """The words that may come next: a model or a command, what a model can do, and settings of its stage."""
+    """Completions for the next word: models, commands, the verbs of a model, and settings of its stage."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
     if "=" in incomplete:
         return complete.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
@@ -171,10 +171,10 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The configs of the stage; of a pipeline those that all stages have; of all where none is named yet."""
+    """Configs of the stage on the line; for a pipeline those common to all stages; without a stage all of them."""
     from nemotron_app.recipes import names
 
-    words = (*(ctx.params.get("words") or ()), *ctx.args)  # click leaves them there, since `-c` alone is no option
+    words = (*(ctx.params.get("words") or ()), *ctx.args)  # click leaves them there: a lone `-c` is no valid option
     named = [word for word in words if word in STAGES][-1:]
     every = [set(names(stage)) for stage in named or STAGES]
     found = set.intersection(*every) if "pipeline" in words else set.union(*every)
@@ -234,9 +234,9 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
 
 
 def _run(request: Request) -> int:
-    """Here, or as jobs elsewhere."""
+    """Run the request locally, or submit it as jobs."""
     command = request.command
-    # `data prep sft` is the first step of a stage, its name alone the second
+    # `data prep sft` is the first step of a stage, `sft` alone the second
     stage, verb = command[-1], "data_prep" if command[0] == "data" else "train"
     if request.remote is not None:
         if command == ("pipeline",):
@@ -258,7 +258,7 @@ def _run(request: Request) -> int:
 
 
 def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
-    """What --run, --batch or --stage asks for.
+    """The target of --run, --batch or --stage.
 
     Raises:
         UserError: more than one of them.
@@ -280,7 +280,7 @@ def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
 
 
 def _no_model(word: str, words: list[str]) -> UserError:
-    """The first word is none; perhaps the model was left out, or a command mistyped."""
+    """The error for a first word that is not a model: the model may be missing, or a command misspelled."""
     if word in COMMANDS:
         line = shlex.join(["nemotron", DEFAULT_FAMILY, *words])
         return UserError(f"'{word}' needs a model before it", f"say: {line}")
@@ -298,7 +298,7 @@ def _check_command(family: str, command: list[str]) -> None:
         raise UserError(f"{family} needs a command", f"say one of: {', '.join(COMMANDS)}; see: nemotron --help")
     if command[0] not in COMMANDS:
         wrong = command[0]
-        if wrong in OTHER_COMMANDS and not _has(wrong, command[1:]):  # `model eval`, of another program's words
+        if wrong in OTHER_COMMANDS and not _has(wrong, command[1:]):  # `model eval`, as another program calls it
             raise UserError(f"no command '{' '.join(command)}' for {family}", f"say: nemotron {family} {command[1]}")
         if wrong in OTHER_COMMANDS:
             raise UserError(f"no command '{wrong}' for {family}", f"say it without {family}: nemotron {wrong}")
@@ -322,7 +322,7 @@ def _check_command(family: str, command: list[str]) -> None:
 
 
 def _has(name: str, words: list[str]) -> bool:
-    """Whether a command may go on with these words; not where it has others below it, and the next word is a stage."""
+    """Whether a command accepts these words. A group does not if the next word is a stage instead of a subcommand."""
     return not (words and words[0] in STAGES and isinstance(import_module(OTHER_COMMANDS[name]).command, click.Group))
 
 

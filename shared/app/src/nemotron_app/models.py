@@ -1,13 +1,13 @@
-"""`nemotron model`: bring a model or a tokenizer in as an artifact.
+"""`nemotron model`: import a model or a tokenizer as an artifact.
 
-    nemotron model import hf://org/name                  what the hub has now; run.model=hf://org/name does so by itself
+    nemotron model import hf://org/name                  the current revision; run.model=hf://org/name does it, too
     nemotron model import hf://org/name@v2               a branch, tag or commit
-    nemotron model import hf://org/name --tokenizer      its tokenizer alone
+    nemotron model import hf://org/name --tokenizer      only its tokenizer
     nemotron model import ./folder --as my-model         a Hugging Face folder; run.model=my-model finds it
     nemotron model import megatron:./iter_0002000        a checkpoint of Megatron, converted
     nemotron super3 model import sft ./folder            the same as --as super3-sft-model
 
-Every import is checked against the digests that the hub promises, and keeps the commit that it came from.
+Every import from the hub is verified against the hub's digests, and records its commit.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ from nemotron_shared.runtime.models.references import HubModel, MegatronModel, p
 
 @click.group("model", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 def command() -> None:
-    """See the head of this module."""
+    """See the module docstring."""
 
 
 @command.command("import")
@@ -35,7 +35,7 @@ def command() -> None:
 @click.option("--trust-code", is_flag=True, help="take the Python files along that the model cannot do without")
 @store_options
 def import_(look: Look, reference: str, name: str | None, tokenizer: bool, trust_code: bool) -> int:
-    """Bring a model in as an artifact."""
+    """Import a model as an artifact."""
     meant, note = spelled_out(reference, look.store, look.family)
     if note:
         say(note)

@@ -1,11 +1,11 @@
-"""`nemotron new`: a config of your own, which begins with one that is there.
+"""`nemotron new`: create a config of your own, based on an existing one.
 
 nemotron new mine --from sft/local                       mine.yaml, with the settings that people change first
 nemotron new mine --from sft/super3_lora train.train_iters=500
 nemotron super3 sft -c mine.yaml --dry-run
 
-The file names the config that it begins with and holds what differs. Settings that you may want to change stand in it
-as comments, each with its meaning and its value.
+The file names its base config and contains only what differs. Settings that you may want to change are included as
+comments, with their meaning and current value.
 """
 
 import re
@@ -44,7 +44,7 @@ WIDTH = 110
 )
 @click.option("--force", is_flag=True, help="replace a file of this name")
 def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> int:
-    """See the head of this module."""
+    """See the module docstring."""
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
         raise UserError(f"'{name}' is no name for a config", "begin with a letter, then letters, digits, '_', '-', '.'")
@@ -97,7 +97,7 @@ def _lines(file: Path, stage: str, choice: str, family: str, overrides: Sequence
 
 
 def _nested(flat: dict[str, Any], section: str) -> dict[str, Any]:
-    """Dotted keys below a section as mappings."""
+    """Nest the dotted keys of a section as mappings."""
     made: dict[str, Any] = {}
     for key, value in flat.items():
         *above, last = key.removeprefix(f"{section}.").split(".")

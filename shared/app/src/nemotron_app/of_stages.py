@@ -1,6 +1,6 @@
-"""Which stages of a pipeline an override is meant for.
+"""Decide which stages of a pipeline an override applies to.
 
-sft.train.train_iters=100     that stage
+sft.train.train_iters=100     only that stage
 train.train_iters=100         every stage that trains: the evaluation has no such setting
 policy.precision=float32      every stage whose engine's library has such a key
 """
@@ -29,7 +29,7 @@ CONSENT = "engine.allow_experimental=true"
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a stage's config has, with the engine that is asked for."""
+    """Known settings of a stage's config, with the selected engine."""
 
     groups: Sequence[str]
     keys: Sequence[str]
@@ -37,7 +37,7 @@ class _Settings:
 
 
 def for_one_stage(override: str, stage: str) -> str | None:
-    """An override as a stage means it; None where it is meant for another one."""
+    """An override without its stage prefix; None if it is meant for another stage."""
     sign = override[: len(override) - len(override.lstrip("+~"))]
     first, dot, rest = override[len(sign) :].partition(".")
     if not dot or first not in STAGES:
@@ -46,7 +46,7 @@ def for_one_stage(override: str, stage: str) -> str | None:
 
 
 def consenting(request: "Request") -> "Request":
-    """A request with --allow-experimental, for the engines that ask for the same as a setting."""
+    """The request with the settings that --allow-experimental implies for the engines."""
     if request.command[0] == "data":
         return request
     several = request.command == ("pipeline",)
@@ -55,7 +55,7 @@ def consenting(request: "Request") -> "Request":
         said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
         said = [text for text in said if not override_key(text).startswith("run.env.")]  # keys of env.toml
         engine = None
-        with suppress(UserError):  # which the command itself then meets
+        with suppress(UserError):  # the command itself reports the error
             engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine
         if "allow_experimental" in (engine or {}):
             found.append(f"{stage}.{CONSENT}" if several else CONSENT)
@@ -63,20 +63,20 @@ def consenting(request: "Request") -> "Request":
 
 
 def stages_with(override: str, request: "Request") -> Sequence[str]:
-    """The stages that an override without a stage's name is meant for.
+    """The stages that an override without a stage prefix applies to.
 
     Raises:
         UserError: no stage has such a setting.
     """
     stages, key = families()[request.family].stages, override_key(override)
-    if key == "run.family":  # the command itself says it, to all
+    if key == "run.family":  # `nemotron` itself sets the family, for all stages
         return stages
     found = {stage: _settings(stage, request) for stage in stages}
     if having := [stage for stage in stages if override in found[stage].groups or is_at(key, found[stage].keys)]:
         return having
     if having := [stage for stage in stages if understanding(key, found[stage].keys, found[stage].engine)]:
         return having
-    # what adds a setting, or is refused for a reason of its own, each stage says itself
+    # leave additions, and keys that a stage refuses with its own message, to each stage
     if override.startswith("+") or key.split(".")[-1] == TRUST or any(one.meaning(key) for one in dialects()):
         return stages
     known = list(dict.fromkeys(one for stage in stages for one in found[stage].keys))

@@ -2,9 +2,8 @@
 
     1/7 pretrain data prep   2/7 pretrain   3/7 sft data prep   4/7 sft   5/7 rl data prep   6/7 rl   7/7 eval
 
-Each step reuses a finished result that nothing has changed, continues one that was cut off, or runs. An
-override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to every stage that
-has the setting.
+Each step reuses a finished result whose inputs are unchanged, resumes an interrupted run, or runs. An override can
+name a stage, as in `sft.train.train_iters=100`; otherwise it applies to every stage that has the setting.
 """
 
 import time
@@ -57,25 +56,25 @@ def run_pipeline(request: "Request") -> int:
 
 
 def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
-    """Stop before the first step for a setting that would stop a later one.
+    """Check the configs of all steps before the first one runs.
 
     Raises:
-        UserError: a stage has no such config, or a setting of it is unknown or of a wrong kind.
+        UserError: a stage has no such config, or one of its settings is unknown or of the wrong type.
     """
     for stage in {step.stage: step for step in steps}:
         own = for_stage(request, stage)
-        config_of(own, stage)  # whose error names no stage
+        config_of(own, stage)  # raises an error that names no stage
         schema = import_module(f"stages.{stage}.train").STEP.schema
         try:
             found = composed(stage, own)
-            # what is read from data that is not there yet is judged by the step itself
+            # skip values that depend on data which does not exist yet; the step checks them
             validate(schema, resolve(found.tree, lambda role, field: 1), found.origins)
         except UserError as error:
             raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
 
 def _run(step: PipelineStep, request: "Request") -> tuple[int, bool, float]:
-    """Exit code of a step, whether all its results were there already, and the seconds that it took."""
+    """Run a step. Returns its exit code, whether all results already existed, and the elapsed seconds."""
     all_reused, began = True, time.monotonic()
     for verb in step.verbs:
         code, answer = ask_step(step.stage, verb, request)
@@ -86,10 +85,10 @@ def _run(step: PipelineStep, request: "Request") -> tuple[int, bool, float]:
 
 
 def for_stage(request: "Request", stage: str) -> "Request":
-    """The request with the overrides that are meant for a stage, their stage's name cut off.
+    """The request with only the overrides that apply to a stage, without their stage prefix.
 
     Raises:
-        UserError: an override that names no stage is no setting of any.
+        UserError: no stage has the setting of an override.
     """
     own = ((text, for_one_stage(text, stage)) for text in request.overrides)
     meant = (said for text, said in own if said and (said != text or stage in stages_with(text, request)))
@@ -97,7 +96,7 @@ def for_stage(request: "Request", stage: str) -> "Request":
 
 
 def home_of(request: "Request") -> str | None:
-    """`run.home` of the last step, wherever it was set: on the command line or in a YAML file."""
+    """`run.home` of the last step, whether set on the command line or in a YAML file."""
     stage = [step.stage for step in PIPELINE if step.stage in families()[request.family].stages][-1]
     return resolve_section(composed(stage, for_stage(request, stage)).tree, "run")["home"]
 

@@ -2,14 +2,14 @@
 
 nemotron plan tiny                              the trainings of that name, on this machine
 nemotron plan pretrain/super3                   a recipe, on the GPUs that it is made for
-nemotron plan pretrain/super3 128xGB200         on others
+nemotron plan pretrain/super3 128xGB200         on other GPUs
 nemotron plan sft/nano3_lora 8xH200 train.micro_batch_size=4
 nemotron plan mine.yaml H100 --stage sft        a file of your own
-nemotron plan sft/super49b 64xH100 --price 2.50 what it costs at 2.50 USD for an hour of a GPU
+nemotron plan sft/super49b 64xH100 --price 2.50 its cost at 2.50 USD per GPU hour
 
-GPUS is COUNTxNAME; a name alone is one of them, and a count alone as many H100. Nothing is measured, nothing runs, and
-no model is looked for, here or on the hub: a plan takes the recipe's own architecture, unless you name a model with
-run.model=... Each number is arithmetic, and the assumptions are listed below it.
+GPUS is COUNTxNAME. A name alone means one GPU, a count alone means H100s. Nothing is measured or run, and no model is
+looked up, locally or on the hub: a plan uses the recipe's own architecture, unless you name a model with
+run.model=... Every number is computed, and the assumptions are listed below it.
 """
 
 import math
@@ -36,11 +36,11 @@ TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not N
 GPUS = re.compile(r"(?:(\d+)\s*(?:[xX*]\s*|$))?(.*)")
 BACKWARDS = re.compile(r"(.+?)\s*[xX*]\s*(\d+)")
 MOST = 100_000
-"""GPUs; no cluster has as many."""
+"""Upper limit of the GPU count; no cluster has as many."""
 USUAL = "H100"
 NOT_LOOKED_FOR = " (not looked for)"
 ON_A_NODE = {"GB200": 4, "GB300": 4}
-"""GPUs of a node, where they are not eight."""
+"""GPUs per node, if not eight."""
 
 
 @click.command("plan", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -50,7 +50,7 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 @click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="of a GPU hour: shows the cost as well")
 @store_options
 def command(look: Look, config: str, words: tuple[str, ...], stage: str | None, price: float | None) -> int:
-    """See the head of this module."""
+    """See the module docstring."""
     overrides = [word for word in words if "=" in word]
     gpus = [word for word in words if "=" not in word]
     if len(gpus) > 1:
@@ -75,7 +75,7 @@ def command(look: Look, config: str, words: tuple[str, ...], stage: str | None, 
 
 
 def _add_cost(shown: dict[str, Any], price: float) -> None:
-    """Of the hours that the plan shows: those of all steps, or of a hundred where their number is unknown."""
+    """Add the cost of all steps, or of `FEW_STEPS` steps if their number is unknown."""
     estimate = shown["estimate"]
     steps = FEW_STEPS if estimate["steps_are_a_limit"] else estimate["steps"]
     cost = price * steps * sum(estimate["step_seconds"].values()) * estimate["devices"] / HOUR
@@ -86,10 +86,10 @@ def _add_cost(shown: dict[str, Any], price: float) -> None:
 
 
 def parse_gpus(text: str) -> tuple[int, str]:
-    """How many, and their name: `64xH100`, `64` or `H100`.
+    """Parse a GPU count and name: `64xH100`, `64` or `H100`.
 
     Raises:
-        UserError: it is none of these, or more GPUs than there are anywhere.
+        UserError: none of these forms, or more than `MOST` GPUs.
     """
     if re.match(r"[-+]?[\d.]+", text) and not text[0].isdigit():
         raise UserError(f"'{text}' is no number of GPUs", f"say a number from 1 to {MOST:,}: 64xH100")
@@ -106,7 +106,7 @@ def parse_gpus(text: str) -> tuple[int, str]:
 
 
 def _known(name: str) -> str:
-    """A remedy: the name that was meant, and all that are known."""
+    """The remedy for an unknown GPU: the closest name, and all known ones."""
     there = f"known, as COUNTxNAME: {', '.join(DEVICES)}"
     turned = BACKWARDS.fullmatch(name)
     if turned and device_named(turned[1]):
@@ -119,7 +119,7 @@ def _known(name: str) -> str:
 def _ask(
     look: Look, stage: str, choice: str, overrides: Sequence[str], device: tuple[int, str] | None
 ) -> dict[str, Any]:
-    """The estimate of the stage's own dry run, and what else it says."""
+    """The estimate from the stage's dry run, and its other output."""
     tree = composed(stage, choice, overrides).tree
     engine = tree.get("engine") or {}
     made_for = engine.get("world_size") or engine.get("num_nodes", 0) * engine.get("gpus_per_node", 0)
@@ -137,10 +137,10 @@ def _ask(
 
 
 def _machine(device: tuple[int, str], engine: Mapping[str, Any]) -> dict[str, Any]:
-    """Nodes full of these GPUs, in the words of a file for `--machine`."""
+    """Fully used nodes of these GPUs, in the format of `--machine`."""
     count, name = device
     each = min(count, ON_A_NODE.get(name, 8))
-    is_driver = "num_nodes" in engine  # one process, which starts the others itself
+    is_driver = "num_nodes" in engine  # a single process, which starts the others itself
     if is_driver and count % each:
         less = count - count % each
         what = f"{count}x{name}: {engine.get('name')} takes whole nodes, which have {each} {name} each"
@@ -154,7 +154,7 @@ def _machine(device: tuple[int, str], engine: Mapping[str, Any]) -> dict[str, An
 
 
 def _not_read(shown: Mapping[str, Any]) -> Iterator[str]:
-    """The model that the recipe starts from, where that was not looked for."""
+    """The recipe's base model, if it was not looked up."""
     model = (shown["inputs"].get("model") or "").removesuffix(NOT_LOOKED_FOR)
     if model and shown["inputs"]["model"] != model:
         yield f"run.model={model} was not read: say run.model=... to plan for a model that you have"

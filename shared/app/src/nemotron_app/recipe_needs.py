@@ -1,4 +1,4 @@
-"""What a recipe needs of a cluster, for `nemotron doctor --for`: what its dry run says, and what its guide adds."""
+"""What a recipe requires of a cluster, for `nemotron doctor --for`: from its dry run and its guide."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 RECIPE = Group("recipe")
 GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}
-"""Free space that the guides of these recipes ask for: model, data, cache and checkpoints."""
+"""Free space (GB) that the guides of these recipes ask for: model, data, cache and checkpoints."""
 SPARE = 1.25
-"""A job's time over the longest that its steps should take: loading, compiling, saving."""
+"""Ratio of a job's time limit to its longest expected run time: loading, compiling, saving."""
 SMALLER = "nano3"
-"""Whose recipes are tried before an experimental model's."""
+"""The family whose recipes to try before those of an experimental model."""
 
 
 @dataclass(frozen=True)
@@ -47,46 +47,46 @@ class Recipe:
 
     @property
     def container(self) -> str | None:
-        """The image that it names."""
+        """The container image of the recipe."""
         return self.values.get("engine", {}).get("container")
 
     @property
     def uses_ray(self) -> bool:
-        """Whether its processes are Ray's."""
+        """Whether Ray starts its processes."""
         return self.engine == "nemo_rl" or self.values.get("data_prep", {}).get("executor") == "ray"
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Nodes and GPUs of each, where the recipe says so."""
+        """Nodes and GPUs per node, if the recipe declares them."""
         engine = self.values.get("engine", {})
         nodes, gpus = engine.get("num_nodes"), engine.get("gpus_per_node")
         return (nodes, gpus) if nodes and gpus else None
 
     @property
     def named_bytes(self) -> int:
-        """Sizes of the files and folders that the config names, which are copied into the store or read from there."""
+        """Total size of the files and folders that the config names, whether copied into the store or read in place."""
         folders = [self.values.get("run", {}).get("model"), self.values.get("data_prep", {}).get("source")]
         named = {Path(one) for one in folders if isinstance(one, str) and Path(one).is_dir()}
         return sum(_bytes(path) for path in named | _files(self.values))
 
     @property
     def guides_bytes(self) -> int:
-        """Free space that the recipe's guide asks for; 0 where it has none."""
+        """Free space that the recipe's guide asks for; 0 without a guide."""
         return GUIDES_GB.get((self.family, self.stage), 0) * 10**9 if self.config.startswith(self.family) else 0
 
     @property
     def wanted_bytes(self) -> int:
-        """Free space for a run; what the guide asks for, where that is more than is known."""
+        """Free space for a run: the larger of the guide's figure and the known sizes."""
         return max(self.disk_bytes + self.named_bytes, self.guides_bytes)
 
 
 def request_of(
     family: str, stage: str, config: str | None, overrides: tuple[str, ...], remote: Remote | None
 ) -> "Request":
-    """A dry run of a stage.
+    """A dry-run request for a stage.
 
     Raises:
-        UserError: there is no such model or stage.
+        UserError: unknown model or stage.
     """
     from nemotron_app.main import Request
 
@@ -99,24 +99,24 @@ def request_of(
 
 
 def read_recipe(request: "Request", machine: Mapping[str, Any] | None = None) -> Recipe:
-    """Ask the stage's own dry run.
+    """Read the stage's own dry run.
 
     Args:
-        machine: another one than this, in the words of a file for `--machine`.
+        machine: the machine to assume instead of this one, in the format of `--machine`.
 
     Raises:
-        UserError: its config is wrong.
+        UserError: invalid config.
     """
     (stage,) = request.command
     shown = dry_run_of(stage, request, machine)
     name = Path(config_of(request, stage)).stem
-    # a plan's figure where there is one: not every engine says what a start needs
+    # prefer the plan's figure: not every engine reports what a start needs
     disk = (shown["estimate"] or {}).get("disk") or shown["disk_bytes"]
     return Recipe(request.family, stage, name, shown["config"], tuple(shown["problems"]), disk)
 
 
 def checks(recipe: Recipe, profile: Profile | None, store: Store) -> Iterator[Check]:
-    """The recipe's size, space, time and problems, against the profile where there is one."""
+    """Check the recipe's size, disk space, time and problems, against the profile if there is one."""
     made_for = f", made for {recipe.size[0]} nodes of {recipe.size[1]} GPUs" if recipe.size else ""
     title = f"{recipe.family} {recipe.stage} -c {recipe.config}"
     yield RECIPE.ok("recipe", f"{title}: engine {recipe.engine}{made_for}")
@@ -176,7 +176,7 @@ def _time(recipe: Recipe, profile: Slurm) -> Iterator[Check]:
 
 
 def _files(node: Any) -> set[Path]:
-    """Every text of a config that is the path of a file."""
+    """All strings in a config that are paths of existing files."""
     if isinstance(node, Mapping | list):
         children = node.values() if isinstance(node, Mapping) else node
         return {path for child in children for path in _files(child)}

@@ -1,4 +1,4 @@
-"""The configs that a word on the command line means: `sft/super3`, `tiny`, or a file."""
+"""Resolve config arguments of the command line: `sft/super3`, `tiny`, or a file."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -18,14 +18,14 @@ from nemotron_shared.stages import STAGES
 
 
 def recipes(text: str, stage: str | None = None, stages: Sequence[str] = tuple(STAGES)) -> list[tuple[str, str]]:
-    """Stages and configs. A name alone is that of every stage that has it.
+    """Stages and configs that match. A name alone matches every stage that has it.
 
     Args:
-        stage: of a file that lies in no stage's folder.
-        stages: those that count.
+        stage: the stage of a file outside of the stages' folders.
+        stages: the stages to consider.
 
     Raises:
-        UserError: there is no such stage, config or file, or nothing says of which stage a file is.
+        UserError: unknown stage, config or file, or a file without a known stage.
     """
     path = Path(text)
     if path.suffix in {".yaml", ".yml"}:
@@ -43,10 +43,10 @@ def recipes(text: str, stage: str | None = None, stages: Sequence[str] = tuple(S
 
 
 def recipe(text: str, stage: str | None = None) -> tuple[str, str]:
-    """The one stage and config that are meant.
+    """The one matching stage and config.
 
     Raises:
-        UserError: there is none, or several stages have it.
+        UserError: no match, or several stages match.
     """
     found = recipes(text, stage)
     if len(found) > 1:
@@ -57,12 +57,12 @@ def recipe(text: str, stage: str | None = None) -> tuple[str, str]:
 
 
 def names(stage: str) -> list[str]:
-    """The configs of a stage, by name."""
+    """Names of a stage's configs."""
     return sorted(file.stem for file in (stage_directory(stage) / "config").glob("*.yaml"))
 
 
 def title(stage: str, name: str) -> str:
-    """The first sentence of a config's head."""
+    """First sentence of a config's header comment."""
     lines = read_text(stage_directory(stage) / "config" / f"{name}.yaml").splitlines()
     head = []
     for line in lines:
@@ -73,26 +73,26 @@ def title(stage: str, name: str) -> str:
 
 
 def composed(stage: str, choice: str, overrides: Sequence[str]) -> Composed:
-    """The config with these overrides; references stand as they are written."""
+    """The config with these overrides; references are not resolved."""
     return compose(stage_directory(stage) / "config", choice, overrides)
 
 
 def require_valid(stage: str, config: Composed) -> StageConfig | None:
-    """Check the values by the stage's schema, as far as they are known without an artifact; None where they are not.
+    """Validate all values that are known without an artifact; returns None if some are not known.
 
     Raises:
-        UserError: naming where each wrong value was set.
+        UserError: names where each invalid value was set.
     """
     try:
         values = resolve(config.tree, lambda role, name: f"<{name} of {role}>")
-    except UserError as error:  # a variable of the environment, or another value, that is not there
+    except UserError as error:  # an environment variable or another referenced value is missing
         say(f"the values are not checked: {error.message}")
         return None
     return validate(import_module(f"stages.{stage}.train").STEP.schema, values, config.origins)
 
 
 def tree(config: Composed) -> Mapping[str, object]:
-    """Its values; references stand as they are written."""
+    """Values of a config, references unresolved."""
     values = OmegaConf.to_container(config.tree, resolve=False)
     assert isinstance(values, Mapping)
     return {str(key): value for key, value in values.items()}

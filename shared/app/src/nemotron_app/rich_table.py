@@ -1,4 +1,4 @@
-"""Tables of text, for the terminal through rich and for the page's templates."""
+"""Text tables, for the terminal (with rich) and for the templates of HTML pages."""
 
 import sys
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN_A_PIPE = 160
 GAP = 2
-"""Spaces between two columns."""
+"""Spaces between columns."""
 ASCII = str.maketrans({"–": "-", "−": "-", "·": "|", "×": "x", "…": "...", "↵": " "})
 
 
@@ -33,7 +33,7 @@ def open_console() -> "Console":
 
 
 def text_of(console: "Console", text: str, style: str = "") -> "Text":
-    """Text and not markup, so that a name such as "[red]" stays what it is; escaped where only ASCII can be shown."""
+    """Plain text without markup, so that a name such as "[red]" is kept; escaped if the console is ASCII only."""
     from rich.text import Text
 
     text = printable(text, keep="\n\t")
@@ -45,10 +45,10 @@ def text_of(console: "Console", text: str, style: str = "") -> "Text":
 def print_table(
     console: "Console", table: Table, *, right: bool = False, wrapped: str = "", folded: int | None = None
 ) -> None:
-    """Print aligned columns; `right` aligns all but the first to the right, and only `wrapped` is broken at spaces.
+    """Print aligned columns. `right` right-aligns all but the first; only the column `wrapped` wraps at spaces.
 
-    What is wider than the console goes on below in further blocks, each of which begins with the first column. With
-    `folded`, cells longer than that are rather folded.
+    A table wider than the console is split into blocks, each starting with the first column. With `folded`, longer
+    cells are folded instead.
     """
     columns = list(zip(table.headings, *table.rows, strict=True))
     widths = [max(_width(text, is_wrapped=column[0] == wrapped) for text in column) for column in columns]
@@ -84,7 +84,7 @@ def _print_block(console: "Console", table: Table, *, right: bool, wrapped: str,
         shown.add_column(
             text_of(console, heading),
             justify="right" if right and number else "left",
-            # what does not fit is folded, the longest cells first, and never cut
+            # fold, never truncate, what does not fit; the longest cells first
             no_wrap=heading != wrapped and (fits or (number == 0 and first <= console.width // 2)),
             overflow="fold",
         )

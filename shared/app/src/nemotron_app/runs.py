@@ -1,8 +1,8 @@
-"""`nemotron runs`: the working folders of steps that run, or that were stopped before they had a result.
+"""`nemotron runs`: the working folders of steps that are running, or stopped without a result.
 
     nemotron runs                        running and stopped ones; --all adds the finished
     nemotron runs stop sft               ask the process to save and stop, and wait until it has
-    nemotron runs rm super3-sft-model-891fc106f3a7     remove a stopped one, its checkpoints with it
+    nemotron runs rm super3-sft-model-891fc106f3a7     remove a stopped run and its checkpoints
 
 Every command takes --json, --home DIR and --family NAME.
 """
@@ -41,7 +41,7 @@ WANTED = click.argument("wanted", metavar="NAME|FOLDER")
 
 @dataclass(frozen=True)
 class RunState:
-    """One run's folder at a glance. `host` and `pid` are of the process that holds it, None where none does."""
+    """Summary of a run's folder. `host` and `pid` identify the process that holds it, if any."""
 
     name: str
     state: str
@@ -57,12 +57,12 @@ class RunState:
 @ALL
 @store_options
 def command(look: Look, finished: bool) -> int | None:
-    """Look at runs and stop them; without a command, list them."""
+    """List, stop and remove runs; without a command, list them."""
     return None if click.get_current_context().invoked_subcommand else print_list(look, finished)
 
 
 def print_list(look: Look, finished: bool) -> int:
-    """Print one line for each running or stopped run, and for each finished one where these are wanted."""
+    """Print one line for each running or stopped run, and for each finished one if requested."""
     runs = [run_state(folder) for folder in _folders(look.store)]
     shown = [run for run in runs if finished or run.state != "finished"]
     rows = []
@@ -80,7 +80,7 @@ def print_list(look: Look, finished: bool) -> int:
 
 
 def _in_words(last: dict[str, Any]) -> str:
-    """The last line of a log; where rewards are logged, the loss says nothing."""
+    """Format the last log line. Rewards replace the loss, which says little in RL."""
     names = REWARDS if last.keys() & set(REWARDS) else LOSSES
     said = {name: last[name] for name in ("step", *names) if name in last}
     return " ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in said.items())
@@ -90,7 +90,7 @@ def _in_words(last: dict[str, Any]) -> str:
 @ALL
 @store_options
 def list_(look: Look, finished: bool) -> int:
-    """Running and stopped runs (the default)."""
+    """List running and stopped runs (the default)."""
     above = click.get_current_context().parent
     return print_list(look, finished or (above is not None and above.params["finished"]))
 
@@ -115,7 +115,7 @@ def stop(look: Look, wanted: str, timeout: float) -> int:
     except PermissionError as error:
         raise UserError(f"process {holder.pid} belongs to another user", "ask them to stop it") from error
     except ProcessLookupError:
-        pass  # it ended by itself just now
+        pass  # it has just ended
     if not look.json:
         tell(f"asked process {holder.pid} to save and stop; waiting")
     began = time.monotonic()
@@ -133,9 +133,9 @@ def stop(look: Look, wanted: str, timeout: float) -> int:
 @WANTED
 @store_options
 def rm(look: Look, wanted: str) -> int:
-    """Remove the folder of a run that nobody works in."""
+    """Remove the folder of a run that no process is using."""
     folder = _find(look, wanted, state=None)
-    if folder.is_symlink():  # before its lock is taken, which would write there
+    if folder.is_symlink():  # check before taking the lock, which would write through the link
         raise UserError(f"{folder}: a link, and where it leads is not the store's to remove", "remove the link by hand")
     run = run_state(folder)
     if run.state == "running":
@@ -144,24 +144,24 @@ def rm(look: Look, wanted: str) -> int:
         )
     doomed = folder.with_name(f".removed-{folder.name}-{time.time_ns()}")
     with locked(folder / LOCK_NAME, wait=False):
-        folder.rename(doomed)  # at once, so that the same command begins anew and not in half a folder
+        folder.rename(doomed)  # first, so that a new run never starts in a half-deleted folder
     shutil.rmtree(doomed)
     look.tell({"removed": run.name, "bytes": run.bytes}, f"removed {run.name} ({naturalsize(run.bytes)})")
     return 0
 
 
 def holder_now(folder: Path) -> Holder | None:
-    """The process that works in a run's folder; None where none does."""
+    """The process that is working in a run's folder, or None."""
     holder = holder_of(folder / LOCK_NAME)
     return holder if holder is not None and is_held(folder / LOCK_NAME, holder) else None
 
 
 def run_state(folder: Path) -> RunState:
-    """What a run's folder tells."""
+    """Read the state of a run from its folder."""
     holder = holder_now(folder)
     config = folder / "config.yaml"
     began = holder.started if holder else config.stat().st_mtime if config.is_file() else None
-    # The record of the inputs goes when the result is published; before the work began there is no config either.
+    # The inputs record is removed when the result is published; before work starts there is no config either.
     state = "running" if holder else "stopped" if (folder / INPUTS).is_file() or not config.is_file() else "finished"
     return RunState(
         name=folder.name,
@@ -176,7 +176,7 @@ def run_state(folder: Path) -> RunState:
 
 
 def _last_entry(path: Path) -> dict[str, Any]:
-    """The last whole line of a metrics file, without reading what comes long before it."""
+    """The last complete line of a metrics file, read from the end."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
@@ -201,7 +201,7 @@ def _folders(store: Store) -> list[Path]:
 
 
 def _find(look: Look, wanted: str, state: str | None) -> Path:
-    """The folder that is meant: by its path, its name, or the name of what it makes where only one run makes that."""
+    """Find a run by path, by name, or by the name of its result if only one run makes that."""
     folders = _folders(look.store)
     if is_path(wanted):
         path = Path(wanted).expanduser().resolve()

@@ -1,4 +1,4 @@
-"""The options of every command that looks at a store: --home, --family and --json."""
+"""Options of every command that inspects a store: --home, --family and --json."""
 
 import functools
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from nemotron_shared.runtime.console import tell, tell_json
 
 @dataclass(frozen=True)
 class Look:
-    """The store to look at, the family whose names may be short, and whether a program reads the answer."""
+    """The store, the family whose names may be abbreviated, and whether to print JSON."""
 
     store: Store
     family: str
     json: bool
 
     def tell(self, value: Any, *lines: str) -> None:
-        """Print what came out: `value` for a program, the lines for people."""
+        """Print the result: `value` as JSON, or `lines` for people."""
         if self.json:
             tell_json(value)
         else:
@@ -30,7 +30,7 @@ class Look:
 
 
 def store_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Add the options; what they mean becomes the first argument. They may stand before a subcommand's name too."""
+    """Add the options and pass them on as a `Look`, the first argument. Also accepted before a subcommand's name."""
 
     @click.option(
         "--home",

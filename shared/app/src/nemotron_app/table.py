@@ -1,4 +1,4 @@
-"""The commands, as data."""
+"""The table of commands and pipeline steps."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from nemotron_shared.stages import STAGES
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """One numbered step of the pipeline."""
+    """A numbered step of the pipeline."""
 
     title: str
     stage: str
@@ -19,7 +19,7 @@ PIPELINE = tuple(
     step
     for stage in STAGES.values()
     for step in (
-        # the two halves of the evaluation are one step: its data alone is of no use
+        # both halves of the evaluation form one step, because its data alone is of no use
         [PipelineStep(stage.result.step, stage.name, ("data_prep", "train"))]
         if stage.model is None
         else [
@@ -103,5 +103,5 @@ def usage() -> str:
 
 
 def options() -> str:
-    """The part of it that every command about a model shares."""
+    """The options section, shared by all commands about a model."""
     return OPTIONS.rstrip("\n")

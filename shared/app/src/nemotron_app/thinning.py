@@ -1,7 +1,7 @@
-"""A log of a million entries, read by blocks and thinned.
+"""Thin a log of up to a million entries, reading it in blocks.
 
-Those entries are kept in which a metric is lowest or highest among its neighbours, the last ones, those around a
-restart, and every loss or reward that is not finite: minima, maxima, counts and last values stay exact.
+Kept are the entries where a metric is lowest or highest among its neighbors, the last entries, those around a
+restart, and every non-finite loss or reward. Minima, maxima, counts and last values therefore stay exact.
 """
 
 import json
@@ -17,9 +17,9 @@ from pyarrow.json import read_json
 from nemotron_shared.errors import UserError
 
 BUCKETS = 1000
-"""About as many as the widest drawing has pixels."""
+"""About the pixel width of the widest chart."""
 LAST = 10
-"""Entries at the end of each metric, of which means are shown."""
+"""Last entries of each metric to keep, because their mean is shown."""
 BLOCK = 16 << 20
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -28,7 +28,7 @@ Points = list[tuple[float, float]]
 
 
 def thinned_log(path: Path, most: int) -> tuple[list[dict[str, Any]], dict[str, tuple[int, Points]]]:
-    """The entries that are kept, and the moving means of metrics with more than `most` values.
+    """The kept entries, and the moving means of metrics with more than `most` values.
 
     Raises:
         UserError: a line other than an unfinished last one is not JSON.
@@ -52,11 +52,11 @@ def thinned_log(path: Path, most: int) -> tuple[list[dict[str, Any]], dict[str, 
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, Positions]]:
-    """Whole lines of the file, some megabytes at a time, and where in the file each begins."""
+    """Yield blocks of whole lines, a few megabytes each, with the offset of each line in the file."""
     place, rest = 0, b""
     with path.open("rb") as file:
         while part := file.read(BLOCK):
-            block, newline, rest = (rest + part).rpartition(b"\n")  # what is cut short at the end is left out
+            block, newline, rest = (rest + part).rpartition(b"\n")  # drop an incomplete last line
             ends = np.flatnonzero(np.frombuffer(block + newline, np.uint8) == ord("\n"))
             if len(ends):
                 yield block + newline, place + np.concatenate([[0], ends[:-1] + 1])
@@ -69,7 +69,7 @@ def _columns(block: bytes, count: int, path: Path, before: int) -> dict[str, Pie
         table = read_json(pa.BufferReader(block))
     except pa.ArrowInvalid:
         table = None
-    if table is None or table.num_rows != count:  # NaN and Infinity, which only Python reads; or a damaged line
+    if table is None or table.num_rows != count:  # NaN and Infinity, which only Python parses, or a damaged line
         lines = block.splitlines()
         table = pa.Table.from_pylist([_line(line, path, before + number) for number, line in enumerate(lines, 1)])
     steps = table["step"].to_numpy()
@@ -99,7 +99,7 @@ def _at(path: Path, places: list[int]) -> list[dict[str, Any]]:
 
 
 def _telling(name: str, values: Numbers) -> Positions:
-    """Which values of a metric must stay: extremes of each bucket, the last, and what counts one by one."""
+    """Positions of the values to keep: extremes of each bucket, the last ones, and those counted individually."""
     finite = np.isfinite(values)
     edges = np.linspace(0, len(values), min(BUCKETS, len(values)) + 1).astype(int)
     lows, highs = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
@@ -108,14 +108,14 @@ def _telling(name: str, values: Numbers) -> Positions:
         found.append(np.array([start + lows[start:end].argmin(), start + highs[start:end].argmax()]))
     if name in {"loss", "reward"}:
         found.append(np.flatnonzero(~finite))
-    if name == "seconds":  # the clock begins anew
+    if name == "seconds":  # the clock was reset by a restart
         resets = np.flatnonzero(np.diff(values) < 0)
         found += [resets, resets + 1]
     return np.concatenate(found)
 
 
 def _moving_mean(steps: Numbers, values: Numbers) -> tuple[int, Points]:
-    """As `charts.moving_mean` over all values, at a point of each bucket."""
+    """Like `charts.moving_mean` over all values, with one point per bucket."""
     window = len(values) // 20 | 1
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])

@@ -1,4 +1,4 @@
-"""The log of a finished training, and whether it still is what was published.
+"""The log of a finished training, checked against what was published.
 
 log = log_of(artifact, store)
 log.entries      # one for each step
@@ -22,17 +22,17 @@ from nemotron_shared.runtime.metrics import FILE, metrics_with_damage
 
 @dataclass(frozen=True)
 class Log:
-    """Whole entries of a metrics.jsonl; `problem` says what is wrong with the file, and what to do about it."""
+    """Complete entries of a metrics.jsonl. `problem` describes damage to the file and the remedy."""
 
     entries: list[dict[str, Any]]
     problem: str | None = None
 
 
 def log_of(artifact: Artifact, store: Store) -> Log:
-    """The log in an artifact, held against the digest that its manifest has."""
+    """Read the log in an artifact and check it against the digest in the manifest."""
     file, published = artifact.path / FILE, artifact.manifest.files.get(FILE)
     if published and file.is_file() and file_digest(file) == published.sha256:
-        with suppress(UserError):  # a line that was damaged when it was published
+        with suppress(UserError):  # a line that was already damaged when it was published
             return Log(read_log(file))
     entries, damage = metrics_with_damage(file)
     if published and not file.exists():
@@ -49,17 +49,17 @@ def log_of(artifact: Artifact, store: Store) -> Log:
 
 
 def log_in(folder: Path) -> Log:
-    """The log in a run's folder, however far it is."""
+    """Read the log in a run's folder, which may still be growing."""
     entries, damage = metrics_with_damage(folder / FILE)
     return Log(entries, f"{folder / FILE} is damaged: {summed_up(damage)}" if damage else None)
 
 
 def folder_that_made(artifact: Artifact, store: Store) -> Path:
-    """Where an artifact was made; the folder may be gone, or have been used again since."""
+    """The run folder of an artifact, which may be gone or reused."""
     return run_folder(store, artifact.manifest.name, artifact.manifest.producer.config_digest)
 
 
 def summed_up(damage: Sequence[str]) -> str:
-    """The first two of what is wrong, and how many more there are."""
+    """The first two problems, and the number of others."""
     more = f", and {len(damage) - 2} more" if len(damage) > 2 else ""
     return "; ".join(damage[:2]) + more

@@ -1,1 +1,1 @@
-"""Where the stages run besides this machine."""
+"""Run stages on other machines: Slurm clusters, containers and clouds."""

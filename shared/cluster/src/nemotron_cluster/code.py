@@ -1,7 +1,7 @@
-"""What travels with a job: the packages that it runs, as they are here and now.
+"""Copy the packages that a job runs into its folder.
 
-A checkout that changes while a job waits changes nothing for the job. Only what is ours travels; torch and its like
-are those of the job's own environment.
+Changes to the checkout while a job waits therefore do not affect it. Only our own packages are copied; torch and
+other dependencies come from the job's environment.
 """
 
 import importlib.util
@@ -15,10 +15,10 @@ LEFT_OUT = ("__pycache__", "tests", "*.pyc", "*.egg-info", ".*", "node_modules")
 
 
 def copy_packages(names: Iterable[str], to: Path) -> list[str]:
-    """Copy packages, by the names they are imported as, into a folder that PYTHONPATH can name; returns those found.
+    """Copy packages, by import name, into a folder for PYTHONPATH; returns those found.
 
     Raises:
-        UserError: none of them is installed here.
+        UserError: none of them is installed.
     """
     found = []
     for name in names:

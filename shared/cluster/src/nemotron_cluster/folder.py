@@ -1,15 +1,15 @@
-"""The folder of one job: what it was given, what it said, and how it ended.
+"""The folder of one job: its inputs, log and exit code.
 
 .nemotron/jobs/20261123-101500-super3-sft/
     job.json      what it is and where it was submitted
-        config.yaml   the resolved settings, for people
-        own/          your own config files
-        files/        of your working folder, where the nodes do not see that
+    config.yaml   the resolved settings, for people
+    own/          your own config files
+    files/        of your working folder, if the nodes cannot see it
     code/         the packages that it runs
     job.sh        the script
-    secrets/env   for its owner only; gone when the job has ended
-    log.txt       what it said
-    exit_code     how it ended
+    secrets/env   readable only by its owner; removed when the job has ended
+    log.txt       its output
+    exit_code     its exit code
 """
 
 import os
@@ -36,11 +36,11 @@ CODE = "code"
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a job that was submitted.
+    """Record of a submitted job.
 
     Attributes:
-        id: the backend's own; None as long as it is not submitted, and for a job that was only staged.
-        folder: of this machine, where this record lies.
+        id: assigned by the backend; None until it is submitted, and for a job that was only staged.
+        folder: on this machine; contains this record.
         there: the job's folder as the nodes see it.
         host: the machine that the command ran on.
         line: the command line, for people.
@@ -60,17 +60,17 @@ class Record:
     more: dict[str, Any] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Keep it in the job's folder."""
+        """Write it into the job's folder."""
         atomic.write_json(Path(self.folder) / RECORD, asdict(self))
 
 
 def jobs_folder(home: str | None = None) -> Path:
-    """Where jobs are kept: beside the artifacts that commands here read."""
+    """The folder of all jobs, next to the artifact store of local commands."""
     return Store.open(home).home / "jobs"
 
 
 def new_folder(name: str, within: Path) -> Path:
-    """A folder of its own for a job, which only its owner can enter."""
+    """Create a unique folder for a job, accessible only to its owner."""
     within.mkdir(parents=True, exist_ok=True)
     while True:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -83,7 +83,7 @@ def new_folder(name: str, within: Path) -> Path:
 
 
 def records(within: Path) -> Iterator[Record]:
-    """Every job's record, the oldest first; a folder whose record is damaged is left out."""
+    """Records of all jobs, oldest first; damaged ones are skipped."""
     if not within.is_dir():
         return
     found = (read_record(Path(entry.path) / RECORD) for entry in os.scandir(within) if entry.is_dir())
@@ -91,7 +91,7 @@ def records(within: Path) -> Iterator[Record]:
 
 
 def read_record(path: Path) -> Record | None:
-    """One record; None where it is not one."""
+    """Read a record; None if it is not valid."""
     try:
         values = atomic.read_json(path)
         return Record(**values | {"after": tuple(values.get("after", ())), "folder": str(path.parent)})

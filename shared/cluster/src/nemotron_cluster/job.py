@@ -1,4 +1,4 @@
-"""One job: what is to run, in words that no backend has a say in. A backend turns it into its own script or request."""
+"""A job, independent of any backend. Each backend turns it into its own script or request."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,28 +6,28 @@ from pathlib import Path
 from typing import Literal
 
 Start = Literal["torchrun", "srun", "single", "ray"]
-"""How processes begin: torchrun on each node, a task of Slurm for each, one alone, or one driver over a Ray cluster."""
+"""How processes start: torchrun on each node, one Slurm task per process, a single process, or a driver on Ray."""
 FOLDER = "FOLDER"
-"""In a job's words: its folder, wherever that comes to lie."""
+"""Placeholder in a job's arguments for the path of its folder."""
 CONFIG = f"{FOLDER}/config.yaml"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run.
+    """A job to run.
 
     Attributes:
         name: for queues and lists, such as "super3-sft".
         python: the interpreter, as the nodes see it.
         workdir: the working folder there, such as FOLDER/files; without it, the job's own.
         command: arguments of python, such as ("-m", "stages.sft.train", "-c", CONFIG).
-        cpus_per_node: that the step uses where it does not have its nodes for itself.
-        whole_nodes: whether it uses everything that its nodes have.
-        environment: variables that everybody may read.
-        secrets: names of variables whose values go through a file of their own.
-        after: ids of jobs that must have ended well.
-        mounts: absolute paths that the settings name, which a container has to see.
-        force: `--force`, which counts at the first start only: a job that is queued again continues.
+        cpus_per_node: CPUs that the step uses if it does not have whole nodes.
+        whole_nodes: whether it uses all resources of its nodes.
+        environment: variables without secrets.
+        secrets: names of variables whose values are passed in a separate file.
+        after: ids of jobs that must have succeeded.
+        mounts: absolute paths that the settings name, which a container must mount.
+        force: `--force`, which applies only to the first start: a requeued job continues.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Job:
 
 
 def unseen(paths: Iterable[str], mounts: Iterable[str]) -> list[str]:
-    """Mounts, FROM:TO, for the paths that lie in none of those that are there already."""
+    """Mounts, FROM:TO, for paths that are not covered by the existing mounts."""
     seen = [mount.split(":") for mount in mounts]
     same = [Path(parts[0]) for parts in seen if parts[0] == parts[min(1, len(parts) - 1)]]
     return [f"{path}:{path}" for path in paths if not any(map(Path(path).is_relative_to, same))]
 
 
 def in_folder(word: str, folder: str) -> str:
-    """A word of a job with the job's folder in it."""
+    """Replace the placeholder by the job's folder."""
     return f"{folder}/{word.removeprefix(f'{FOLDER}/')}" if word.startswith(f"{FOLDER}/") else word

@@ -1,11 +1,11 @@
-"""What of a person's own folder goes with a job to another file system.
+"""Files of the user's working folder that are copied to another file system with a job.
 
-    packager = "git"        what git keeps below the working folder, as it is now
-    packager = "pattern"    what fits packager_include_pattern
+    packager = "git"        files tracked by git below the working folder, in their current state
+    packager = "pattern"    files that match packager_include_pattern
     packager = "hybrid"     both
     packager = "none"       nothing
 
-The nodes find it as the job's working folder, so that paths of the command line mean the same there.
+On the nodes, they are the job's working folder, so that relative paths of the command line keep their meaning.
 """
 
 import shutil
@@ -18,14 +18,14 @@ from nemotron_cluster.profiles.schema import Remote
 from nemotron_shared.errors import UserError
 
 STORE = ".nemotron"
-"""Artifacts and other jobs stay here."""
+"""Never copied: it contains artifacts and other jobs."""
 
 
 def pack(profile: Remote, start: Path, folder: Path) -> int:
     """Copy the files into `folder`/files; returns how many.
 
     Raises:
-        UserError: a pattern that fits nothing, or leads out of the working folder.
+        UserError: a pattern that matches nothing, or leads out of the working folder.
     """
     chosen = dict.fromkeys([*_kept_by_git(profile, start), *_of_patterns(profile, start)])
     (folder / FILES).mkdir()
@@ -44,7 +44,7 @@ def _kept_by_git(profile: Remote, start: Path) -> Iterator[Path]:
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=start, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return  # no git, and so nothing that it keeps
+        return  # not a git repository, so no tracked files
     yield from (Path(name) for name in listed.stdout.split("\0") if name and (start / name).is_file())
 
 

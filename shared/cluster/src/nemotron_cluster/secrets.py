@@ -1,6 +1,6 @@
-"""What is secret goes to a job in a file that only its owner can read, and nowhere else.
+"""Pass secrets to a job in a file that only its owner can read, and nowhere else.
 
-The file is a shell's: the job's script reads it with its echo off and removes it when the work is done.
+It is a shell file: the job's script sources it with tracing off, and removes it when the work is done.
 """
 
 import os
@@ -19,13 +19,13 @@ FOLDER, FILE = "secrets", "env"
 
 
 def refuse_written(profile: Profile, origins: Mapping[str, str]) -> None:
-    """Scripts, records and what a dry run shows hold a profile as it is.
+    """Refuse profiles that contain secrets, because scripts, records and dry runs show profiles unchanged.
 
     Args:
         origins: where each key was written: "env.toml:4 [mycluster]".
 
     Raises:
-        UserError: a secret stands in it.
+        UserError: the profile contains a secret.
     """
 
     def refused(key: str, what: str, remedy: str) -> UserError:
@@ -46,7 +46,7 @@ def refuse_written(profile: Profile, origins: Mapping[str, str]) -> None:
 
 
 def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Texts, and the key of each: `env_vars.NAME`, `mounts[0]`."""
+    """All strings in a value, with their keys: `env_vars.NAME`, `mounts[0]`."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -60,23 +60,23 @@ def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
 def names_of(
     profile: Profile, origins: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
-    """The profile's secrets that are set here.
+    """Names of the profile's secrets that are set in this environment.
 
     Args:
         origins: where each key of the profile was written.
 
     Raises:
-        UserError: a secret stands in the profile itself.
+        UserError: the profile itself contains a secret.
     """
     refuse_written(profile, origins)
     return tuple(name for name in dict.fromkeys(profile.secrets) if environment.get(name))
 
 
 def write_secrets(folder: Path, names: Iterable[str], environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Write the values of variables for a job; None where there are none.
+    """Write the values of variables for a job. Returns the file, or None without any variables.
 
     Raises:
-        UserError: a value that no line of a shell can hold.
+        UserError: a value that cannot be written in a shell file.
     """
     values = {name: environment[name] for name in names}
     if not values:
@@ -88,7 +88,7 @@ def write_secrets(folder: Path, names: Iterable[str], environment: Mapping[str, 
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     place.chmod(0o700)
     path = place / FILE
-    # Made for its owner alone before the first byte is in it.
+    # Restrict permissions on creation, before any byte is written.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)

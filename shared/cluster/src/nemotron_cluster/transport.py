@@ -1,4 +1,4 @@
-"""How commands and files reach the machine that takes jobs: this one, or a login node over ssh with rsync.
+"""Run commands and copy files on the machine that takes jobs: this one, or a login node over ssh and rsync.
 
 with transport_of(profile) as there:
     there.run(["squeue", "--me"])
@@ -16,18 +16,18 @@ from nemotron_cluster.profiles.schema import Profile, Slurm
 from nemotron_shared.errors import UserError
 
 PATIENCE = 120.0
-"""Seconds that a scheduler or a login node may take to answer: a busy one takes a minute."""
+"""Timeout in seconds for a scheduler or a login node: a busy one may take a minute."""
 UNREACHABLE = 255
-"""ssh's own exit code: whatever it was to run has not run."""
+"""Exit code of ssh itself, which means that the command did not run."""
 Answer = subprocess.CompletedProcess[str]
 
 
 class NoAnswer(UserError):
-    """A program did not answer in time; nothing is known about what it was asked."""
+    """A program did not answer in time, so the outcome is unknown."""
 
 
 class Transport(Protocol):
-    """Where jobs are submitted."""
+    """The machine where jobs are submitted."""
 
     @property
     def place(self) -> str:
@@ -35,20 +35,20 @@ class Transport(Protocol):
         ...
 
     def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
-        """Run a command there, its texts captured; an exit code other than 0 is the caller's to judge.
+        """Run a command there and capture its output. Non-zero exit codes do not raise.
 
         Raises:
             NoAnswer: it took longer than `patience` seconds.
-            UserError: the program is not there, or the machine cannot be reached.
+            UserError: the program does not exist, or the machine cannot be reached.
         """
         ...
 
     def send(self, folder: Path, to: PurePosixPath) -> None:
-        """Copy the content of a folder of this machine there; files that are only yours stay only yours."""
+        """Copy the content of a local folder there, preserving private permissions."""
         ...
 
     def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
-        """A file's content from a byte on; None where there is no such file."""
+        """A file's content from a byte offset on; None if it does not exist."""
         ...
 
 
@@ -63,7 +63,7 @@ class Here:
         return _run(command, patience)
 
     def send(self, folder: Path, to: PurePosixPath) -> None:
-        """The folder lies there already, where both have one name."""
+        """Do nothing if source and target are the same folder."""
         if Path(to) != folder:
             _must(_run(["mkdir", "-p", "-m", "700", "--", str(to)], None), f"{to} could not be made")
             _must(_run(["cp", "-a", "--", f"{folder}/.", str(to)], None), f"{folder} could not be copied to {to}")
@@ -80,7 +80,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Ssh:
-    """A login node. ssh itself knows keys, jumps and hosts: ~/.ssh/config counts, and nothing is asked for."""
+    """A login node. ssh handles keys, jump hosts and aliases through ~/.ssh/config, without prompting."""
 
     host: str
     user: str | None = None
@@ -129,10 +129,10 @@ class Ssh:
 
 
 def transport_of(profile: Profile) -> Transport:
-    """The way to the machine where a profile's jobs are submitted.
+    """The transport to the machine where a profile's jobs are submitted.
 
     Raises:
-        UserError: the key file that the profile names is not there.
+        UserError: the profile's key file does not exist.
     """
     if isinstance(profile, Slurm) and profile.tunnel == "ssh" and profile.host:
         identity = str(Path(profile.identity).expanduser()) if profile.identity else None

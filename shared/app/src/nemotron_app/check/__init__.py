@@ -1,1 +1,1 @@
-"""`nemotron check`: whether a run shows what a healthy one shows, by expectations that lie beside its recipe."""
+"""`nemotron check`: compare a run with the expectations of a healthy one, which are stored with its recipe."""

@@ -1,9 +1,9 @@
-"""`nemotron check`: whether a run shows what a healthy one shows, while it goes on or afterwards.
+"""`nemotron check`: compare a run with what a healthy one shows, while it runs or afterwards.
 
-nemotron check sft                                      the newest super3-sft-model, or the run that makes it now
-nemotron check super3-rl-model-891fc106f3a7 --watch     look again every half minute, as long as it runs
+nemotron check sft                                      the newest super3-sft-model, or the run that is making it
+nemotron check super3-rl-model-891fc106f3a7 --watch     check again every half minute until it ends
 nemotron check 9453356-logs logs/exp_001 --expect rl/nano3     logs of a job that was started in another way
-nemotron check /models/super49b                         what a model folder is: type, class, block_configs
+nemotron check /models/super49b                         facts about a model folder: type, class, block_configs
 """
 
 import json
@@ -27,7 +27,7 @@ from nemotron_shared.runtime.console import renew, tell
 
 EVERY = 30.0
 SHARE_OF_READING = 0.2
-"""With `--watch` at most this share of the time goes into reading, however large the logs are."""
+"""With `--watch`, spend at most this share of the time on reading, however large the logs are."""
 
 
 @click.command("check", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -39,7 +39,7 @@ SHARE_OF_READING = 0.2
 @click.option("--every", type=click.FloatRange(min=0.1), default=EVERY, show_default=True, metavar="S")
 @store_options
 def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool, every: float) -> int:
-    """See the head of this module."""
+    """See the module docstring."""
     shown: tuple[Any, ...] = ()
     while True:
         began = time.monotonic()
@@ -59,7 +59,7 @@ def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool
         now = tuple((one.expectation.id, one.verdict) for one in judged)
         if look.json:
             document = _document(situation, expected, judged)
-            # one line for each look, so that a program can read them as they come
+            # one line per check, so that a program can read a stream of them
             finite = json.loads(json.dumps(document), parse_constant=lambda _: None)  # JSON has no NaN
             tell(json.dumps(finite, ensure_ascii=True, indent=None if watch else 2))
         elif now != shown:
@@ -79,7 +79,7 @@ def _progress(readings: Readings, target: Target) -> str:
 
 
 def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> list[str]:
-    """What people read: what it is, one line for each expectation, and what to do about those that do not hold."""
+    """Text output: the run, one line per expectation, and the remedies of those that failed."""
     target, readings = situation.target, situation.readings
     state = target.state or ("over" if situation.over else "silent for half an hour" if situation.silent else "")
     step = f"; step {_progress(readings, target)}" if target.files else ""
@@ -105,7 +105,7 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
 
 
 def _found(one: Judged, readings: Readings) -> str:
-    """The value; of a count that has an end, such as rollouts, how far it is: `540 of 2,048 (26 %)`."""
+    """The value. For counts with a known total, such as rollouts, also the progress: `540 of 2,048 (26 %)`."""
     metric = one.expectation.metric
     have, wanted = (readings.moments.get(name) for name in (str(metric), f"{metric}_wanted"))
     if one.value is not None and have and wanted and wanted[-1]:
@@ -120,7 +120,7 @@ def _summary(judged: list[Judged]) -> str:
 
 
 def _document(situation: Situation, expected: Expected, judged: list[Judged]) -> dict[str, Any]:
-    """The same for programs. A number that is not finite becomes null, which JSON can hold."""
+    """JSON output. Non-finite numbers become null, because JSON cannot represent them."""
     return {
         "run": situation.target.title,
         "kind": situation.target.kind,

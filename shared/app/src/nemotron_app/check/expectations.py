@@ -1,7 +1,7 @@
-"""What a healthy run shows, as data: one file for each recipe that has such figures, in the stage's `config/expect`.
+"""Expectations of a healthy run, as data: one YAML file per recipe with known figures, in the stage's `config/expect`.
 
 title: fine-tuning of Super 49B
-when: {run.family: super49b, train.train_iters: 50}    the runs it is about, by values of their config
+when: {run.family: super49b, train.train_iters: 50}    the runs it applies to, by values of their config
 expectations:
   - id: final-loss
     what: training loss at the end
@@ -42,24 +42,24 @@ READ = {
     "gpu_utilization": "Percent of the time in which a GPU worked.",
     "trained_percent": "Percent of the parameters that are trained.",
 }
-"""What logs tell besides the words of metrics.jsonl. A score of an evaluation is `TASK/MODEL`."""
+"""Metrics from logs, in addition to those of metrics.jsonl. An evaluation score is `TASK/MODEL`."""
 
 
 class Limits(Section):
-    """A range, both ends included; without any end every finite number lies in it."""
+    """An inclusive range. With neither bound, it contains every finite number."""
 
     at_least: float | None = Field(default=None, allow_inf_nan=False)
     at_most: float | None = Field(default=None, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def not_empty(self) -> "Limits":
-        """Between limits in the wrong order lies nothing."""
+        """Reject limits in the wrong order."""
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise ValueError(f"at_least {self.at_least:g} must not be above at_most {self.at_most:g}")
         return self
 
     def hold(self, value: float) -> bool:
-        """Whether the value lies in the range."""
+        """Whether the value is in the range."""
         low, high = self.at_least, self.at_most
         return math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high)
 
@@ -71,39 +71,40 @@ class Limits(Section):
 
 
 class Expectation(Section):
-    """One thing to look at, its limits, and what to do when they do not hold. Beyond `watch` it is a failure."""
+    """One value to check, its limits, and a remedy. Values outside `watch` fail."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
 
     id: str = Field(pattern=r"^[a-z0-9-]+$")
     what: str
-    """In words, with its unit."""
+    """Description, with the unit."""
     metric: str | None = None
-    """A word of metrics.jsonl, of `READ`, or a score of an evaluation."""
+    """A metric of metrics.jsonl or `READ`, or an evaluation score."""
     minus: str | None = None
-    """Subtract this metric, as the mean of its last values up to the same step."""
+    """Subtract the mean of this metric's last values up to the same step."""
     line: str | None = None
-    """Count the lines of the logs in which this pattern is found."""
+    """Count the log lines that match this pattern."""
     file: str | None = None
-    """Look for files: `tensorboard`, `log`, or a name."""
+    """Check for files: `tensorboard`, `log`, or a file name."""
     how: Literal["first", "last", "lowest", "highest", "mean", "median", "sum", "change", "rise", "count", "age"]
-    """`change`: mean of the last third minus that of the first. `rise`: from the first to the last reading since the
-    count began anew. `count`: lines or files. `age`: minutes since the newest of the files was written to."""
+    """`change`: mean of the last third minus mean of the first. `rise`: from the first to the last reading since the
+    last restart of the count. `count`: lines or files. `age`: minutes since the newest file was modified.
+    """
     window: int = Field(ge=1, default=1)
-    """With `first` and `last`: the mean of so many values."""
+    """For `first` and `last`: the number of values to average."""
     at_step: int = Field(ge=0, default=0)
-    """Judge it from this step on."""
+    """Do not judge before this step."""
     within: Limits = Field(alias="pass")
     watch: Limits | None = None
     remedy: str
-    """What to do; `{family}` stands for the model family of the run."""
+    """What to do on failure; `{family}` is replaced by the model family of the run."""
     told_by: str | None = None
-    """Where such figures come from, said where there are none."""
+    """How to obtain such figures, shown if they are missing."""
 
     @field_validator("line")
     @classmethod
     def a_pattern(cls, line: str | None) -> str | None:
-        """Python must be able to compile it."""
+        """Reject patterns that do not compile, or that could take exponential time."""
         try:
             parsed = parser.parse(line or "")
             re.compile(line or "")
@@ -116,7 +117,7 @@ class Expectation(Section):
     @field_validator("metric", "minus")
     @classmethod
     def a_metric(cls, name: str | None) -> str | None:
-        """A name that nothing can ever have would be waited for in vain."""
+        """Reject unknown metrics, which would never have a value."""
         known = (*METRICS, *READ)
         if name is not None and name not in known and "/" not in name:
             near = did_you_mean(name, known, f"there are: {', '.join(known)}")
@@ -125,7 +126,7 @@ class Expectation(Section):
 
     @model_validator(mode="after")
     def one_source(self) -> "Expectation":
-        """Metric, line and file exclude each other, and `how` must fit."""
+        """Allow only one of metric, line and file, with a matching `how`."""
         if [self.metric, self.line, self.file].count(None) != 2:
             raise ValueError(f"{self.id}: give one of metric, line and file")
         fitting = ("count",) if self.line else ("count", "age") if self.file else None
@@ -135,7 +136,7 @@ class Expectation(Section):
 
 
 def _may_take_for_ever(part: Any, *, inside: bool) -> bool:
-    """Whether a pattern can fit a text in ever more ways: `(a+)+`, `(a|aa)*`. Args: inside: within a repeat."""
+    """Whether a pattern can backtrack exponentially: `(a+)+`, `(a|aa)*`. Args: inside: within a repeat."""
     if isinstance(part, parser.SubPattern | list | tuple):
         kinds = (int, int, parser.SubPattern)
         if len(part) == 3 and all(isinstance(one, kind) for one, kind in zip(part, kinds, strict=True)):
@@ -152,13 +153,14 @@ class ExpectationFile(Section):
 
     title: str
     when: dict[str, Any]
-    """Values of a run's config by dotted key, several of them as a list; a run that has one for each key is judged by
-    this file."""
+    """Values of a run's config by dotted key; a list allows any of its values. The file applies to runs that match all
+    keys.
+    """
     expectations: list[Expectation] = Field(min_length=1)
 
     @model_validator(mode="after")
     def each_id_once(self) -> "ExpectationFile":
-        """Programs tell the results apart by their ids."""
+        """Require unique ids, because programs identify results by them."""
         ids = [one.id for one in self.expectations]
         if twice := sorted({name for name in ids if ids.count(name) > 1}):
             raise ValueError(f"twice the id {', '.join(twice)}")
@@ -167,7 +169,7 @@ class ExpectationFile(Section):
 
 @dataclass(frozen=True)
 class Expected:
-    """A file of expectations that has been read. `name` is `sft/super49b`, or the path of a user's own."""
+    """A parsed file of expectations. `name` is `sft/super49b`, or the path of a user's file."""
 
     name: str
     stage: str | None
@@ -175,7 +177,7 @@ class Expected:
     content: ExpectationFile
 
     def misfits(self, config: Mapping[str, Any]) -> list[str]:
-        """How a run's config differs from what the file is about."""
+        """Differences between a run's config and `when`."""
         found = []
         for key, wanted in self.content.when.items():
             value: Any = config
@@ -188,10 +190,10 @@ class Expected:
 
 
 def read_expectations(path: Path, stage: str | None = None) -> Expected:
-    """One file.
+    """Read one file.
 
     Raises:
-        UserError: it is not readable, or has an unknown, a missing or a wrong key.
+        UserError: unreadable file, or an unknown, missing or invalid key.
     """
     values = parsed(path, read_text(path))
     if not isinstance(values, dict):
@@ -201,22 +203,22 @@ def read_expectations(path: Path, stage: str | None = None) -> Expected:
 
 
 def all_expectations() -> list[Expected]:
-    """Those of the installed stages."""
+    """Read the expectations of all installed stages."""
     found = []
     for stage in STAGES:
         try:
             folder = stage_directory(stage) / "config" / FOLDER
         except UserError:
-            continue  # not installed here
+            continue  # not installed
         found += [read_expectations(path, stage) for path in sorted(folder.glob("*.yaml"))]
     return found
 
 
 def choose(asked: str | None, stage: str | None, config: Mapping[str, Any] | None) -> Expected:
-    """The file that `--expect` names, else the one whose `when` a run's config has.
+    """The file that `--expect` names, or the one whose `when` matches a run's config.
 
     Raises:
-        UserError: there is none, or no config to choose by.
+        UserError: no match, or no config to match.
     """
     if asked is not None and (asked.endswith((".yaml", ".yml")) or Path(asked).is_file()):
         return read_expectations(Path(asked).expanduser())

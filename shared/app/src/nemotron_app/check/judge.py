@@ -1,4 +1,4 @@
-"""Whether what was read is as expected: pass, watch, fail, or not judged, which is never a pass."""
+"""Judge readings against expectations: pass, watch, fail, or not judged, which never counts as a pass."""
 
 import math
 import time
@@ -13,9 +13,9 @@ from nemotron_app.check.target import Target, is_quiet
 
 Verdict = Literal["pass", "watch", "fail", "not judged"]
 EARLIEST = 10
-"""A log that begins after this step does not tell how the training began."""
+"""A log that starts after this step cannot show how the training began."""
 BEFORE = 5
-"""So many values of the other metric, up to the same step, are averaged before a difference is taken."""
+"""Number of values of the subtracted metric to average, up to the same step."""
 
 LAUNCHERS = (
     {"{head_log}": "ray-head.log", "{worker_logs}": "ray-worker-*.log", "{driver_log}": "ray-driver.log"},
@@ -31,7 +31,7 @@ NO_NUMBER = (
 
 @dataclass(frozen=True)
 class Judged:
-    """One expectation and what came of it. `why` says what was found, or why nothing can be said."""
+    """The result for one expectation. `why` explains the verdict, or its absence."""
 
     expectation: Expectation
     verdict: Verdict
@@ -41,16 +41,16 @@ class Judged:
 
 
 class NotYet(Exception):
-    """Nothing can be said, for the reason given."""
+    """No verdict is possible yet, for the given reason."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All that the expectations are held against.
+    """Everything that expectations are judged by.
 
     Attributes:
-        over: no further step will come.
-        silent: nothing was written for long, and nothing says that the work is over, or that it goes on.
+        over: no further step will follow.
+        silent: nothing was written for a long time, and the state of the run is unknown.
     """
 
     target: Target
@@ -60,7 +60,7 @@ class Situation:
 
     @classmethod
     def of(cls, target: Target, readings: Readings) -> "Situation":
-        """See whether the work goes on."""
+        """Determine whether the run is still active."""
         written = [moment for kind, moment in readings.newest.items() if kind != "ENDED"]
         done = readings.steps is not None and readings.step >= readings.steps
         over = target.state in {"finished", "stopped"} or "ENDED" in readings.newest or done
@@ -69,7 +69,7 @@ class Situation:
 
 
 def judge(expectation: Expectation, situation: Situation) -> Judged:
-    """Hold one expectation against what was read."""
+    """Judge one expectation."""
     remedy = _filled_in(expectation.remedy.strip(), situation)
     try:
         value = _value(expectation, situation)
@@ -90,7 +90,7 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
 
 
 def _filled_in(text: str, situation: Situation) -> str:
-    """The words of an expectation with the family, and with the names that the logs have where the run was started."""
+    """Fill in the family, and the log names that the run's launcher uses."""
     theirs, ours = LAUNCHERS
     named = ours if any(name in situation.readings.newest for name in ours.values()) else theirs
     for place, name in {"{family}": situation.target.family, **named}.items():
@@ -99,17 +99,17 @@ def _filled_in(text: str, situation: Situation) -> str:
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:
-    """The worst of what could be judged."""
+    """The worst verdict among those judged."""
     found = {one.verdict for one in judged}
     order: tuple[Verdict, ...] = ("fail", "watch", "pass")
     return next((verdict for verdict in order if verdict in found), "not judged")
 
 
 def _value(expectation: Expectation, situation: Situation) -> float:
-    """The number to hold against the limits; NaN where a number in it is none, for then the weights are lost.
+    """The value to compare with the limits. NaN if any value in it is NaN, since the weights are then lost.
 
     Raises:
-        NotYet: there is nothing to take it from, or too little.
+        NotYet: no or too few values.
     """
     readings = situation.readings
     if expectation.line is not None:
@@ -136,7 +136,7 @@ def _value(expectation: Expectation, situation: Situation) -> float:
 
 
 def _points(expectation: Expectation, situation: Situation) -> list[tuple[int, float]]:
-    """The values by step, of an evaluation its one score."""
+    """Values by step; for an evaluation, its single score."""
 
     def values_of(metric: str) -> list[tuple[int, float]]:
         scores = situation.target.scores
@@ -165,7 +165,7 @@ def _change(values: list[float]) -> float:
 
 
 def _rise(values: list[float]) -> float:
-    """Of the last count that has two readings; where a value is lower than the one before, a count begins anew."""
+    """Rise within the last count that has at least two readings. A value below the previous one starts a new count."""
     start, end = 0, len(values)
     while end:
         start = next((at for at in range(end - 1, 0, -1) if values[at] < values[at - 1]), 0)

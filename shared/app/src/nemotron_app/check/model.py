@@ -1,6 +1,6 @@
-"""What a model's config.json says of its kind: type, class, and whether its layers differ from each other.
+"""Facts from a model's config.json: type, class, and whether its layers differ from each other.
 
-Nothing of the model is run, whatever code its folder holds.
+Never runs code from the model folder.
 """
 
 import re
@@ -14,14 +14,14 @@ from nemotron_shared.hub_errors import HubPlace, hub_errors
 HUB_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)")
 
 HETEROGENEOUS = "DeciLMForCausalLM"
-"""Its layers are described one by one in `block_configs`: attention here, none there, MLPs of many widths."""
+"""A class whose layers are described one by one in `block_configs`: some lack attention, and MLP widths vary."""
 
 
 def probe(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The facts for a program, and the same as lines for people; `ok` is false where the model cannot be used.
+    """Return the facts as JSON and as text lines. `ok` is false if the model cannot be used.
 
     Raises:
-        UserError: config.json is no object.
+        UserError: config.json is not a JSON object.
     """
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
@@ -54,10 +54,10 @@ def probe(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def from_hub(name: str) -> Path:
-    """A folder with config.json of a model of the Hugging Face hub; nothing else is downloaded.
+    """Download only config.json of a model on the Hugging Face hub; returns its folder.
 
     Raises:
-        UserError: there is no such model, it is not open to everybody, or there is no way to the hub.
+        UserError: unknown model, no access to it, or no connection to the hub.
     """
     address = f"hf://{name}"
     with hub_errors(address, HubPlace(name, None, "model")):
@@ -66,7 +66,7 @@ def from_hub(name: str) -> Path:
 
         try:
             if not constants.HF_HUB_OFFLINE:
-                HfApi().model_info(name)  # which answers at once; a download is tried again and again
+                HfApi().model_info(name)  # fails fast, whereas a download is retried several times
             return Path(hf_hub_download(name, "config.json")).parent
         except LocalEntryNotFoundError:
             raise

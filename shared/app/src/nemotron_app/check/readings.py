@@ -1,8 +1,8 @@
-"""What the files of a run tell, read as they are while somebody still writes them.
+"""Read the files of a run, even while they are being written.
 
-A log is read in pieces, so its size does not matter to memory; of one beyond `LARGEST` only the beginning and the end
-are read, and that is said. Progress bars end their lines with carriage returns, colours are escape sequences, an
-unfinished last line may break off within a number: all three are seen to here.
+Logs are read in chunks, so memory does not grow with their size. Of logs larger than `LARGEST` only the beginning
+and the end are read, with a note. Handles carriage returns of progress bars, color escape sequences, and an
+incomplete last line, which may end within a number.
 """
 
 import json
@@ -25,26 +25,26 @@ from nemotron_shared.runtime.metrics import FILE as METRICS
 PIECE = 1 << 20
 LONGEST_LINE = 1 << 16
 LONGEST_MATCHED = 2000
-"""Characters of a line that a pattern is looked for in: its time may grow with the square of them, or faster."""
+"""Match patterns only against this many characters of a line: matching time may grow quadratically or faster."""
 LONGEST_NUMBER = 40
 LARGEST = 256 << 20
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
 GPU_LINE = re.compile(r"MiB \|\s+(\d{1,3})%\s")
-"""A GPU in the table that `nvidia-smi` prints."""
+"""A GPU row of the table that `nvidia-smi` prints."""
 SAMPLES = 3
 MOMENTS = {"steps", "rollouts", "rollouts_wanted", "actors", "actors_wanted", "trained_percent"}
-"""Named groups of a log that are no values of a step, but of the moment."""
+"""Named groups that belong to a moment of the log, not to a step."""
 
 
 @dataclass
 class Readings:
     """Attributes:
-    series: values by metric and step; a step that was done again has its last value.
-    moments: values that belong to a moment, in the order in which they were written.
-    counts: how many lines had each pattern; `seen` the first line of each.
-    libraries: titles of those whose output was recognised.
-    newest: when the newest file of each kind was written to, by kind and by name.
-    notes: what was left out, for people.
+    series: values by metric and step; a repeated step keeps its last value.
+    moments: values that belong to a moment, in the order of writing.
+    counts: number of matching lines by pattern; `seen` has the first line of each.
+    libraries: titles of the libraries whose output was recognized.
+    newest: modification time of the newest file, by kind and by name.
+    notes: what was skipped, for people.
     """
 
     series: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -57,27 +57,27 @@ class Readings:
 
     @property
     def step(self) -> int:
-        """The last step that has a value."""
+        """The last step with a value."""
         return max((max(values) for name, values in self.series.items() if values and name != "step"), default=0)
 
     @property
     def steps(self) -> int | None:
-        """How many there will be, as the log says."""
+        """The total number of steps, according to the log."""
         return int(self.moments["steps"][-1]) if self.moments.get("steps") else None
 
     def values(self, metric: str) -> list[tuple[int, float]]:
-        """(step, value) in order; what belongs to a moment has its number instead of a step."""
+        """(step, value) in order; values of moments are numbered instead."""
         if self.moments.get(metric):
             return list(enumerate(self.moments[metric]))
         return sorted(self.series.get(metric, {}).items())
 
     def recognise(self, log: LibraryLog) -> None:
-        """Note whose output was understood."""
+        """Record a library whose output was recognized."""
         if log.title not in self.libraries:
             self.libraries.append(log.title)
 
     def add(self, found: Mapping[str, Mapping[int, float]]) -> None:
-        """Take over what one file tells. Where it begins anew at an earlier step, what was after it is forgotten."""
+        """Merge the values of one file. If it restarts at an earlier step, drop the values after that step."""
         for name, values in found.items():
             if values:
                 first = min(values)
@@ -86,10 +86,10 @@ class Readings:
 
 
 def read(files: Iterable[Path], patterns: Iterable[str]) -> Readings:
-    """Read every file by its kind; the more exact kinds last, so that their values stay.
+    """Read every file by its kind, the most precise kinds last so that their values win.
 
     Args:
-        patterns: lines to count in text logs.
+        patterns: patterns to count in text logs.
     """
     readings = Readings()
     libraries = _libraries(readings)
@@ -101,7 +101,7 @@ def read(files: Iterable[Path], patterns: Iterable[str]) -> Readings:
         try:
             written = file.stat().st_mtime
         except OSError:
-            continue  # removed since the folder was listed
+            continue  # deleted after the folder was listed
         if kind in by_kind:
             by_kind[kind].append((written, file))
         for name in (kind, file.name):
@@ -135,19 +135,19 @@ def _libraries(readings: Readings) -> list[LibraryLog]:
             log = LIBRARY_LOGS.load(name)
             require_usable(name, log)
             found.append(log)
-        except UserError as error:  # the package of the engines is not installed, or one of other people is broken
+        except UserError as error:  # the engines package is not installed, or a plugin is broken
             readings.notes.append(f"{error}; its logs are not understood")
     return found
 
 
 def pieces_of(file: Path, notes: list[str]) -> Iterator[list[str]]:
-    """Whole lines without escape sequences, about a megabyte at a time; a carriage return ends a line too."""
+    """Yield lists of whole lines without escape sequences, about 1 MB each. A carriage return also ends a line."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         rest = b""
         while piece := stream.read(PIECE):
             *lines, rest = re.split(rb"[\r\n]+", rest + piece)
-            rest = rest[:LONGEST_LINE]  # a file of something else has no lines at all
+            rest = rest[:LONGEST_LINE]  # binary files may have no line breaks
             texts = [line[:LONGEST_LINE].decode("utf-8", "replace") for line in lines if line]
             yield [ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text for text in texts]
             if LARGEST // 2 <= stream.tell() < size - LARGEST // 2:
@@ -158,7 +158,7 @@ def pieces_of(file: Path, notes: list[str]) -> Iterator[list[str]]:
 
 
 def _holds(text: str, pattern: str, compiled: re.Pattern[str]) -> bool:
-    """Whether a pattern is found anywhere. Words are looked for as words, many times as fast as by an expression."""
+    """Whether a pattern occurs anywhere. Literals use substring search, which is many times faster than a regex."""
     if re.fullmatch(r"[\w :|]+", pattern):
         return any(word in text for word in pattern.split("|"))
     return bool(compiled.search(text))
@@ -167,7 +167,7 @@ def _holds(text: str, pattern: str, compiled: re.Pattern[str]) -> bool:
 def _read_log(
     file: Path, libraries: list[LibraryLog], wanted: Mapping[str, re.Pattern[str]], readings: Readings
 ) -> None:
-    """Count the lines that are wanted, and take the metrics out of those that a library writes."""
+    """Count matching lines, and extract metrics from lines that a library wrote."""
     found: dict[str, dict[int, float]] = {}
     step, began = 0, None
     tried = [(word, re.compile(line), log) for log in libraries for word, line in log.lines.items()]
@@ -205,7 +205,7 @@ def _read_log(
 def _matches(
     lines: list[str], tried: list[tuple[str, re.Pattern[str], LibraryLog]]
 ) -> Iterator[tuple[LibraryLog, dict[str, str]]]:
-    """Line by line each library's pattern that fits, and the groups of it that hold something."""
+    """For each line, yield the library pattern that matches and its non-empty groups."""
     for line in lines if tried else ():
         for word, pattern, log in tried:
             if word in line and (match := pattern.search(line)):
@@ -214,7 +214,7 @@ def _matches(
 
 
 def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
-    """JSON lines; damaged ones are counted and left out."""
+    """Read JSON lines. Damaged ones are counted and skipped."""
     found: dict[str, dict[int, float]] = {}
     step, damaged, began = 0, 0, None
     try:
@@ -234,7 +234,7 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
                     began = moment if began is None else began
                     found.setdefault("seconds", {})[step] = moment - began
                 elif name == "seconds" and step in found.get(name, {}):
-                    pass  # a validation after the step, whose time is none of the step's
+                    pass  # validation after the step, whose time is not part of the step
                 elif name != "step" and isinstance(value, int | float) and (number := _number(str(value))) is not None:
                     found.setdefault(name, {})[step] = number
     except OSError as error:
@@ -246,7 +246,7 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
 
 
 def _read_scalars(file: Path, libraries: list[LibraryLog], readings: Readings) -> None:
-    """The TensorBoard files of NeMo-RL hold more than its log; ours only repeat metrics.jsonl."""
+    """Read TensorBoard files of NeMo-RL, which hold more than its log. Ours only repeat metrics.jsonl."""
     if not re.search(r"/exp_\d+/tensorboard/", str(file.resolve())):
         return
     found: dict[str, dict[int, float]] = {}
@@ -259,7 +259,7 @@ def _read_scalars(file: Path, libraries: list[LibraryLog], readings: Readings) -
                     readings.moments.setdefault(name, []).append(value)
                 else:
                     found.setdefault(name, {})[step] = value
-        except Exception as error:  # whatever a damaged file makes the library raise
+        except Exception as error:  # the library may raise anything on a damaged file
             readings.notes.append(f"{file}: not readable: {error}")
             continue
         readings.recognise(log)
@@ -267,27 +267,27 @@ def _read_scalars(file: Path, libraries: list[LibraryLog], readings: Readings) -
 
 
 def _add_step_times(readings: Readings) -> None:
-    """The time of each step, where only the time since the beginning was written down."""
+    """Compute step times if only the time since the start was logged."""
     clock, times = readings.values("seconds"), readings.series.get("step_seconds", {})
     if times or not clock:
         return
     before = (0, 0.0) if clock[0][0] == 1 and clock[0][1] > 0 else None
     for step, seconds in clock:
-        if before is not None and seconds > before[1]:  # less: the clock began anew with another attempt
+        if before is not None and seconds > before[1]:  # smaller if another attempt reset the clock
             times[step] = (seconds - before[1]) / (step - before[0])
         before = (step, seconds)
     readings.series["step_seconds"] = times
 
 
 def _cut(found: dict[str, dict[int, float]], before: int, step: int) -> dict[str, dict[int, float]]:
-    """Where a run was started again at an earlier step, what it had done from there on is done anew."""
+    """Drop the values from the step at which a run was restarted, because they are computed again."""
     if step >= before:
         return found
     return {name: {at: value for at, value in one.items() if at < step} for name, one in found.items()}
 
 
 def gpus_now() -> list[float]:
-    """How much each GPU of this machine works, asked a few times within seconds; empty where there is none."""
+    """Utilization of each GPU of this machine, sampled over a few seconds; empty without GPUs."""
     program = shutil.which("nvidia-smi")
     found: list[float] = []
     for _ in range(SAMPLES if program else 0):

@@ -1,4 +1,4 @@
-"""What `nemotron check RUN` is to look at: the files, the config they were made with, and whether work goes on there.
+"""Resolve RUN of `nemotron check RUN`: its files, its config, and whether it is still active.
 
 sft   super3-sft-model:v2   super3-sft-model-891fc106f3a7   logs/   9453356-logs/ray-driver.log   /models/super49b
 """
@@ -28,24 +28,24 @@ LOGS = {".log", ".out", ".err", ".txt"}
 RECORDS = {METRICS, "training.jsonl", "validation.jsonl"}
 SENTINELS = {"STARTED_RAY_HEAD", "ENDED"}
 SKIPPED = {"checkpoints", "output", "best", "ray", "tokenizer"}
-"""Folders without logs of ours; `ray` is where `ray.sub` copies those of every process of Ray to."""
+"""Folders without logs of ours. `ray` holds the logs of all Ray processes, copied there by `ray.sub`."""
 DEEPEST = 5
 GIVE = "give a run, an artifact, a folder of logs or a log file"
 QUIET_SECONDS = 1800
-"""A job that has written nothing for so long has ended, or hangs."""
+"""A job that has not written anything for this long has ended or hangs."""
 
 
 @dataclass
 class Target:
     """Attributes:
-    title, kind: what was found, in words.
-    files: those to read.
-    folders: those that were listed; a file that is not there can be missed in them alone.
-    state: of a run of ours; None where nothing tells.
+    title, kind: description of what was found.
+    files: files to read.
+    folders: folders that were listed; missing files are reported only for these.
+    state: state of one of our runs; None if unknown.
     is_here: the run's process is on this machine.
-    stage, config: of the run, where they are known.
-    scores: metrics that an artifact's manifest holds.
-    model: a model's folder, where there is nothing else to look at.
+    stage, config: of the run, if known.
+    scores: metrics from an artifact's manifest.
+    model: a model folder, if there is nothing else to check.
     notes: what is damaged.
     """
 
@@ -63,22 +63,22 @@ class Target:
 
     @property
     def family(self) -> str:
-        """The model family of the run, as far as it is known."""
+        """The model family of the run, if known."""
         run = (self.config or {}).get("run")
         return str(run.get("family", DEFAULT_FAMILY)) if isinstance(run, dict) else DEFAULT_FAMILY
 
 
 def find(wanted: str, look: Look) -> Target:
-    """One RUN of the command line.
+    """Find one RUN of the command line.
 
     Raises:
-        UserError: nothing is there.
+        UserError: nothing found.
     """
     path = Path(wanted).expanduser()
     runs = look.store.home / "runs"
     if "/" not in wanted and not is_path(wanted) and (runs / wanted).is_dir():
         return _run(runs / wanted)
-    named = wanted in SHORT_NAMES  # `sft` is the artifact, even where a folder is called so
+    named = wanted in SHORT_NAMES  # `sft` means the artifact, even if there is a folder of that name
     if path.is_dir() and not named:
         return _folder(path, look)
     if path.is_file() and not named:
@@ -110,7 +110,7 @@ def find(wanted: str, look: Look) -> Target:
 
 
 def _nothing(wanted: str, error: NotFound) -> NotFound:
-    """A text with a slash is a path first."""
+    """The error for a missing RUN. Text with a slash is treated as a path first."""
     if "/" not in wanted:
         return NotFound(error.message, error.remedy)
     return NotFound(f"{wanted}: no such file or folder, and {error.message}", GIVE)
@@ -121,7 +121,7 @@ def _folder(path: Path, look: Look) -> Target:
         return _artifact(Artifact(Manifest.read(path / MANIFEST), path), look)
     if (path / "config.yaml").is_file() and ((path / "lock").exists() or (path / METRICS).exists()):
         return _run(path)
-    if (path / "config.json").is_file():  # the copy of a result has its metrics beside the weights
+    if (path / "config.json").is_file():  # a copied result has its metrics next to the weights
         return Target(str(path), "a model folder", list(_listed(path)), [path], model=path)
     return Target(str(path), "a folder of logs", list(_listed(path)), [path])
 
@@ -134,7 +134,7 @@ def _run(folder: Path) -> Target:
     target = Target(folder.name, "a run", list(_listed(folder)), [folder], notes=notes)
     state = run_state(folder)
     target.state, target.is_here, target.config = state.state, state.host == platform.node(), _config(folder)
-    # None in the copy of a run's folder under another name
+    # None if a run's folder was copied under another name
     target.stage = next((stage.name for stage in STAGES.values() if made.endswith(stage.result.kind)), None)
     return target
 
@@ -150,12 +150,12 @@ def _config(folder: Path) -> dict[str, Any] | None:
     try:
         config = parsed(folder / "config.yaml", read_text(folder / "config.yaml"))
     except UserError:
-        return None  # a run that has not begun to work has none yet
+        return None  # a run that has not started yet has no config
     return config if isinstance(config, dict) else None
 
 
 def _artifact(artifact: Artifact, look: Look) -> Target:
-    """A result with its metrics, and the config and logs of its run as long as these are kept."""
+    """A result with its metrics, plus the config and logs of its run while these still exist."""
     manifest = artifact.manifest
     _refuse_data(manifest.name)
     target = Target(artifact.reference, "an artifact", state="finished")
@@ -180,7 +180,7 @@ def _artifact(artifact: Artifact, look: Look) -> Target:
 
 
 def _listed(folder: Path) -> Iterator[Path]:
-    """Files that may tell something, at most `DEEPEST` folders down."""
+    """Files that may be logs, at most `DEEPEST` folders deep."""
     for place, folders, names in os.walk(folder):
         depth = len(Path(place).relative_to(folder).parts)
         folders[:] = sorted(
@@ -193,13 +193,14 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 
 def merged(targets: Sequence[Target]) -> Target:
-    """Several RUNs as one: a log here, TensorBoard's files there, the GPUs' use in a third place."""
+    """Merge several RUNs into one, e.g. a log, TensorBoard files and GPU statistics in separate places."""
     first = targets[0]
     described = next((one for one in targets if one.config is not None), first)
     return Target(
         title=", ".join(one.title for one in targets),
         kind=", ".join(dict.fromkeys(one.kind for one in targets)),
-        files=list({os.path.realpath(file): file for one in targets for file in one.files}.values()),  # each once
+        # without duplicates
+        files=list({os.path.realpath(file): file for one in targets for file in one.files}.values()),
         folders=[folder for one in targets for folder in one.folders],
         state=described.state,
         is_here=described.is_here,
@@ -212,5 +213,5 @@ def merged(targets: Sequence[Target]) -> Target:
 
 
 def is_quiet(newest: float) -> bool:
-    """Whether nothing has been written for long; `newest` is a time of a file."""
+    """Whether nothing has been written for a long time; `newest` is a modification time."""
     return time.time() - newest > QUIET_SECONDS

@@ -1,1 +1,1 @@
-"""What `nemotron export` writes: a model as a folder that stands by itself, with a card that says what it is."""
+"""`nemotron export`: write a model as a self-contained folder with a model card."""

@@ -1,4 +1,4 @@
-"""The card of a model: front matter that the hub reads, and a page for people. Nothing in it is guessed.
+"""Model cards: front matter for the hub, and a page for people. Contains only recorded facts.
 
 card(store, artifact, "my-model", adapter=False, licence=None)      the text of README.md
 """
@@ -31,7 +31,7 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
     """The text of README.md.
 
     Raises:
-        UserError: the licence is no identifier.
+        UserError: the licence is not a valid identifier.
     """
     if licence is not None and not LICENCE.fullmatch(licence):
         raise UserError(f"--licence {licence}: not an identifier of the hub", "write it as the hub does: apache-2.0")
@@ -55,14 +55,14 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
 
 
 def base_models(artifact: Artifact, history: list[Artifact]) -> list[str]:
-    """Models of the hub that this one was made from, or is."""
+    """Hub models that this model is, or derives from."""
     found = (one.manifest.metadata.get("repository") for one in (*history, artifact)
              if one.manifest.type == "ModelArtifact")  # fmt: skip
     return list(dict.fromkeys(name for name in found if isinstance(name, str)))
 
 
 def hub_sets(history: list[Artifact], steps: list[Edge]) -> list[str]:
-    """Data sets of the hub that a model was made from; a model's address is none."""
+    """Hub data sets that a model was trained on, excluding model addresses."""
     models = {source.uri for one in history if one.manifest.type == "ModelArtifact"
               for source in one.manifest.sources}  # fmt: skip
     labels = (edge.input.label for edge in steps if edge.input.is_source)
@@ -71,7 +71,7 @@ def hub_sets(history: list[Artifact], steps: list[Edge]) -> list[str]:
 
 
 def scores_of(store: Store, artifact: Artifact) -> list[dict[str, Any]]:
-    """What the newest evaluation of just this model found; empty where there is none."""
+    """Scores from the newest evaluation of exactly this model; may be empty."""
     if artifact.is_external:
         return []
     asked = [found for found in store.readable("EvalResultsArtifact") if _asked(found, artifact)]
@@ -88,12 +88,12 @@ def scores_of(store: Store, artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def _held_nothing_back(store: Store, model: Artifact) -> bool:
-    """Whether the rows that stand for held-out ones were trained on, because the model's data has no others."""
+    """Whether the held-out rows were also trained on, because the model's data has no others."""
     data = [parent.reference for parent in model.manifest.parents if parent.role == "data"]
     try:
         splits = [set(store.resolve(one).manifest.metadata.get("splits", ())) for one in data]
     except UserError:
-        return False  # it is gone, and nothing says so
+        return False  # the evaluated data is gone, so there is no evidence
     return any(known and not known & {"valid", "test"} for known in splits)
 
 
@@ -103,7 +103,7 @@ def _asked(results: Artifact, artifact: Artifact) -> bool:
 
 
 def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -> tuple[dict[str, str], str]:
-    """The front matter's fields, and how it is known."""
+    """The licence fields of the front matter, and a sentence about their source."""
     if given is not None:
         return {"license": given}, f"{given}, as whoever exported the model says."
     for one in (artifact, *reversed(history)):
@@ -122,7 +122,7 @@ def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -
 
 
 def _front_matter(readme: Path) -> dict[str, Any]:
-    """What heads somebody's card; nothing where that cannot be read."""
+    """Front matter of a third-party card; empty if it cannot be parsed."""
     if not readme.is_file():
         return {}
     try:
@@ -189,12 +189,12 @@ def _history(artifact: Artifact, steps: list[Edge]) -> str:
 
 
 def _shown(label: str) -> str:
-    """A reference or an address as code; of a path on somebody's disk only its last part."""
+    """A reference or an address as code. Local paths are reduced to their last part."""
     if not HUB.fullmatch(label) and (is_path(label) or label.startswith("file:")):
         label = f".../{Path(label).name}"
     return f"`{_plain(label)}`"
 
 
 def _plain(text: str) -> str:
-    """Without what Markdown would read as markup, or a line of its own."""
+    """Remove Markdown markup and line breaks."""
     return re.sub(r"[`|<>\n\r]", " ", text)

@@ -1,4 +1,4 @@
-"""The folder that an export writes: the model's files without traces of the machine they were made on."""
+"""Write the exported folder: the model's files, without paths of the machine that made them."""
 
 import json
 import os
@@ -31,30 +31,31 @@ SETTINGS = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 READ_TOO = re.compile(
     rf".*\.safetensors.*|(?:pytorch|adapter)_model.*\.bin.*|{re.escape(ADAPTER_CONFIG)}|{TOKENIZER_FILES.pattern}"
 )
-"""What makes a folder another model than the exported files are: weights, also as pickles, and an adapter's config; and
-parts of a tokenizer."""
+"""Files that would change how the exported model loads: other weights (also pickles), an adapter config, or parts of a
+tokenizer.
+"""
 
 
 def exported_files(artifact: Artifact, *, adapter: bool) -> dict[str, Path]:
-    """The files to export, by the name that each gets.
+    """Files to export, by their exported name.
 
     Raises:
-        UserError: the model has no weights that can be exported, or no adapter.
+        UserError: the model has no exportable weights, or no adapter.
     """
     return _adapter_files(artifact) if adapter else _model_files(artifact)
 
 
 def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool, force: bool) -> list[str]:
-    """Write the folder, whole or not at all; returns the names of its files.
+    """Write the folder atomically; returns the names of its files.
 
     Raises:
-        UserError: there is something in the folder already, or the model has no adapter.
+        UserError: the folder is not empty, or the model has no adapter.
     """
     require_room(folder, force)
-    folder = folder.resolve()  # a link to a folder stays one
+    folder = folder.resolve()  # keep a link to a folder
     wanted = exported_files(artifact, adapter=adapter)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder if folder.is_dir() else folder.parent  # one that is there may be a disk of its own
+    beside = folder if folder.is_dir() else folder.parent  # an existing folder may be a mount point
     with (
         full_disk_explained(beside),
         tempfile.TemporaryDirectory(prefix=".export.", dir=beside, ignore_cleanup_errors=True) as staged,
@@ -76,13 +77,13 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
 
 
 def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None:
-    """Refuse to mix an export with what is there.
+    """Refuse to mix an export with existing files.
 
     Args:
-        kept: folders that nothing may be written into: the store, and the model itself.
+        kept: folders that must not be written into: the store, and the model itself.
 
     Raises:
-        UserError: the folder is none, holds something, or lies in one of those.
+        UserError: not a folder, not empty, or inside one of `kept`.
     """
     wrong = next((path for path in (folder, *folder.parents) if path.is_symlink() or path.exists()), folder)
     if not wrong.is_dir():
@@ -94,7 +95,7 @@ def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None
 
 
 def _take_place(made: Path, folder: Path, names: list[str]) -> None:
-    """Move the finished files to where they belong; what a program would read with them must not stay between them."""
+    """Move the finished files into place, and remove files that a loader would pick up with them."""
     if not folder.is_dir():
         made.rename(folder)
         sync(folder.parent)
@@ -110,7 +111,7 @@ def _take_place(made: Path, folder: Path, names: list[str]) -> None:
 
 
 def _model_files(artifact: Artifact) -> dict[str, Path]:
-    """The files of the whole model, by the name that each gets."""
+    """Files of the whole model, by exported name."""
     folder = artifact.path
     there = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
     weights = weight_files(artifact.reference, folder, there)
@@ -127,7 +128,7 @@ def _model_files(artifact: Artifact) -> dict[str, Path]:
 
 
 def _adapter_files(artifact: Artifact) -> dict[str, Path]:
-    """The files of the adapter, and the tokenizer that it was trained with."""
+    """Files of the adapter and its tokenizer."""
     folder = artifact.path / ADAPTER
     own = [folder / name for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)]
     if not all(path.is_file() for path in own):
@@ -138,7 +139,7 @@ def _adapter_files(artifact: Artifact) -> dict[str, Path]:
 
 
 def _settings(file: Path, *, texts: bool) -> str:
-    """A file of settings as it is exported; see `_without_places`."""
+    """The exported text of a settings file; see `_without_places`."""
     try:
         return json.dumps(_without_places(read_json(file), texts=texts), indent=2, ensure_ascii=False) + "\n"
     except RecursionError as error:
@@ -146,16 +147,16 @@ def _settings(file: Path, *, texts: bool) -> str:
 
 
 def _without_places(settings: Any, *, texts: bool) -> Any:
-    """Settings without paths of the machine they were written on.
+    """Remove local paths from settings.
 
     Args:
-        texts: any text may be one; in a tokenizer's files it may be a token.
+        texts: check every string; in tokenizer files a string may be a token instead.
     """
     if isinstance(settings, dict):
         kept = {}
         for name, value in settings.items():
             if isinstance(value, str) and (name in NAMES_OF_PLACES or (texts and is_path(value))):
-                if name == "base_model_name_or_path":  # PEFT wants the key
+                if name == "base_model_name_or_path":  # required by PEFT
                     kept[name] = None
                 continue
             kept[name] = _without_places(value, texts=texts)

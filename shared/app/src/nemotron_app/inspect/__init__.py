@@ -1,4 +1,4 @@
-"""`nemotron data inspect`: what a prepared set holds, shown to people before a model is trained on it."""
+"""`nemotron data inspect`: show what a prepared data set holds before a model is trained on it."""
 
 from nemotron_app.inspect.build import Inspection, Options, inspect_data
 

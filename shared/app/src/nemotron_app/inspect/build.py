@@ -1,4 +1,4 @@
-"""From a path or name to an inspection: statistics, warnings, and the examples to show.
+"""Inspect a path or artifact: statistics, warnings, and the examples to show.
 
 found = inspect_data("super3-sft-data:latest", Store.open(None), Options(rows=3))
 print(found.summary()["splits"]["train"]["tokens"], found.warnings)
@@ -27,15 +27,15 @@ ITEMS = {"documents": "documents", "packs": "sequences", "lines": "questions"}
 
 @dataclass(frozen=True)
 class Options:
-    """What to show and how closely to look.
+    """What to show, and how thoroughly to inspect.
 
     Args:
         split: the split to show examples of; None is the first.
         rows: how many examples to show.
         row: show this one instead, counted from 0.
-        shuffle: seed to choose the examples by; None shows the first ones.
-        budget: tokens to read per split for statistics that no index tells; sets beyond it are sampled.
-        against: a held-out set whose questions are looked for in the training text.
+        shuffle: seed for choosing examples; None shows the first ones.
+        budget: tokens to read per split for statistics that no index provides; larger sets are sampled.
+        against: a held-out set whose questions are searched for in the training text.
     """
 
     split: str | None = None
@@ -50,7 +50,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that the page and the terminal show; `shown` is the name of the split that the examples are of."""
+    """Everything that the page and the terminal show; `shown` names the split that the examples are from."""
 
     prepared: PreparedSet
     decoder: Decoder
@@ -64,7 +64,7 @@ class Inspection:
 
     @property
     def items(self) -> str:
-        """What is compared to find duplicates."""
+        """The unit that is compared to find duplicates."""
         return ITEMS[self.prepared.kind]
 
     def summary(self) -> dict[str, Any]:
@@ -106,10 +106,10 @@ class Inspection:
 
 
 def inspect_data(target: str, store: Store, options: Options | None = None) -> Inspection:
-    """Look at a prepared set.
+    """Inspect a prepared set.
 
     Raises:
-        UserError: nothing is there, it is damaged, or a split or row that was asked for does not exist.
+        UserError: not found, damaged, or without the requested split or row.
     """
     options = options or Options()
     prepared = find_set(target, store, options.family, options.tokenizer)
@@ -149,7 +149,7 @@ def inspect_data(target: str, store: Store, options: Options | None = None) -> I
 
 
 def _overlaps_with(held_out: PreparedSet, train: Split, budget: int, decoder: Decoder) -> list[Overlap]:
-    """Which questions of a held-out set occur in the training text, split by split of it."""
+    """Search for the questions of a held-out set in the training text, one result per held-out split."""
     found = []
     for split in held_out.splits:
         keys = split.keys() if isinstance(split, LineSplit) else []

@@ -2,9 +2,9 @@
 
 nemotron data inspect sft-data                             statistics, histograms and the first rows
 nemotron data inspect sft-data --row 12                    one row
-nemotron data inspect pretrain-data --shuffle 1 --rows 20  documents chosen by a seed
-nemotron data inspect out/train.parquet --html look.html   one page that needs nothing else
-nemotron data inspect rl-data --against eval-data          do its questions hold the test's questions?
+nemotron data inspect pretrain-data --shuffle 1 --rows 20  random documents, with a seed
+nemotron data inspect out/train.parquet --html look.html   a self-contained page
+nemotron data inspect rl-data --against eval-data          check for test questions in its questions
 nemotron data inspect sft-data --json                      the statistics, for programs
 """
 
@@ -29,7 +29,7 @@ NATURAL = click.IntRange(min=0)
 
 @click.group("data", no_args_is_help=False)
 def command() -> None:
-    """Look at data, or import it; to prepare it: nemotron MODEL data prep STAGE."""
+    """Inspect or import data. To prepare it, use: nemotron MODEL data prep STAGE."""
 
 
 command.add_command(import_)
@@ -60,7 +60,7 @@ command.add_command(import_)
 @click.option("--html", metavar="FILE", help="write a page instead")
 @store_options
 def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: Any) -> int:
-    """Look at a prepared set."""
+    """Inspect a prepared set."""
     page = None if html is None else output_file(html)
     found = inspect_data(path, look.store, Options(family=look.family, **choice))
     if page:

@@ -1,4 +1,4 @@
-"""Pretraining documents: Megatron bin/idx pairs, found through blend.json and read as memory maps.
+"""Pretraining documents: Megatron bin/idx pairs, listed in blend.json and memory-mapped.
 
 {"train": ["0.7", "train/web/shard_000000", "0.3", "train/code/shard_000000"], "valid": null, "test": null}
 """
@@ -13,11 +13,11 @@ import numpy as np
 from nemotron_app.inspect.examples import DataFile, Example, Split, TokenSequence
 from nemotron_data.formats.bin_idx import SPLITS, IndexedDataset, data_set_of, read_blend
 
-OPEN_AT_ONCE = 4  # an index is read whole, so only a few of them are kept
+OPEN_AT_ONCE = 4  # an index is loaded completely, so keep only a few of them
 
 
 class DocumentSplit(Split):
-    """Documents of one split, over all its bin/idx pairs: (weight in the blend, path without the ending)."""
+    """Documents of one split, across all its bin/idx pairs: (weight in the blend, path without suffix)."""
 
     def __init__(self, name: str, pairs: Sequence[tuple[float | None, Path]], root: Path) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class DocumentSplit(Split):
         ]
 
     def scan(self, budget: int) -> Iterator[Example]:
-        """Documents of the chosen lengths: exact duplicates have the same length, so they are chosen together."""
+        """Documents of the chosen lengths. Exact duplicates have equal lengths, so they are always chosen together."""
         chosen = np.array(sorted(self._chosen(budget)))
         left = budget
         for number, prefix in enumerate(self._prefixes):
@@ -66,7 +66,7 @@ class DocumentSplit(Split):
         return f"documents of {len(self._chosen(budget)):,} of {len(self._lengths):,} lengths"
 
     def _chosen(self, budget: int) -> set[int]:
-        """Lengths in an order that looks random but is always the same, until they hold `budget` tokens."""
+        """Lengths in a pseudo-random but deterministic order, until their documents hold `budget` tokens."""
         found, tokens = set(), 0
         for length in sorted(self._lengths, key=lambda length: (length * 2_654_435_761) % 2**32):
             found.add(length)
@@ -84,6 +84,6 @@ class DocumentSplit(Split):
 
 
 def blend_splits(blend: Path) -> list[DocumentSplit]:
-    """The splits of a blend.json that hold something, training first."""
+    """The non-empty splits of a blend.json, training first."""
     found = read_blend(blend)
     return [DocumentSplit(name, found[name], blend.parent) for name in SPLITS if name in found]

@@ -1,8 +1,8 @@
-"""What occurs more than once in a prepared set, and which held-out items training has seen.
+"""Find duplicates within a prepared set, and held-out items that also occur in training.
 
-Compared are 64-bit digests: of the token ids of each document or packed sequence, or of a row's question without
-regard to case and white space. For packed sequences the prompt alone (all before the first trained token) is
-compared too: the same question with another answer leaks as well.
+Compares 64-bit digests: of the token ids of each document or packed sequence, or of a row's question, ignoring case
+and whitespace. For packed sequences the prompt (everything before the first trained token) is also compared on its
+own, because the same question with another answer leaks as well.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from nemotron_data.overlap import find_overlap
 from nemotron_data.split import normalise_key
 
 TRAIN = "train"
-MOST_ITEMS = 1_000_000  # digests kept of each split
+MOST_ITEMS = 1_000_000  # digests kept per split
 CANDIDATES = 200
 EXAMPLES = 5
 TEXT_TOKENS = 60
@@ -27,7 +27,7 @@ TEXT_CHARACTERS = 240
 
 @dataclass(frozen=True)
 class Overlap:
-    """Of `compared` different items of a held-out split, `found` occur in training, in the way that `how` says."""
+    """`found` of `compared` distinct items of a held-out split occur in training; `how` is the kind of match."""
 
     split: str
     what: str
@@ -46,7 +46,7 @@ class Overlap:
 
 @dataclass
 class Copies:
-    """Collects digests split by split, at most `MOST_ITEMS` of each, so that memory is bounded."""
+    """Collects digests split by split, at most `MOST_ITEMS` of each to bound memory."""
 
     decoder: Decoder
     counts: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
@@ -57,7 +57,7 @@ class Copies:
     _again: dict[int, tuple[str, list[str]]] = field(default_factory=dict)
 
     def add(self, example: Example) -> None:
-        """Learn the sequences, or the question, of one example."""
+        """Add the sequences, or the question, of one example."""
         if not example.sequences and example.question:
             self._learn(example, digest_of_text(example.question), example.question)
         for sequence in example.sequences:
@@ -68,7 +68,7 @@ class Copies:
                 self.prompts[example.split].add(digest_of_ids(sequence.ids[: int(sequence.trained.argmax())]))
 
     def _learn(self, example: Example, digest: int, content: np.ndarray | str) -> bool:
-        """Count one item, and keep the text of one that was seen before; False where there is no room for it."""
+        """Count one item, and keep its text if it was seen before; False when the table is full."""
         if self.kept[example.split] >= MOST_ITEMS:
             self.left_out += 1
             return False
@@ -85,11 +85,11 @@ class Copies:
         return True
 
     def within(self) -> dict[str, int]:
-        """Items of each split beyond the first of their kind."""
+        """Number of repeated items in each split."""
         return {split: counts.total() - len(counts) for split, counts in self.counts.items()}
 
     def most_common(self) -> list[tuple[int, str, list[str]]]:
-        """The items that occur most often, over all splits: how often, their text, first and last place."""
+        """The most frequent items over all splits: count, text, first and last place."""
         found = [
             (sum(counts[digest] for counts in self.counts.values()), text, list(dict.fromkeys(places)))
             for digest, (text, places) in self._again.items()
@@ -97,7 +97,7 @@ class Copies:
         return sorted(found, key=lambda item: -item[0])[:EXAMPLES]
 
     def across(self, what: str) -> list[Overlap]:
-        """Held-out items that occur in training; none where there is no training split."""
+        """Held-out items that occur in training; empty without a training split."""
         if TRAIN not in self.counts:
             return []
         found = []
@@ -112,7 +112,7 @@ class Copies:
 
 
 def occurrences(keys: Sequence[str], split: Split, budget: int, decoder: Decoder, name: str) -> Overlap:
-    """Those held-out keys that stand anywhere in the decoded sequences, or the turns, of a split."""
+    """Search for held-out keys in the decoded sequences, or the turns, of a split."""
 
     def texts() -> Iterator[str]:
         for example in split.scan(budget):
@@ -125,12 +125,12 @@ def occurrences(keys: Sequence[str], split: Split, budget: int, decoder: Decoder
 
 
 def digest_of_ids(ids: np.ndarray) -> int:
-    """64 bits that are equal for equal ids, whatever integers they are stored as."""
+    """64-bit digest of token ids, independent of their integer type."""
     return _digest(np.ascontiguousarray(ids, np.int64).tobytes())
 
 
 def digest_of_text(text: str) -> int:
-    """64 bits that are equal for texts that differ in case and white space only."""
+    """64-bit digest of a text, ignoring case and whitespace."""
     return _digest(normalise_key(text).encode("utf-8", "surrogatepass"))
 
 

@@ -1,8 +1,8 @@
-"""What every kind of prepared set is read into: splits that hold examples.
+"""The common form of all prepared sets: splits that hold examples.
 
-pretraining   an example is one document: one sequence, all of it trained on
-SFT           an example is one packed row: several sequences, of which the assistant's tokens are trained on
-RL, eval      an example is one JSON row: turns of a prompt and facts such as the expected answer
+pretraining   an example is one document: a single sequence, trained on completely
+SFT           an example is one packed row: several sequences, with the loss on the assistant's tokens
+RL, eval      an example is one JSON row: prompt turns, and facts such as the expected answer
 """
 
 from abc import ABC, abstractmethod
@@ -15,20 +15,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """1-D ids, and for each id whether a model is trained to predict it. `trained` None means: all of them."""
+    """1-D token ids, and for each whether it counts in the loss. `trained` None means all of them."""
 
     ids: np.ndarray
     trained: np.ndarray | None = None
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens count in the loss."""
+        """Number of tokens in the loss."""
         return len(self.ids) if self.trained is None else int(self.trained.sum())
 
 
 @dataclass(frozen=True)
 class Example:
-    """One document, packed row or JSON row. `place` says where it lies; `problem` what is wrong with it."""
+    """One document, packed row or JSON row. `place` is its location; `problem` describes what is wrong with it."""
 
     split: str
     index: int
@@ -41,25 +41,25 @@ class Example:
 
     @property
     def question(self) -> str:
-        """The last user turn of a JSON row; else its first turn or fact."""
+        """The last user turn of a JSON row, or else its first turn or fact."""
         asked = [text for role, text in self.turns if role == "user"]
         others = [text for _, text in (*self.turns, *self.facts)]
         return asked[-1] if asked else next(iter(others), "")
 
     @property
     def tokens(self) -> int:
-        """Tokens of all its sequences."""
+        """Number of tokens in all sequences."""
         return sum(len(sequence.ids) for sequence in self.sequences)
 
     @property
     def is_masked(self) -> bool:
-        """Whether a loss mask says which of its tokens are trained on."""
+        """Whether a loss mask selects the trained tokens."""
         return any(sequence.trained is not None for sequence in self.sequences)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a split: its weight in the blend where it has one, and what it holds; JSON rows have no tokens."""
+    """One file of a split: its weight in the blend, if any, and its size; JSON rows have no tokens."""
 
     data_set: str
     weight: float | None
@@ -75,26 +75,26 @@ class Split(ABC):
 
     @property
     def examples(self) -> int:
-        """Documents or rows."""
+        """Number of documents or rows."""
         return sum(file.examples for file in self.files)
 
     @property
     def tokens(self) -> int:
-        """Tokens; 0 for text rows."""
+        """Number of tokens; 0 for text rows."""
         return sum(file.tokens for file in self.files)
 
     def lengths(self) -> Counter[int] | None:
-        """Tokens of each sequence, where an index tells them without reading the data."""
+        """Number of sequences by length in tokens, if an index provides it without reading the data."""
         return None
 
     @abstractmethod
     def at(self, indices: Sequence[int]) -> list[Example]:
-        """The examples with these numbers, in this order."""
+        """The examples with these indices, in this order."""
 
     @abstractmethod
     def scan(self, budget: int) -> Iterator[Example]:
-        """All examples, or a share of them that holds about `budget` tokens."""
+        """All examples, or a sample of about `budget` tokens."""
 
     @abstractmethod
     def sample_note(self, budget: int) -> str | None:
-        """How `scan` chooses; None where it leaves nothing out."""
+        """How `scan` samples; None if it returns everything."""

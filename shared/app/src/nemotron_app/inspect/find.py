@@ -1,4 +1,4 @@
-"""What a path or a name on the command line means: which kind of prepared set, and where its files lie.
+"""Resolve a path or name on the command line to a prepared set: its kind and its files.
 
 super3-sft-data:latest   .nemotron/artifacts/super3-sft-data/v1   out/blend.json   out/train/web/shard_000000.bin
 out/train.parquet        out/val.jsonl
@@ -26,7 +26,7 @@ LENGTHS: dict[Kind, tuple[str, str]] = {
     "packs": ("Sequence length", "tokens"),
     "lines": ("Question length", "characters"),
 }
-"""What is counted as the length of a row, and its unit."""
+"""What the length of a row counts, and its unit."""
 SPLITS = ("train", "valid", "test")
 BLEND, STATS, REJECTED, TOKENIZER = "blend.json", "stats.json", "rejected.jsonl", "tokenizer"
 OTHER_NAMES = {"val": "valid", "validation": "valid"}
@@ -38,8 +38,8 @@ class PreparedSet:
     """A prepared set.
 
     Attributes:
-        folder: holds its stats, tokenizer and refused rows where it has such.
-        is_whole: a whole folder, whose splits should all be there; not one file of it.
+        folder: holds its stats, tokenizer and refused rows, if any.
+        is_whole: the whole folder with all of its splits, not a single file.
         differences: how the files differ from the artifact's manifest.
     """
 
@@ -59,10 +59,10 @@ def find_set(target: str, store: Store, family: str, tokenizer: Path | None = No
     """Find a prepared set.
 
     Args:
-        tokenizer: a tokenizer folder to decode with instead of the one beside the data.
+        tokenizer: a tokenizer folder to decode with, instead of the one stored with the data.
 
     Raises:
-        UserError: nothing is there, or it is not a prepared set.
+        UserError: not found, or not a prepared set.
     """
     path = Path(target).expanduser()
     if path.suffix in {".bin", ".idx"} and path.is_file():
@@ -70,10 +70,10 @@ def find_set(target: str, store: Store, family: str, tokenizer: Path | None = No
     elif not path.exists() and not path.with_name(path.name + ".idx").is_file():
         path = _path_in_store(target, path, store, family)
     is_whole = path.is_dir()
-    # the folder of the set that a file belongs to: the nearest with a tokenizer, at most three levels up
+    # the set's folder: the nearest parent with a tokenizer or stats, at most three levels up
     near = (above for above in list(path.parents)[:3] if (above / TOKENIZER).is_dir() or (above / STATS).is_file())
     folder = path if is_whole else next(near, path.parent)
-    # a manifest.json of another kind makes no artifact of a folder
+    # an unrelated manifest.json does not make the folder an artifact
     is_artifact = is_whole and {"fingerprint", "producer"} <= _object(folder / MANIFEST).keys()
     artifact = Artifact(Manifest.read(folder / MANIFEST), folder) if is_artifact else None
     kind, splits = _splits_of_folder(folder, artifact) if is_whole else _splits_of_file(path, folder)

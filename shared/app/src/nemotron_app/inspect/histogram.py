@@ -1,4 +1,4 @@
-"""Histograms of whole numbers: bins with round edges, from counts of each value."""
+"""Histograms of whole numbers, with round bin edges, from counts of each value."""
 
 import math
 from collections import Counter
@@ -8,13 +8,13 @@ import numpy as np
 
 BINS = 16
 FILL_BINS = 10
-WIDE = 40  # from this ratio of the longest to the median on, bins double in width
+WIDE = 40  # from this ratio of maximum to median, bin widths double
 ROUND = (1, 2, 5, 10)
 
 
 @dataclass(frozen=True)
 class Bin:
-    """How many values lie from `low` to `high`, both included."""
+    """Number of values from `low` to `high`, inclusive."""
 
     low: int
     high: int
@@ -27,7 +27,7 @@ class Bin:
 
 
 def histogram(values: Counter[int], bins: int = BINS) -> list[Bin]:
-    """At most about `bins` bins, of equal width, or of doubling width where a few values are far above the rest."""
+    """About `bins` bins at most: of equal width, or of doubling width if a few values are far above the rest."""
     present = [value for value, count in values.items() if count]
     if not present:
         return []
@@ -42,14 +42,14 @@ def histogram(values: Counter[int], bins: int = BINS) -> list[Bin]:
 
 
 def fill_histogram(percents: Counter[int]) -> list[Bin]:
-    """Bins of ten per cent; what is over the pack size has a bin of its own."""
+    """Bins of ten percent. Rows over the pack size get a separate bin."""
     edges = [*range(0, 100, 100 // FILL_BINS), 101]
     over = max(percents, default=0)
     return _counted(percents, [*edges, over + 1] if over > 100 else edges)
 
 
 def quantile(values: Counter[int], share: float) -> int:
-    """The smallest value that at least this share of all values does not exceed; 0 for no values."""
+    """The smallest value that is at least as large as this share of all values; 0 without values."""
     needed, seen = share * values.total(), 0
     for value in sorted(values):
         seen += values[value]
@@ -59,7 +59,7 @@ def quantile(values: Counter[int], share: float) -> int:
 
 
 def _counted(values: Counter[int], edges: list[int]) -> list[Bin]:
-    """Bins between the edges, the last one included, up to the last that holds something."""
+    """Bins between the edges (the last one inclusive), up to the last non-empty bin."""
     counts, _ = np.histogram(list(values), edges, weights=list(values.values()))
     last = max(np.flatnonzero(counts), default=0)
     return [Bin(edges[i], edges[i + 1] - 1, int(counts[i])) for i in range(last + 1)]

@@ -21,7 +21,7 @@ from nemotron_shared.errors import UserError, disk_remedy
 
 PLACEHOLDER = "_hf_placeholder"
 ANSWERS = ("expected_answer", "expected", "answer")
-BYTES_PER_TOKEN = 4  # what a budget of tokens means for text
+BYTES_PER_TOKEN = 4  # converts a token budget to bytes of text
 FACT_CHARACTERS = 400
 
 
@@ -38,7 +38,7 @@ class LineSplit(Split):
             raise UserError(f"{path}: cannot be read: {error.strerror}", disk_remedy(error)) from error
 
     def at(self, indices: Sequence[int]) -> list[Example]:
-        """See the base class; the file is read up to the last of them."""
+        """See the base class. Reads the file up to the last requested row."""
         wanted, found = set(indices), {}
         for index, (number, line) in enumerate(self._lines()):
             if index in wanted:
@@ -60,7 +60,7 @@ class LineSplit(Split):
         return None if stride == 1 else f"one row in {stride:,}"
 
     def keys(self) -> list[str]:
-        """What the rows that ask something are looked for by in training text."""
+        """Questions to search for in training text."""
         rows = (row for _, line in self._lines() if (row := parse(line)[0]) is not None)
         return [key for row in rows if (key := search_key(row) or RLRow.of(row).question.strip())]
 
@@ -78,10 +78,10 @@ class LineSplit(Split):
             facts = [("line", line[:FACT_CHARACTERS].decode("utf-8", "backslashreplace"))]
             return Example(self.name, index, place, facts=facts, problem="not a JSON object")
         row = RLRow.of(value)
-        # A row without a prompt is one of an evaluation: its question is the user's turn.
+        # Only evaluation rows have no prompt: their question is the user's turn.
         asked = value.get("question") if PARAMETERS not in value and not row.prompt else None
         turns = [(turn.role, turn.text) for turn in row.prompt] + ([("user", asked)] if isinstance(asked, str) else [])
-        # Expected answer and agent first, then every field that the turns do not show already.
+        # Expected answer and agent first, then every field that the turns do not already show.
         texts, parameters = [text for _, text in turns], value.get(PARAMETERS)
         fields: list[tuple[str, Any]] = [(name.replace("_", " "), value[name]) for name in ANSWERS if name in value]
         fields += [("agent", row.agent)] if row.agent else []
@@ -97,7 +97,7 @@ class LineSplit(Split):
 
 
 def _problem(row: RLRow) -> str | None:
-    """What a trainer or a verifier would stumble over. Rows without a prompt are those of evaluations."""
+    """Problems for a trainer or a verifier. Rows without a prompt belong to evaluations."""
     if PLACEHOLDER in row.value:
         return "a placeholder that was not resolved"
     if PARAMETERS not in row.value:

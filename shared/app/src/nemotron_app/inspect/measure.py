@@ -1,4 +1,4 @@
-"""Statistics of one split, from one pass over its examples or a sample of them. Memory does not grow with the set."""
+"""Statistics of one split, from one pass over its examples or a sample of them, in constant memory."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ SEQUENCE_NOTHING = "of one of its sequences nothing is trained on"
 
 @dataclass
 class Problems:
-    """What is wrong with examples: how often, and where first."""
+    """Problems of examples: how often each occurs, and where first."""
 
     counts: Counter[str] = field(default_factory=Counter)
     places: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, what: str, place: str) -> None:
-        """Count one."""
+        """Count one problem."""
         self.counts[what] += 1
         if len(self.places[what]) < PLACES_KEPT:
             self.places[what].append(place)
@@ -29,10 +29,10 @@ class Problems:
 
 @dataclass
 class SplitStatistics:
-    """What a split holds. `examples` and `tokens` are exact; the rest is of the `seen` examples.
+    """Statistics of a split. `examples` and `tokens` are exact; the rest covers the `seen` examples.
 
-    `lengths` counts tokens per sequence, or characters per question of JSON rows; it is exact where an index tells
-    it. `row_lengths` counts tokens per packed row.
+    `lengths` counts tokens per sequence, or characters per question of JSON rows; it is exact if there is an index.
+    `row_lengths` counts tokens per packed row.
     """
 
     name: str
@@ -50,12 +50,12 @@ class SplitStatistics:
     problems: Problems = field(default_factory=Problems)
 
     def fill(self, pack_size: int | None) -> float | None:
-        """Mean fill of the packed rows, exact."""
+        """Exact mean fill of the packed rows."""
         return self.tokens / (self.examples * pack_size) if pack_size and self.examples else None
 
 
 def measure(split: Split, budget: int, vocab_size: int | None, copies: Copies) -> SplitStatistics:
-    """Go through a split once. `copies` learns every sequence or question, to find the ones that occur again."""
+    """Measure a split in one pass. `copies` records every sequence or question, to find duplicates."""
     found = SplitStatistics(split.name, list(split.files), split.examples, split.tokens, split.sample_note(budget))
     for example in split.scan(budget):
         found.seen += 1
@@ -88,7 +88,7 @@ def _measure_sequences(found: SplitStatistics, example: Example, vocab_size: int
         found.row_lengths[example.tokens] += 1
         if not sum(trained):
             found.problems.add(NOTHING, example.place)
-        elif sum(trained) >= example.tokens - len(trained):  # the first token of a sequence can never be trained on
+        elif sum(trained) >= example.tokens - len(trained):  # the first token of a sequence is never trained on
             found.problems.add(EVERYTHING, example.place)
         elif not all(trained):
             found.problems.add(SEQUENCE_NOTHING, example.place)

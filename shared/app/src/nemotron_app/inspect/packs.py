@@ -1,7 +1,7 @@
-"""Packed rows of supervised fine-tuning, read row group by row group so that a file of any size fits.
+"""Packed SFT rows, read one row group at a time so that file size does not matter.
 
-The stored loss mask of a row is shifted: entry k says whether token k + 1 counts. Here it is shifted back, inside
-each sequence, so that `trained` marks the very tokens that a model learns to write:
+The stored loss mask is shifted: entry k says whether token k + 1 counts. It is shifted back here, within each
+sequence, so that `trained` marks the tokens that a model learns to write:
 
     input_ids  <|im_start|> user 2+2? <|im_end|> <|im_start|> assistant 4 <|im_end|>
     loss_mask  0            0    0    0          0            1         1 0            as stored
@@ -44,7 +44,7 @@ class PackedSplit(Split):
         self.files = [DataFile(path.stem, None, sum(self._rows), tokens)]
 
     def at(self, indices: Sequence[int]) -> list[Example]:
-        """See the base class; each row group that holds one of the rows is read once."""
+        """See the base class. Each required row group is read once."""
         wanted, found = set(indices), {}
         for group in sorted(set((np.searchsorted(self._firsts, list(wanted), side="right") - 1).tolist())):
             for example in self._group(group):
@@ -55,7 +55,7 @@ class PackedSplit(Split):
         return [found[index] for index in indices]
 
     def scan(self, budget: int) -> Iterator[Example]:
-        """The first rows of row groups spread evenly over the file, each group with its share of the budget."""
+        """The first rows of row groups spread evenly over the file, with an equal share of the budget per group."""
         chosen = self._chosen(budget)
         for group in chosen:
             left = budget / len(chosen)
@@ -75,7 +75,7 @@ class PackedSplit(Split):
         return range(0, len(self._rows), max(1, math.ceil(self.tokens / max(1, budget))))
 
     def _group(self, group: int) -> Iterator[Example]:
-        """Rows of a row group, a batch at a time."""
+        """Rows of a row group, in batches."""
         with open_parquet(self.path) as file:
             index = int(self._firsts[group])
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=list(COLUMNS)):
@@ -92,7 +92,7 @@ class PackedSplit(Split):
 
 
 def row_example(split: str, index: int, ids: np.ndarray, mask: np.ndarray, starts: np.ndarray) -> Example:
-    """A row as stored, cut into its sequences; one that breaks the layout is shown as a single sequence."""
+    """A stored row, split into its sequences. A row with an invalid layout is shown as a single sequence."""
     from nemotron_data.formats.packed import PackedRow
 
     place = f"{split}, row {index}"
@@ -107,7 +107,7 @@ def row_example(split: str, index: int, ids: np.ndarray, mask: np.ndarray, start
 
 
 def trained_tokens(mask: np.ndarray) -> np.ndarray:
-    """Which tokens of one sequence are trained on, from its stored mask: bool, moved one to the right.
+    """Which tokens of one sequence are trained on: its stored mask, shifted right by one, as bool.
 
     >>> trained_tokens(np.array([0, 1, 1, 0])).tolist()
     [False, False, True, True]
@@ -116,10 +116,10 @@ def trained_tokens(mask: np.ndarray) -> np.ndarray:
 
 
 def open_parquet(path: Path) -> "pq.ParquetFile":
-    """A Parquet file that has the columns of packed rows.
+    """Open a Parquet file and require the columns of packed rows.
 
     Raises:
-        UserError: it has not, or it is no Parquet file.
+        UserError: columns are missing, or the file is not Parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""The page of an inspection, in the style of the training report: what its template shows."""
+"""Template values for the HTML page of an inspection, in the style of the training report."""
 
 from itertools import groupby
 from typing import Any
@@ -14,7 +14,7 @@ WIDTH, WIDTH_ALONE = 520, 1036
 
 
 def render(found: Inspection, tokens: int) -> str:
-    """The whole page, with at most `tokens` tokens of each example."""
+    """Render the page, with at most `tokens` tokens per example."""
     histograms = tables.histograms(found)
     values = {
         "found": found,
@@ -27,9 +27,9 @@ def render(found: Inspection, tokens: int) -> str:
 
 
 def _shown(found: Inspection, example: Example, tokens: int) -> dict[str, Any]:
-    """An example, its sequences as runs of pieces that are trained on or not, and where these lie in the pack.
+    """An example: its sequences as runs of trained or untrained pieces, and the position of each run in the pack.
 
-    The strip that shows the pack has an (x, width, look) for each run, in per cent of the pack size.
+    The strip that shows the pack has (x, width, look) per run, in percent of the pack size.
     """
     sequences, strip, left, position = [], [], tokens, 0
     whole = max(tables.pack_size_of(found) or 0, example.tokens, 1)

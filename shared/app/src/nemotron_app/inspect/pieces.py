@@ -1,8 +1,8 @@
-"""Token ids as text that people can read: special tokens stay visible, and nothing in the data can hide.
+"""Token ids as readable text: special tokens and invisible characters are shown.
 
     [1, 301, 17, 2]  ->  Piece("<|im_start|>", special), Piece("user"), Piece("↵\\n"), ...
 
-A character whose bytes are spread over several tokens becomes one piece of all of them.
+A character whose bytes span several tokens becomes a single piece.
 """
 
 import re
@@ -17,8 +17,8 @@ from nemotron_data.tokenizers.folder import TokenizerFolder
 
 Kind = Literal["text", "special", "bad", "id"]
 REPLACEMENT = "\ufffd"
-LONGEST_CHARACTER = 4  # bytes of a character in UTF-8, so tokens that it can be spread over
-# Terminal codes, and characters that reverse or join what stands around them, would change what is seen.
+LONGEST_CHARACTER = 4  # bytes of a character in UTF-8, and so the most tokens that it can span
+# Terminal escapes, bidi controls and joiners would change how the text is displayed.
 UNSEEN = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
@@ -26,7 +26,7 @@ UNSEEN = re.compile(
 
 @dataclass(frozen=True)
 class Piece:
-    """Some visible text and the token ids behind it. `bad` is an id that the tokenizer does not know."""
+    """Visible text and its token ids. `bad` marks ids unknown to the tokenizer."""
 
     text: str
     ids: tuple[int, ...]
@@ -35,7 +35,7 @@ class Piece:
 
 
 def visible(text: str, newline: str = "\n") -> str:
-    """Text in which control and formatting characters are written out; `newline` replaces a line's end."""
+    """Escape control and formatting characters in a text; `newline` replaces line breaks."""
 
     def written_out(found: re.Match[str]) -> str:
         code = ord(found[0])
@@ -54,7 +54,7 @@ class Decoder:
 
     @cached_property
     def vocab_size(self) -> int | None:
-        """One more than the largest id of the tokenizer; what the set itself states where there is none."""
+        """Largest tokenizer id plus one; without a tokenizer, the size that the set declares."""
         if self._tokenizer is None:
             return self._vocab_size
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -68,13 +68,13 @@ class Decoder:
         return {number: token.content for number, token in added.items() if token.special}
 
     def text(self, ids: Sequence[int]) -> str:
-        """Plain text, special tokens included; numbers where there is no tokenizer."""
+        """Plain text with special tokens; numbers without a tokenizer."""
         if self._tokenizer is None:
             return " ".join(map(str, ids))
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def pieces(self, sequence: TokenSequence, limit: int) -> list[Piece]:
-        """The first `limit` tokens of a sequence."""
+        """Decode the first `limit` tokens of a sequence."""
         ids = [int(number) for number in sequence.ids[:limit]]
         flags = [True] * len(ids) if sequence.trained is None else [bool(flag) for flag in sequence.trained[:limit]]
         found: list[Piece] = []
@@ -102,15 +102,15 @@ class Decoder:
             if following[0] in self.special or not self._known(following[0]):
                 break
             size += 1
-        # Bytes that form no character even so stand alone, so that what follows them is still read rightly.
+        # Bytes that still form no character become a one-token piece, so that decoding resumes after them.
         return (text, "text", size) if REPLACEMENT not in text else (self.text([number]), "text", 1)
 
     def _known(self, number: int) -> bool:
-        # A negative id overflows in the tokenizer's own look-up.
+        # The tokenizer's own lookup overflows on negative ids.
         return number >= 0 and self._tokenizer is not None and self._tokenizer.id_to_token(number) is not None
 
     def _text_after(self, before: list[int], ids: list[int]) -> str:
-        """Text of ids where they stand: some tokenizers drop the space before a text's first token."""
+        """Text of ids in context: some tokenizers drop the space before the first token of a text."""
         before = [number for number in before if number not in self.special and self._known(number)]
         whole, head = self.text([*before, *ids]), self.text(before)
         fits = before and whole.startswith(head) and not head.endswith(REPLACEMENT)

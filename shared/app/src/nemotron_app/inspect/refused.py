@@ -1,4 +1,4 @@
-"""The rows that data preparation refused, counted by reason, each reason with a few examples.
+"""Rows refused by data preparation, counted by reason, with a few examples of each.
 
 {"file": "chats.jsonl", "line": 17, "reason": "unknown role", "detail": "", "snippet": "{\\"messages\\": ..."}
 """
@@ -14,7 +14,7 @@ EXAMPLES = 3
 
 @dataclass
 class Reason:
-    """Why rows were refused, how many, and the first of them as (file:line, detail, start of the row)."""
+    """A reason for refusing rows, their number, and the first of them as (file:line, detail, start of the row)."""
 
     reason: str
     count: int = 0
@@ -22,10 +22,10 @@ class Reason:
 
 
 def read_refused(path: Path) -> list[Reason] | None:
-    """Reasons, the commonest first; None where there is no such file.
+    """Reasons, most frequent first; None if the file does not exist.
 
     Raises:
-        UserError: a line is not what data preparation writes.
+        UserError: a line does not have the format that data preparation writes.
     """
     if not path.is_file():
         return None

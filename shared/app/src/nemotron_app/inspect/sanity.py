@@ -1,4 +1,4 @@
-"""What a person should know before training on a set: each warning says what was found, where, and what it means."""
+"""Warnings about a data set, shown before training on it: what was found, where, and what it means."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class BlendShare:
-    """One data set of a split: its share of the asked weights and of the tokens on disk, each from 0 to 1."""
+    """One data set of a split: its share of the requested weights and of the tokens on disk, each from 0 to 1."""
 
     split: str
     data_set: str
@@ -30,7 +30,7 @@ class BlendShare:
 
 
 def blend_shares(splits: Sequence[SplitStatistics]) -> list[BlendShare]:
-    """Weights and realised shares, shards of one data set together; empty where nothing is blended."""
+    """Requested and actual weights by data set, with its shards combined; empty if nothing is blended."""
     found = []
     for split in splits:
         names = list(dict.fromkeys(file.data_set for file in split.files))
@@ -49,13 +49,13 @@ def blend_shares(splits: Sequence[SplitStatistics]) -> list[BlendShare]:
 def warnings_of(
     prepared: PreparedSet, splits: Sequence[SplitStatistics], overlaps: Sequence[Overlap], decoder: Decoder
 ) -> list[str]:
-    """Everything that looks wrong, the most general first."""
+    """All warnings, the most general first."""
     found = [f"differs from its manifest: {difference}" for difference in prepared.differences]
     if prepared.kind != "lines" and decoder.folder is None:
         found.append("no tokenizer lies beside the data, so ids are shown as numbers; give --tokenizer FOLDER")
     named = {split.name for split in splits}
     wanted = named
-    if prepared.is_whole:  # rows of evaluations have one split, those of RL at least two
+    if prepared.is_whole:  # evaluations have a single split, RL sets at least two
         wanted = named | ({"valid"} if "train" in named else set()) if prepared.kind == "lines" else set(SPLITS)
     holding = {split.name for split in splits if split.examples}
     found += [f"the split '{name}' holds nothing" for name in SPLITS if name in wanted - holding]

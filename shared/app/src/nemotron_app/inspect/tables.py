@@ -1,4 +1,4 @@
-"""The statistics as tables of text, the same for the page and the terminal."""
+"""Statistics as text tables, shared by the page and the terminal."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ ALL_NOTE = "Every token is trained on, so none is marked."
 
 
 def tables(found: Inspection) -> list[Table]:
-    """One row per split; of a blend, asked and realised weights; of rows that name agents, rows by agent."""
+    """Tables of splits; of requested and actual weights, if blended; and of rows by agent, if rows name agents."""
     splits, kind = found.splits, found.prepared.kind
     total, pack_size = sum(split.tokens for split in splits), pack_size_of(found)
     rows = []
@@ -54,14 +54,14 @@ def tables(found: Inspection) -> list[Table]:
 
 
 def pack_size_of(found: Inspection) -> int | None:
-    """The pack size of the stats; where nothing states it, the longest row."""
+    """The pack size from the stats, or else the longest row."""
     if found.prepared.kind != "packs":
         return None
     return found.prepared.pack_size or max((size for split in found.splits for size in split.row_lengths), default=0)
 
 
 def tiles(found: Inspection) -> list[tuple[str, str]]:
-    """The numbers that stand for the set: (number, what it is)."""
+    """Headline numbers of the set: (number, label)."""
     kind = found.prepared.kind
     examples, tokens, seen, trained = (
         sum(getattr(split, name) for split in found.splits) for name in ("examples", "tokens", "seen_tokens", "trained")
@@ -80,7 +80,7 @@ def tiles(found: Inspection) -> list[tuple[str, str]]:
 
 
 def histograms(found: Inspection) -> list[Histogram]:
-    """Lengths in the split that is shown, and how full its packed rows are."""
+    """Sequence lengths of the shown split, and the fill of its packed rows."""
     kind, size = found.prepared.kind, pack_size_of(found)
     split = next(split for split in found.splits if split.name == found.shown)
     note = f"{split.name}{', a sample: ' + split.sample if split.sample else ''}"
@@ -89,7 +89,7 @@ def histograms(found: Inspection) -> list[Histogram]:
     drawn = [Histogram(title, unit, histogram(split.lengths), exact, "base")]
     if size:
         percents = Counter[int]()
-        for length, count in split.row_lengths.items():  # rounded down, but what is over the size is over 100 %
+        for length, count in split.row_lengths.items():  # rounded down, but up above the pack size
             percents[-(-100 * length // size) if length > size else 100 * length // size] += count
         whole = "% of pack size" if found.prepared.pack_size else "% of the longest row, as no stats.json states a size"
         drawn.append(Histogram("Fill of packed rows", whole, fill_histogram(percents), note, "rl"))
@@ -97,7 +97,7 @@ def histograms(found: Inspection) -> list[Histogram]:
 
 
 def duplicate_lines(found: Inspection) -> list[str]:
-    """What was compared, and what came out, one sentence each."""
+    """One sentence per comparison for duplicates, with its result."""
     samples = [f"{split.name}: {split.sample}" for split in found.splits if split.sample]
     sampled = f" Only a sample was compared ({'; '.join(samples)})." if samples else ""
     how = "without regard to case and white space" if found.prepared.kind == "lines" else "token by token"
@@ -111,7 +111,7 @@ def duplicate_lines(found: Inspection) -> list[str]:
 
 
 def mark_note(found: Inspection) -> str | None:
-    """What the marks on tokens mean."""
+    """Legend of the marks on tokens."""
     return {"documents": ALL_NOTE, "packs": SHIFT_NOTE, "lines": None}[found.prepared.kind]
 
 

@@ -1,4 +1,4 @@
-"""An inspection in the terminal. Without colours, what is trained on stands in ⟦ ⟧.
+"""An inspection in the terminal. Without colors, trained tokens are enclosed in ⟦ ⟧.
 
 train, row 0 · 4 sequences · 126 tokens, 31 trained on
   1  <|im_start|>user↵
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 BAR = 44
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-GROUNDS = ("grey15", "grey27")  # of packed sequences in turn; with their own ink they read on any terminal
+# Backgrounds of alternating packed sequences; readable on any terminal because the text color is set as well.
+GROUNDS = ("grey15", "grey27")
 INK = {"context": "grey78", "trained": "bold #7fe0a8", "special": "#8ab8ff", "bad": "bold #ff8a7e"}
 
 
 def print_inspection(found: Inspection, tokens: int, console: "Console | None" = None) -> None:
-    """Everything on one console: at most `tokens` tokens of each example."""
+    """Print everything to one console, with at most `tokens` tokens per example."""
     console = console or open_console()
     _print(console, found.prepared.title, "bold")
     _print(console, f"{tables.KIND_NAMES[found.prepared.kind]} in {found.prepared.path}")
@@ -58,7 +59,7 @@ def print_inspection(found: Inspection, tokens: int, console: "Console | None" =
 
 
 def _print(console: "Console", text: str, style: str = "") -> None:
-    # In a pipe a line stays a line; on a terminal words are wrapped.
+    # Keep lines whole in a pipe; wrap words on a terminal.
     console.print(text_of(console, text, style), soft_wrap=not console.is_terminal)
 
 
@@ -68,7 +69,7 @@ def _heading(console: "Console", text: str) -> None:
 
 
 def _print_histogram(console: "Console", histogram: tables.Histogram) -> None:
-    """A bar for each bin from the first that holds something; three or more empty ones in a row become dots."""
+    """One bar per bin from the first non-empty one; three or more empty bins in a row become dots."""
     _heading(console, f"{histogram.title}, {histogram.unit} ({histogram.note})")
     most = max(found.count for found in histogram.bins)
     width = max(len(found.label) for found in histogram.bins)
@@ -119,7 +120,7 @@ def _print_examples(console: "Console", found: Inspection, tokens: int) -> None:
 def _sequence_text(
     console: "Console", pieces: list[Piece], sequence: TokenSequence, number: int, brackets: tuple[str, str]
 ) -> "Text":
-    """The pieces of a sequence in their inks, or in brackets, on the ground of the sequences with this number."""
+    """The pieces of a sequence, colored or in brackets, on a background that alternates with the sequence number."""
     text = text_of(console, "")
     newline = "\\n\n" if console.options.ascii_only else "↵\n"
     for trained, run in groupby(pieces, lambda piece: piece.trained and sequence.trained is not None):
@@ -133,5 +134,5 @@ def _sequence_text(
     if len(sequence.ids) > shown:
         text.append_text(text_of(console, f" … {len(sequence.ids) - shown:,} more tokens", "dim"))
     if text.plain.endswith("\n"):
-        text.right_crop(1)  # the table breaks the line already
+        text.right_crop(1)  # the table adds its own line break
     return text

@@ -1,1 +1,1 @@
-"""`--run`, `--batch` and `--stage`: the same steps as jobs of a machine that env.toml describes."""
+"""`--run`, `--batch` and `--stage`: run the same steps as jobs on a machine that env.toml describes."""

@@ -1,4 +1,4 @@
-"""`pipeline --batch`: each step is a job that waits for the one before it, and the last one writes the report."""
+"""`pipeline --batch`: each step is a job that depends on the previous one; the last job writes the report."""
 
 import shlex
 import sys
@@ -68,12 +68,12 @@ def _place(stage: str, verb: str, request: "Request") -> Place:
 
 
 def _of_steps(request: "Request") -> tuple[str, ...]:
-    """The overrides that are settings of steps, and not facts about machines."""
+    """Overrides that are settings of steps, excluding those about machines."""
     return tuple(text for text in request.overrides if not text.lstrip("+~").startswith("run.env."))
 
 
 def _submit(job: Job, place: Place, before: list[Record]) -> Record:
-    """One job of the chain; where it is refused, those before it are named, for they are submitted."""
+    """Submit one job of the chain. If it is refused, the error names the earlier jobs, which are already submitted."""
     try:
         return submit(job, make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
     except UserError as error:

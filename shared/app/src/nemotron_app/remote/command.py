@@ -1,4 +1,4 @@
-"""A step as a job: shown (--dry-run), submitted and followed (--run), submitted (--batch), laid out (--stage)."""
+"""Run a step as a job: show (--dry-run), submit and follow (--run), submit (--batch), or only prepare it (--stage)."""
 
 import json
 import shlex
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def run_remote(stage: str, verb: str, request: "Request") -> int:
-    """Do with one step what was asked for; returns the exit code."""
+    """Run one step remotely, in the requested mode; returns the exit code."""
     place = place_of(stage, verb, request)
     job = job_of(stage, verb, place)
     if request.dry_run:
@@ -47,7 +47,7 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
 
 
 def hand_over(job: Job, place: Place, request: "Request") -> Record:
-    """The job, submitted or laid out; its record."""
+    """Submit or prepare the job; returns its record."""
     assert request.remote is not None
     record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
     backend = backend_of(place.profile)
@@ -59,7 +59,7 @@ def hand_over(job: Job, place: Place, request: "Request") -> Record:
 
 
 def tell_submitted(request: "Request", records: list[Record]) -> None:
-    """What was submitted, and what can be done with it."""
+    """Print what was submitted, and the commands to manage it."""
     assert request.remote is not None
     if request.json:
         tell_json([asdict(record) for record in records], indent=None)
@@ -74,16 +74,16 @@ def tell_submitted(request: "Request", records: list[Record]) -> None:
     if last.id is not None:
         at = where(last)
         tell(f"state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}")
-        tell(f"end it: nemotron jobs cancel {first.id}{at}")  # and those that wait for it
+        tell(f"end it: nemotron jobs cancel {first.id}{at}")  # and the jobs that depend on it
 
 
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
-    """What keeps the step from starting there, as far as its profile tells."""
+    """Problems that would keep the step from starting there, judging by its profile."""
     return _preview(stage, verb, place, job)["problems"]
 
 
 def show(stage: str, verb: str, place: Place, job: Job) -> int:
-    """The step's own dry run, then the job and what would be submitted. Nothing is kept."""
+    """Show the step's own dry run, then the job and what would be submitted. Leaves no files behind."""
     backend = backend_of(place.profile)
     with tempfile.TemporaryDirectory(prefix="nemotron-job-") as scratch:
         folder = Path(scratch) / job.name
@@ -117,7 +117,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
 
 
 def _started(job: Job) -> list[str]:
-    """What the job's script starts: on each node, where there are several."""
+    """The command that the job's script starts; on each node, if there are several."""
     command = [job.python, *job.command]
     if job.start == "srun":
         return ["srun", f"--ntasks={job.nodes * job.processes_per_node}", *command]
@@ -127,7 +127,7 @@ def _started(job: Job) -> list[str]:
 
 
 def _facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
-    """A job for people."""
+    """Description of a job for people."""
     yield "name", job.name
     yield "start", job.start
     yield "nodes", job.nodes
@@ -150,7 +150,7 @@ def _about_profile(place: Place) -> list[str]:
 
 
 def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
-    """A file that describes the machine of the job."""
+    """A file that describes the machine of the job, for `--machine`."""
     file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
     yaml.safe_dump(dict(described(place, job)), file)
     file.flush()
@@ -158,7 +158,7 @@ def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
 
 
 def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
-    """The step's own dry run for the job's machine, as data."""
+    """The step's own dry run on the job's machine, as JSON."""
     with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
         described = None if place.here else Path(machine.name)
         request = replace(place.request, dry_run=True, json=True, machine=described)

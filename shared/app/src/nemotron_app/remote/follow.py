@@ -1,4 +1,4 @@
-"""Wait for a job and show what it says; it goes on without us."""
+"""Wait for a job and show its log. The job does not depend on this process."""
 
 import shlex
 import time
@@ -17,9 +17,9 @@ DETACHED = 130
 
 
 def follow(backend: Backend, record: Record) -> int:
-    """Show a job's log until its end; returns its exit code.
+    """Show a job's log until it ends; returns its exit code.
 
-    Ctrl-C leaves the job alone, and says how to come back to it or end it.
+    Ctrl-C does not affect the job, and prints how to follow it again or cancel it.
     """
     try:
         say(f"job {record.id} ({record.name}) on {record.profile}; Ctrl-C leaves it running")
@@ -38,7 +38,7 @@ def follow(backend: Backend, record: Record) -> int:
 
 
 def where(record: Record) -> str:
-    """What the commands about a job need where its store is not the usual one."""
+    """The options that job commands need if the store is not the default one."""
     home = Path(record.folder).parents[1]
     return "" if home == Store.open().home else f" --home {shlex.quote(str(home))}"
 
@@ -49,7 +49,7 @@ def _until_over(backend: Backend, record: Record) -> State:
         try:
             state = backend.state(record)
             shown += _show(backend, record, shown)
-        except NoAnswer as error:  # a scheduler that is silent has not said that the job is over
+        except NoAnswer as error:  # a scheduler that does not answer does not mean that the job is over
             state = State("unknown", str(error.message))
         if state.state in OVER:
             _show(backend, record, shown)
@@ -61,14 +61,14 @@ def _until_over(backend: Backend, record: Record) -> State:
 
 
 def _show(backend: Backend, record: Record, start: int) -> int:
-    """Print what the log has beyond a byte; returns how much that was."""
+    """Print the log from byte `start` on; returns the number of bytes printed."""
     new = backend.log(record, start) or b""
     pass_on(new)
     return len(new)
 
 
 def state_of(backend: Backend, record: Record) -> State:
-    """How a job is; an answer that does not come is no end of it."""
+    """State of a job. It is not considered ended if the scheduler does not answer."""
     try:
         return backend.state(record)
     except UserError as error:

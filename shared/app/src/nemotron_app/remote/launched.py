@@ -1,7 +1,7 @@
-"""Evaluations through nemo-evaluator-launcher: with --run or --batch it is told the profile, and runs on this machine.
+"""Evaluations through nemo-evaluator-launcher: with --run or --batch it gets the profile and runs on this machine.
 
-The launcher connects to the login node by ssh and submits jobs of its own, whose image serves the model and has no
-launcher. Here it is a process in the background, which submits, waits, and publishes the results.
+The launcher connects to the login node by ssh and submits jobs itself. Their image serves the model and does not
+contain the launcher. Here it is a background process, which submits, waits, and publishes the results.
 """
 
 import getpass
@@ -20,21 +20,21 @@ from nemotron_shared.errors import UserError
 ENGINE = "nemo_evaluator_launcher"
 EXECUTION = "engine.execution"
 LEFT_OUT = ("setup_lines", "port", "identity", "ssh_options", "signal_lead", "requeue", "container_runtime", "python")
-"""Keys of a profile that the launcher has no words for."""
+"""Profile keys that have no equivalent in the launcher."""
 
 
 def here_of(verb: str, composed: Composed, profile: Profile) -> Local | None:
-    """What runs the launcher, where a step is one of its evaluations."""
+    """The local backend that runs the launcher, if the step is one of its evaluations."""
     if verb != "train" or engine_of(composed.tree) != ENGINE or not isinstance(profile, Slurm):
         return None
     return Local(executor="local", secrets=profile.secrets)
 
 
 def require_model(loaded: Loaded, composed: Composed) -> None:
-    """The model is looked for here.
+    """Require a model that this machine can resolve.
 
     Raises:
-        UserError: it would lie in the store of a cluster that is reached over ssh.
+        UserError: the model would be in the store of a cluster that is reached over ssh.
     """
     profile = loaded.profile
     if isinstance(profile, Slurm) and profile.tunnel == "ssh" and setting(composed.tree, "run.model") is not None:
@@ -46,7 +46,7 @@ def require_model(loaded: Loaded, composed: Composed) -> None:
 
 
 def settings(loaded: Loaded, home: str) -> Iterator[Said]:
-    """The profile in the launcher's words.
+    """The profile as settings of the launcher.
 
     Args:
         home: the artifact store, which the containers must see.
@@ -86,7 +86,7 @@ def settings(loaded: Loaded, home: str) -> Iterator[Said]:
 
 
 def _flags(profile: Slurm) -> Iterator[tuple[str, str, str]]:
-    """Options of sbatch that the launcher has no key for: the profile's key, their name and value."""
+    """sbatch options without a key in the launcher: the profile's key, and the option's name and value."""
     for key in ("qos", "reservation", "constraint"):
         if text := getattr(profile, key):
             yield key, key, text
@@ -100,7 +100,7 @@ def _flags(profile: Slurm) -> Iterator[tuple[str, str, str]]:
 
 
 def left_out(profile: Profile) -> list[str]:
-    """What the profile says and the launcher cannot be told."""
+    """Profile keys that are set but cannot be passed to the launcher."""
     assert isinstance(profile, Slurm)
     said = [key for key in LEFT_OUT if key in profile.model_fields_set]
     return said + [one for one in profile.extra_directives if not re.fullmatch(r"--[\w-]+=.+", one)]

@@ -1,7 +1,7 @@
-"""Where a step is to run, and which of its settings that decides: recipe, then profile, then command line.
+"""Where a step runs, and the settings that follow from it: recipe, then profile, then command line.
 
-A recipe may say in `run.env` what machines it wants, by the keys of env.toml; `run.env.nodes=8` on the command line has
-the last word.
+A recipe can request machines in `run.env`, with the keys of env.toml. `run.env.nodes=8` on the command line takes
+precedence.
 """
 
 import json
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 ENV = "run.env"
 DRIVERS = ("nemo_rl",)
-"""Engines of one driver, whose workers are started by Ray."""
+"""Engines with a single driver process, whose workers are started by Ray."""
 ALONE = ("nemo_evaluator", launched.ENGINE)
-"""Engines of one process, whatever the profile says."""
+"""Engines with a single process, regardless of the profile."""
 SHARING = ("transformers", "trl")
 MOST_SAID = 300
 Mode = Literal["run", "batch", "stage"]
@@ -51,7 +51,7 @@ Mode = Literal["run", "batch", "stage"]
 
 @dataclass(frozen=True)
 class Remote:
-    """What --run, --batch or --stage asks for."""
+    """Arguments of --run, --batch or --stage."""
 
     mode: Mode
     profile: str
@@ -59,19 +59,19 @@ class Remote:
 
 @dataclass(frozen=True)
 class Place:
-    """A profile as it holds for one step, and the step's request with the settings that it decides."""
+    """A profile adapted to one step, and the step's request with the settings that follow from it."""
 
     loaded: Loaded
     request: "Request"
     composed: Composed
     store: Path
-    """Of commands that run here; the records of jobs lie beside it."""
+    """The store of local commands; records of jobs are kept next to it."""
     here: Local | None = None
-    """What runs the step, where it is on this machine and submits jobs of its own to the profile's."""
+    """The local backend, if the step runs on this machine and itself submits jobs to the profile's cluster."""
 
     @property
     def profile(self) -> Profile:
-        """The profile that the step's own job is handed to."""
+        """The profile that the step's own job is submitted with."""
         return self.here or self.loaded.profile
 
 
@@ -79,7 +79,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     """Merge recipe, profile and command line.
 
     Raises:
-        UserError: no such profile, or something in it or in `run.env` is wrong.
+        UserError: unknown profile, or an invalid value in it or in `run.env`.
     """
     asked = request.remote
     assert asked is not None
@@ -110,7 +110,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
         return Place(loaded, request, composed(stage, request), store, here)
-    except UserError as error:  # it was right without them
+    except UserError as error:  # the profile was valid without them
         what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
 
@@ -126,7 +126,7 @@ def _is_of_machine(text: str) -> bool:
 def _value(text: str) -> Any:
     value = text.partition("=")[2]
     if re.fullmatch(r"[\d:-]+:[\d:]+", value):
-        return value  # 12:00:00, which is a number to YAML
+        return value  # 12:00:00, which YAML parses as a number
     require_plain_numbers(f"{COMMAND_LINE}: {override_key(text)}", value)
     try:
         return yaml.safe_load(value)
@@ -137,7 +137,7 @@ def _value(text: str) -> Any:
 
 
 def _for_mode(profile: Profile, mode: Mode) -> Profile:
-    """A Slurm cluster may have partitions of its own for those who wait and for those who do not."""
+    """A Slurm profile may name different partitions for --run and --batch."""
     if not isinstance(profile, Slurm):
         return profile
     partition = profile.run_partition if mode == "run" else profile.batch_partition
@@ -145,7 +145,7 @@ def _for_mode(profile: Profile, mode: Mode) -> Profile:
 
 
 def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
-    """The profile with no more processes than share the rows of a step evenly: a tiny recipe has eight of them."""
+    """Reduce the number of processes to one that divides the rows of a step: a tiny recipe has only eight rows."""
     profile, rows = loaded.profile, _rows(composed)
     each = profile.processes_per_node
     if rows is None or rows % (profile.nodes * each) == 0:
@@ -166,7 +166,7 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
 
 
 def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> list[Said]:
-    """The recipe's layout for as many GPUs as the profile has, where it has one and no engine was asked for."""
+    """The recipe's layout for the profile's GPU count, if it has one and no engine was requested."""
     profile = loaded.profile
     origin = f"{profile.nodes} nodes of {profile.gpus_per_node} GPUs, {loaded.file.name} [{loaded.name}]"
     if any(override_key(text) in ("engine", f"{stage}.engine") for text in request.overrides):
@@ -184,23 +184,23 @@ def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> 
 
 
 def _instead(loaded: Loaded, key: str) -> str:
-    """What is written of a key that another number was taken for."""
+    """A note about a key whose number was replaced."""
     return f"; {loaded.origins[key]} says {getattr(loaded.profile, key)}" if key in loaded.origins else ""
 
 
 def _rows(composed: Composed) -> int | None:
-    """Rows of a step of the engines that share them and nothing else; None for others, which have layouts to check."""
+    """Rows per step, for engines whose processes only share rows; None for others, which check their layouts."""
     if engine_of(composed.tree) not in SHARING:
         return None
     reinforces = setting(composed.tree, "grpo") is not None
     of_grpo = ("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt")
     sizes = [setting(composed.tree, key) for key in (of_grpo if reinforces else ("train.global_batch_size",))]
-    # what is no number is told by the step's own checks
+    # values that are not numbers are reported by the step's own checks
     return math.prod(sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
 
 def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: Path) -> list[Said]:
-    """The settings of a step that follow from where it runs."""
+    """Settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
     said = [Said(override("run.home", home_of(profile, store)), loaded.origins.get("home", origin))]
     if verb == "train" and engine_of(composed.tree) not in (*DRIVERS, *ALONE):
@@ -218,7 +218,7 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of tables within tables."""
+    """Dotted keys and values of nested tables."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{above}{key}.")
@@ -227,7 +227,7 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def last_save(profile: Slurm) -> str:
-    """When a job has to have saved, as NeMo-RL writes it: DD:HH:MM:SS since its start."""
+    """Latest time by which a job must have saved, in NeMo-RL's format: DD:HH:MM:SS since its start."""
     seconds = seconds_of(profile.time) - lead_of(profile.signal_lead, profile.time)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -235,7 +235,7 @@ def last_save(profile: Slurm) -> str:
 
 
 def home_of(profile: Profile, store: Path) -> str:
-    """The store of the jobs: the profile's, or over ssh one beside the jobs, or the one of commands here."""
+    """The store of the jobs: the profile's, or over ssh one next to the jobs, or the store of local commands."""
     if profile.home:
         home = os.path.expandvars(profile.home)
         if "$" in home:
@@ -247,30 +247,30 @@ def home_of(profile: Profile, store: Path) -> str:
 
 
 def is_elsewhere(profile: Profile) -> bool:
-    """Whether this machine's paths mean nothing there."""
+    """Whether the job runs on a machine where local paths are not valid."""
     return not (isinstance(profile, Local) or (isinstance(profile, Slurm) and profile.tunnel == "local"))
 
 
 def described(place: Place, job: Job) -> Mapping[str, Any]:
-    """The machine of a job, as far as its profile tells, for the checks of a dry run."""
+    """The machine of a job according to the profile, for the checks of a dry run."""
     gpus = place.profile.gpus_per_node
     if isinstance(place.profile, Local) and not gpus:
         gpus = len(Machine.here(place.store).gpus)
-    # a driver over Ray is one process, whatever it starts
+    # a Ray driver is one process, however many workers it starts
     processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
     machine: dict[str, Any] = {"nodes": job.nodes, "processes": processes}
     machine["sees_files"] = not is_elsewhere(place.profile)
     machine["wandb"] = _has_wandb_key(place.profile, job)
-    if not (place.profile.python or job.container or is_elsewhere(place.profile)):  # a Python of this machine
+    if not (place.profile.python or job.container or is_elsewhere(place.profile)):  # the job uses this machine's Python
         here = job.python == sys.executable
         machine["packages"] = installed(None if here else Path(job.python).parent.parent)
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})
 
 
 def _has_wandb_key(profile: Profile, job: Job) -> bool | None:
-    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here.
+    """Whether W&B would log in within a job; None if its key may be on a remote machine.
 
-    A container on Slurm does not have the home folder, and with it no login that is kept there.
+    A container on Slurm does not mount the home folder, so a login stored there does not count.
     """
     known = {**job.environment, **{name: os.environ[name] for name in job.secrets}}
     environment = {**os.environ, **known} if isinstance(profile, Local) else known

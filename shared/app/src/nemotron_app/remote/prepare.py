@@ -1,4 +1,4 @@
-"""From a step to a job, and to the folder that travels with it: resolved config, code, secrets, record."""
+"""Build a job from a step, and the folder that is sent with it: resolved config, code, secrets, record."""
 
 import os
 import platform
@@ -41,14 +41,14 @@ from nemotron_shared.stages import STAGES
 
 FORCE = "run.force"
 NAMING = ("run", "data_prep", "model", "evaluation", "engine")
-"""Sections of settings that name files and folders."""
+"""Sections of settings that contain paths."""
 OF_THE_IMAGE = ("home", "env", "container", "python")
-"""Their keys whose paths are mounted already, or mean something else within a container."""
+"""Keys of them whose paths are mounted anyway, or have a different meaning inside a container."""
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
 
 
 def job_of(stage: str, verb: str, place: Place) -> Job:
-    """The job of one step."""
+    """Build the job of one step."""
     profile, tree = place.profile, place.composed.tree
     engine = engine_of(tree) if verb == "train" else None
     start = _start(profile, verb, engine, place.composed)
@@ -78,9 +78,9 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
 
 
 def _named_paths(place: Place) -> Iterator[str]:
-    """Absolute paths among the settings, as far as they are here; of a pattern, the folder before its first wildcard.
+    """Existing absolute paths among the settings; for a glob pattern, the folder before its first wildcard.
 
-    A folder of the hub's cache is one of links, so the whole folder of that model is named.
+    In the hub's cache, snapshots consist of symlinks, so yield the folder of the whole model.
     """
     tree: Any = OmegaConf.to_container(place.composed.tree, resolve=False)
     left = [tree.get(section) for section in NAMING]
@@ -98,17 +98,19 @@ def _named_paths(place: Place) -> Iterator[str]:
 
 
 def _config_word(stage: str, place: Place) -> str:
-    """A config of ours by its name, which travels with the code; one of yours as its copy in the job's folder."""
+    """The `-c` argument: the name of one of our configs, which is part of the code, or the copy of a user's config in
+    the job's folder.
+    """
     request, ours = place.request, stage_directory(stage).resolve() / "config"
     path = find_config(ours, config_of(request, stage), request.family)
     return path.stem if path.parent == ours else f"{FOLDER}/{OWN}/{path.name}"
 
 
 def _settings(place: Place) -> Iterator[str]:
-    """The overrides as they were typed or follow from the profile, so that the step means what it means here.
+    """The overrides, both typed and derived from the profile, so that the step has the same meaning as here.
 
     Raises:
-        UserError: one of them is secret, and would stand in the script.
+        UserError: an override contains a secret, which would end up in the script.
     """
     for text in place.request.overrides:
         if redact(text) != text:
@@ -116,7 +118,7 @@ def _settings(place: Place) -> Iterator[str]:
             what = f"{origin}: {override_key(text)} holds a secret, which would stand in the job's script"
             raise UserError(what, "put it into a variable that the profile's secrets name, and say ${oc.env:NAME}")
         if override_key(text) == FORCE:
-            continue  # the job's own business: it counts at the first start only
+            continue  # set by the job itself, because it applies only to the first start
         yield from ("--setting", text.origin, text) if isinstance(text, Said) else (text,)
 
 
@@ -133,12 +135,12 @@ def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) 
 
 
 def _cpus(place: Place, verb: str, gpus: int, processes: int) -> dict[str, Any]:
-    """How much of its nodes a step uses: everything with all of their GPUs, else CPUs for its processes."""
+    """Resources per node: the whole node if all of its GPUs are used, otherwise CPUs for the step's processes."""
     profile, tree = place.profile, place.composed.tree
     if gpus:
         fills = gpus >= place.loaded.gpus_of_node and (gpus >= WHOLE_FROM or profile.nodes > 1)
         return {"cpus_per_node": CPUS_OF_A_PROCESS * max(gpus, processes), "whole_nodes": fills}
-    if verb == "data_prep":  # without a number, as many workers as it finds CPUs
+    if verb == "data_prep":  # without a limit it starts as many workers as it finds CPUs
         workers = setting(tree, "data_prep.workers")
         shared = profile.nodes if setting(tree, "data_prep.executor") == "ray" else 1
         return {"cpus_per_node": -(-workers // shared)} if isinstance(workers, int) else {"whole_nodes": True}
@@ -147,7 +149,7 @@ def _cpus(place: Place, verb: str, gpus: int, processes: int) -> dict[str, Any]:
 
 
 def _container(profile: Profile, composed: Composed) -> str | None:
-    """The recipe's image, or the profile's where the recipe names none."""
+    """The recipe's image, or the profile's if the recipe names none."""
     if isinstance(profile, Slurm) and profile.container_runtime == "none":
         return None
     return setting(composed.tree, "engine.container") or profile.container_image
@@ -162,7 +164,7 @@ def _python(profile: Profile, engine: str | None, container: str | None) -> str:
 
 
 def python_here(engine: str | None) -> str:
-    """The Python that steps with an engine start with on this machine."""
+    """The Python that runs steps with this engine on this machine."""
     environment = environment_of(engine) if engine else None
     own = environment is not None and environment.runs_step and not environment.is_here and environment.programs
     return str(own / "python") if own else sys.executable
@@ -173,7 +175,7 @@ def _workdir(profile: Profile) -> str:
 
 
 def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
-    """What a job's processes find. A working folder with a folder `stages` must not hide the code that travels."""
+    """Environment of a job's processes. A `stages` folder in the working folder must not shadow the code of the job."""
     profile = place.profile
     found = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", HOME_VARIABLE: home}
     environment = environment_of(engine) if engine else None
@@ -184,7 +186,7 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     if wandb := place.loaded.wandb:
         told = {"RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
         found |= {f"WANDB_{name}": text for name, text in told.items() if text}
-    if mode := os.environ.get("WANDB_MODE"):  # about the run, and not about this machine
+    if mode := os.environ.get("WANDB_MODE"):  # it belongs to the run, not to this machine
         found["WANDB_MODE"] = mode
     offline = {
         name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
@@ -193,7 +195,7 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
 
 
 def make_folder(job: Job, place: Place, line: str) -> Record:
-    """The job's folder with all that it needs but for what its backend adds, and the record, still without an id."""
+    """Create the job's folder with everything except what its backend adds, and the record, still without a job id."""
     folder = new_folder(job.name, jobs_folder(str(place.store)))
     there = backend_of(place.profile).there(folder)
     try:
@@ -230,10 +232,10 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
 
 
 def _take_files_along(place: Place, folder: Path) -> None:
-    """What the profile says of the working folder.
+    """Copy the files of the working folder that the profile selects.
 
     Raises:
-        UserError: the command names a file of this folder, and it is not among them.
+        UserError: the command names a file of this folder that is not selected.
     """
     if isinstance(place.profile, Remote):
         pack(place.profile, Path.cwd(), folder)
@@ -245,10 +247,10 @@ def _take_files_along(place: Place, folder: Path) -> None:
 
 
 def _copy_own_configs(place: Place, folder: Path) -> None:
-    """Config files that are not ours, each beside those that it builds on."""
+    """Copy the user's config files, each together with its base configs."""
     ours = list(shared_groups())
     for name in STAGES:
-        with suppress(UserError):  # an environment may hold one stage alone
+        with suppress(UserError):  # other stages may not be installed
             ours.append(stage_directory(name).resolve() / "config")
     own = [file.resolve() for file in place.composed.files if not any(map(file.resolve().is_relative_to, ours))]
     for file in own:
@@ -261,7 +263,7 @@ def _copy_own_configs(place: Place, folder: Path) -> None:
 
 
 def _config_text(place: Place) -> str:
-    """The settings as they are resolved, references to artifacts and variables still as such."""
+    """The resolved settings, with references to artifacts and variables kept."""
     tree = with_references(OmegaConf.to_container(place.composed.tree, resolve=False))
     merged = ", ".join(file.name for file in place.composed.files)
     head = f"# {place.request.family}: {merged}, then [{place.loaded.name}] of {place.loaded.file}"
@@ -269,11 +271,11 @@ def _config_text(place: Place) -> str:
 
 
 def submit(job: Job, record: Record, profile: Profile) -> Record:
-    """Hand a job over. Ctrl-C waits until it is known under which id it runs.
+    """Submit a job. Ctrl-C is deferred until the job id is known.
 
     Raises:
-        UserError: it was refused; its folder is gone.
-        NoAnswer: nobody knows whether it was taken; its folder is kept.
+        UserError: the job was refused, and its folder has been removed.
+        NoAnswer: unknown whether the job was accepted; its folder is kept.
     """
     with removed_on_error(record), uninterrupted():
         record = replace(record, id=backend_of(profile).submit(job, Path(record.folder)))
@@ -283,7 +285,7 @@ def submit(job: Job, record: Record, profile: Profile) -> Record:
 
 @contextmanager
 def removed_on_error(record: Record) -> Generator[None]:
-    """A folder of a job that was not handed over goes, and its secrets with it."""
+    """Remove the folder of a job that could not be submitted, including its secrets."""
     try:
         yield
     except NoAnswer as error:
@@ -295,7 +297,7 @@ def removed_on_error(record: Record) -> Generator[None]:
 
 @contextmanager
 def uninterrupted() -> Generator[None]:
-    """Signals that come in here are heard at its end."""
+    """Defer signals until the end of the block."""
     heard: list[int] = []
     before = {
         number: signal.signal(number, lambda number, frame: heard.append(number))

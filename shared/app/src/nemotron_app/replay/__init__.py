@@ -1,1 +1,1 @@
-"""Make an artifact again from its lineage, and compare the bytes."""
+"""Reproduce an artifact from its lineage, and compare the bytes."""

@@ -1,11 +1,11 @@
-"""`nemotron artifacts replay`: make an artifact again from its lineage, and compare the bytes.
+"""`nemotron artifacts replay`: reproduce an artifact from its lineage, and compare the bytes.
 
-nemotron artifacts replay sft                 in a store of its own, from the same inputs
-nemotron artifacts replay rl --lineage        with all that it was made from, each from the replayed one before it
-nemotron artifacts replay sft:v2 --keep       and leave that store where it can be looked at
-nemotron artifacts replay sft:v2 --repair     and put files back that are damaged in the store
+nemotron artifacts replay sft                 in a separate store, from the same inputs
+nemotron artifacts replay rl --lineage        with its whole history, each step from the replayed one before it
+nemotron artifacts replay sft:v2 --keep       and keep that store for inspection
+nemotron artifacts replay sft:v2 --repair     and restore files that are damaged in the store
 
-Exit code 0: the same bytes; 1: other bytes, a stored copy that is damaged, or a step that failed.
+Exit code 0: the same bytes; 1: different bytes, a damaged stored copy, or a step that failed.
 """
 
 import shutil
@@ -36,10 +36,10 @@ from nemotron_shared.runtime.console import say
 
 @dataclass(frozen=True)
 class Replayed:
-    """One artifact that was made again, its files beside those of then, and how the stored copy is damaged.
+    """A reproduced artifact: its files compared with the original ones, and damage to the stored copy.
 
     Attributes:
-        repaired: files that were damaged and are put back.
+        repaired: damaged files that were restored.
     """
 
     past: Past
@@ -51,7 +51,7 @@ class Replayed:
 
     @property
     def different(self) -> list[Compared]:
-        """The files whose bytes are not the same."""
+        """Files whose bytes differ."""
         return [file for file in self.files if file.problem]
 
 
@@ -62,7 +62,9 @@ class Replayed:
 @click.option("--repair", "repairs", is_flag=True, help="put files back that are damaged, where the bytes agree")
 @store_options
 def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool) -> int:
-    """Make it again from its lineage, and compare the bytes; exit code 1 if they differ or the store is damaged."""
+    """Reproduce an artifact from its lineage, and compare the bytes; exit code 1 if they differ or the store is
+    damaged.
+    """
     artifact = look.store.resolve(reference, family=look.family)
     scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
     try:
@@ -79,17 +81,17 @@ def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool
 
 
 def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -> list[Replayed]:
-    """Make an artifact again in the store `scratch`, and what it was made from too where `lineage` asks for it.
+    """Reproduce an artifact in the store `scratch`; with `lineage`, also everything it was made from.
 
     Raises:
-        UserError: an input is missing or has other content, or a step failed.
+        UserError: an input is missing or has changed, or a step failed.
     """
     line = [artifact]
     if lineage:
         line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
     pasts, made_again = [past_of(store, one) for one in line], {one.reference for one in line}
     _let_stand(store, artifact, scratch, made_again)
-    # all that is missing or has changed is told of before the first step takes its time
+    # report all missing or changed inputs before the first, possibly slow, step
     aheads = [_ahead(store, past, scratch, made_again) for past in pasts]
     stand_ins: dict[str, str] = {}
     found = []
@@ -102,9 +104,9 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
 
 
 def _let_stand(store: Store, artifact: Artifact, scratch: Store, made_again: Container[str]) -> None:
-    """Let the ancestors stand in the store that is looked at first, and those that stay as they are in `scratch` too.
+    """Link the ancestors into the store that is looked up first, and those that are not replayed into `scratch`, too.
 
-    All of them and not the direct inputs alone: an evaluation finds the training data through its models' lineage.
+    All ancestors are needed, not only direct inputs: an evaluation finds the training data through its models' lineage.
     """
     for one in ancestors(store, artifact):
         link(_looked_at_first(scratch), one)
@@ -117,7 +119,7 @@ def _looked_at_first(scratch: Store) -> Store:
 
 
 def _ahead(store: Store, past: Past, scratch: Store, made_again: Container[str]) -> Ahead | None:
-    """None where an input is damaged, and made again first: only then can anybody look at it."""
+    """Plan a replay; None if a damaged input must be reproduced first and therefore cannot be inspected yet."""
     inputs = inputs_of(store, past.artifact)
     require_intact(store, past.artifact, [one for one in inputs.values() if one.reference not in made_again])
     if any(damage_of(one, store.home) for one in inputs.values()):
@@ -162,7 +164,7 @@ def _repaired(store: Store, one: Replayed) -> Replayed:
 
 
 def told(one: Replayed, *, tried: bool) -> list[str]:
-    """What came out, a line for each file that differs or was compared in part."""
+    """Result lines, one for each file that differs or was compared only in part."""
     total, different = len(one.files), len(one.different)
     lines = []
     for file in one.files:
@@ -183,7 +185,7 @@ def told(one: Replayed, *, tried: bool) -> list[str]:
 
 
 def as_json(one: Replayed) -> dict[str, Any]:
-    """The same for programs."""
+    """JSON output of the result."""
     return {
         "artifact": one.past.artifact.reference,
         "promised": one.past.promises,

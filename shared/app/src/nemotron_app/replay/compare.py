@@ -1,4 +1,4 @@
-"""Whether two artifacts have the same bytes, file by file, and how far the first differing weights are apart."""
+"""Compare the bytes of two artifacts file by file, and report how far the first differing weights are apart."""
 
 import json
 import math
@@ -14,14 +14,14 @@ from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.metrics import read_metrics
 
 CLOCKS = {"seconds", "step_seconds", "tokens_per_second", "memory_gb"}
-"""Measured of the machine and not of the model: these are another number each time."""
+"""Measurements of the machine, not of the model, which differ on every run."""
 FIRST_TENSORS = 5
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One file of both: `problem` says how it differs, None where it is the same; `note` what was not compared."""
+    """One file of both: `problem` says how it differs, or None if equal; `note` lists what was not compared."""
 
     name: str
     problem: str | None = None
@@ -29,7 +29,7 @@ class Compared:
 
 
 def compare(then: Artifact, now: Artifact) -> list[Compared]:
-    """Every file of the two, by name."""
+    """Compare all files of both artifacts, by name."""
     before, after = then.manifest.files, now.manifest.files
     found = []
     for name in sorted(before.keys() | after.keys()):
@@ -60,7 +60,7 @@ def _differing(name: str, before: Path, after: Path) -> Compared:
 
 
 def _metrics(name: str, before: Path, after: Path) -> Compared:
-    """Times are not the same twice; all else must be."""
+    """Compare metrics exactly, except for times."""
     note = f"all but {', '.join(sorted(CLOCKS))}"
     rows = [[_without_clocks(entry) for entry in read_metrics(path)] for path in (before, after)]
     for then, now in zip(*rows, strict=False):
@@ -109,7 +109,7 @@ def _values(path: Path, entry: dict[str, Any]) -> np.ndarray:
     with path.open("rb") as file:
         file.seek(8 + int.from_bytes(file.read(8), "little") + start)
         content = file.read(end - start)
-    if entry["dtype"] == "BF16":  # the upper half of a float32, which numpy can read
+    if entry["dtype"] == "BF16":  # bfloat16 is the upper half of a float32, which numpy can read
         wide = np.frombuffer(content, "<u2").astype("<u4") << 16
         return wide.view("<f4").reshape(entry["shape"])
     return np.frombuffer(content, DTYPES.get(entry["dtype"], "u1")).reshape(

@@ -1,4 +1,4 @@
-"""Inputs of a replay whose stored copies are no longer what was published."""
+"""Damage to the stored inputs of a replay."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from nemotron_shared.errors import UserError
 
 
 def require_intact(store: Store, made: Artifact, inputs: Iterable[Artifact]) -> None:
-    """Look at the inputs that a replay would read as they are.
+    """Check the inputs that a replay would read from the store.
 
     Raises:
         UserError: one is damaged.
@@ -32,7 +32,7 @@ def require_intact(store: Store, made: Artifact, inputs: Iterable[Artifact]) -> 
 
 
 def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
-    """What to do about a stored copy that is damaged; `tried` says that its files were put back where that could be."""
+    """The remedy for a damaged stored copy; `tried` means that repairing was already attempted."""
     if strays := strays_in(artifact, damage):
         return f"delete what does not belong there: {shlex.join(strays)}"
     if any(line.startswith(f"{MANIFEST}:") for line in damage):

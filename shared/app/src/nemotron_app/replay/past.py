@@ -1,4 +1,4 @@
-"""How an artifact was made, as far as its manifest and the folder of its run still tell.
+"""How an artifact was made, according to its manifest and, if it still exists, the folder of its run.
 
 past = past_of(store, artifact)
 past.how                        # the recorded command
@@ -32,18 +32,18 @@ from nemotron_shared.runtime.step import Step
 
 IMPORT = "import"
 NO_SETTINGS = ("tokenizer", "extends")
-"""Roles that no setting names: a tokenizer is found by its own name, and a shorter training is gone through anew."""
+"""Input roles without a setting: a tokenizer is found by its own name, and a shorter training is repeated in full."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What made an artifact.
+    """How an artifact was made.
 
     Attributes:
-        family: that it was made for.
+        family: the family it was made for.
         how: the config and overrides of the recorded command.
-        file: the recorded config with all its values, where the folder of the run is still there.
-        recorded: what the work was and with which code, where the folder of the run still says it.
+        file: the recorded config with all its values, if the folder of the run still exists.
+        recorded: identity of the work and its code, if the folder of the run still has it.
     """
 
     artifact: Artifact
@@ -54,7 +54,7 @@ class Past:
 
     @property
     def promises(self) -> bool:
-        """Whether the same bytes are promised: it was made in one go, or as if it had been."""
+        """Whether the same bytes are guaranteed: it ran without interruption, or resuming made no difference."""
         return promises_bytes(self.artifact.manifest)
 
 
@@ -62,7 +62,7 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     """How an artifact of the store was made.
 
     Raises:
-        UserError: it was not made here, but brought in.
+        UserError: it was imported, not made here.
     """
     made = artifact.manifest.producer
     if artifact.is_external or made.verb == IMPORT:
@@ -79,7 +79,7 @@ def past_of(store: Store, artifact: Artifact) -> Past:
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a replay would be: the step's arguments but for its store, where they come from, what is not as it was."""
+    """A planned replay: the step's arguments except its store, their source, and what has changed since."""
 
     how: Arguments
     told_by: str
@@ -87,23 +87,23 @@ class Ahead:
 
 
 def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahead:
-    """Check that a replay could begin, and find what differs from then.
+    """Check that a replay can start, and find what has changed since.
 
-    The recorded command comes first, because it fits the code of today. Where it would make something else now,
-    because a config that it names has changed, the recorded values are taken, if today's code still knows them all.
+    The recorded command is tried first, because it fits current code. If it would now make something else, because a
+    config that it names has changed, use the recorded values, provided that current code knows all of them.
 
     Args:
-        store: one of its own, in which nothing but what it was made from stands.
+        store: a separate store that contains only the inputs.
 
     Raises:
-        UserError: something is missing, or a source has other content now.
+        UserError: something is missing, or a source has changed.
     """
     require_there(past.artifact)
     references = {role: one.reference for role, one in inputs.items()}
     told_by, how, plan, error = f"the recorded command: {past.artifact.manifest.producer.command}", past.how, None, None
     try:
         plan = _plan(past, reading(how, store.home, references))
-    except UserError as wrong:  # a config that it names may have gone
+    except UserError as wrong:  # a config that it names may be gone
         error = wrong
     is_as_it_was = plan is not None and plan.identity.result == past.artifact.manifest.producer.config_digest
     if not is_as_it_was and past.file is not None:
@@ -123,13 +123,13 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
 
 
 def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
-    """The arguments with a store, and by role what is read from it, where a setting names that."""
+    """Add to the arguments a store and, for each role with a setting, the input to read from it."""
     read = [f"run.{role}={one}" for role, one in references.items() if role not in NO_SETTINGS]
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
 def _without_models(past: Past, references: Mapping[str, str]) -> tuple[str, ...]:
-    """Overrides for the models that the recorded values name and that were not there then."""
+    """Overrides that remove models which the recorded values name but which were not inputs then."""
     step = _step(past)
     return tuple(f"run.{role}=null" for role in (*step.consumes, *step.optional) if role not in {"data", *references})
 
@@ -147,12 +147,12 @@ def _plan(past: Past, how: Arguments) -> Plan:
 
 
 def _changes(past: Past, now: Identity) -> list[str]:
-    """What is not as it was, one phrase each."""
+    """Changes since the artifact was made, one phrase each."""
     made, recorded = past.artifact.manifest.producer, past.recorded
     changes = []
     if now.result != made.config_digest:
         named = differences(recorded["what"], redact_values(now.what)) if recorded else []
-        # a reference says nothing: an input counts by its content
+        # ignore references: inputs count by their content
         references = {f"run.{parent.role}" for parent in past.artifact.manifest.parents}
         named = named or ["what goes in: settings, inputs or sources"]
         changes += [one for one in named if one.partition(" ")[0] not in references]
@@ -163,10 +163,10 @@ def _changes(past: Past, now: Identity) -> list[str]:
 
 
 def inputs_of(store: Store, artifact: Artifact) -> dict[str, Artifact]:
-    """The artifacts that it was made from, by role.
+    """The inputs of an artifact, by role.
 
     Raises:
-        UserError: one is missing, or no longer what it was.
+        UserError: one is missing or has changed.
     """
     found = {}
     for parent in artifact.manifest.parents:
@@ -188,7 +188,7 @@ def inputs_of(store: Store, artifact: Artifact) -> dict[str, Artifact]:
 
 
 def link(scratch: Store, artifact: Artifact) -> None:
-    """Let an artifact stand in the store `scratch` under its own name and number."""
+    """Link an artifact into the store `scratch` under its own name and version."""
     place: Path = scratch.root / artifact.manifest.name / f"v{artifact.manifest.version}"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(artifact.path.resolve())

@@ -1,4 +1,4 @@
-"""Put files of a damaged artifact back in place: only bytes that are, by their digest, those that were published."""
+"""Restore files of a damaged artifact in place, using only bytes whose digest matches the published one."""
 
 import os
 import shutil
@@ -12,13 +12,12 @@ from nemotron_shared.digest import file_digest
 
 
 def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
-    """Replace the damaged files of an artifact of the store by those of `now`, where their digests agree.
+    """Replace the damaged files of an artifact of the store by those of `now`, if their digests agree.
 
-    What is another file each time, as times are, may still lie in the folder of its run.
+    Files that differ on every run, such as times, may still be found in the folder of its run.
 
     Returns:
-        The names of the files that were put back. Its manifest stays as it is, and so does what is not in it, or in
-        the way.
+        The names of the restored files. The manifest, files that are not listed in it, and obstacles are left alone.
     """
     (store.root / STAGING).mkdir(exist_ok=True)
     waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
@@ -46,8 +45,9 @@ def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
 
 
 def in_the_way(artifact: Artifact, name: str) -> Path | None:
-    """What lies where a file of an artifact belongs, and is not to be replaced: a folder there, or something else than
-    a folder, as a link out of the artifact, in the place of one of its folders."""
+    """The obstacle in place of an artifact's file that must not be replaced: a folder, or a parent that is not a real
+    folder, such as a symlink out of the artifact.
+    """
     file = artifact.path / name
     above = file.parents[: name.count("/")]
     found = next(

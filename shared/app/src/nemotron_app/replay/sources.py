@@ -1,4 +1,4 @@
-"""Raw inputs of a replay: they are read from the folder that the command was given in, and must be what they were."""
+"""Raw inputs of a replay. They are read relative to the original working folder, and must not have changed."""
 
 import os
 from collections.abc import Generator, Sequence
@@ -13,7 +13,7 @@ from nemotron_shared.runtime.segments import FOLDER
 
 
 def folder_of(artifact: Artifact) -> str | None:
-    """The folder in which the command was given, as its last attempt recorded it."""
+    """The working folder of the recorded command, from its last attempt."""
     segments = artifact.manifest.segments
     found = segments[-1].get("machine", {}).get(FOLDER) if segments else None
     return found if isinstance(found, str) else None
@@ -21,7 +21,7 @@ def folder_of(artifact: Artifact) -> str | None:
 
 @contextmanager
 def where_it_was(artifact: Artifact) -> Generator[None]:
-    """Stand in the folder of then, where there still is one: relative paths of command and config mean files there."""
+    """Change to the original working folder if it still exists, because command and config may use relative paths."""
     folder = folder_of(artifact)
     if folder is None or not os.path.isdir(folder):  # noqa: PTH112 - a manifest of others may hold any text
         yield
@@ -31,10 +31,10 @@ def where_it_was(artifact: Artifact) -> Generator[None]:
 
 
 def require_there(artifact: Artifact) -> None:
-    """Look for the local files among the sources.
+    """Require the local files among the sources.
 
     Raises:
-        UserError: one is gone.
+        UserError: one is missing.
     """
     gone = [one for one in artifact.manifest.sources if _is_file(one) and not os.path.exists(one.uri)]  # noqa: PTH110
     if not gone:
@@ -48,10 +48,10 @@ def require_there(artifact: Artifact) -> None:
 
 
 def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
-    """Compare what would be read with what was read then.
+    """Compare the sources that would be read with those that were read then.
 
     Raises:
-        UserError: a source has other content, is not read any more, or is read in addition.
+        UserError: a source has changed, was removed, or is new.
     """
     before = {one.uri: one for one in artifact.manifest.sources if _has_content(one)}
     after = {one.uri: one for one in now if _has_content(one)}
@@ -69,12 +69,12 @@ def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
 
 
 def _is_file(source: Source) -> bool:
-    is_code = source.uri.startswith("package:")  # of an added chat format
+    is_code = source.uri.startswith("package:")  # of a registered chat format
     return _has_content(source) and not is_code and not is_remote(source.uri)
 
 
 def _has_content(source: Source) -> bool:
-    """Rows that are made are settings: a change of these is told of, and no error."""
+    """Whether a source has content to compare. Generated rows follow from settings, whose changes are only reported."""
     return not source.uri.startswith(f"{SYNTHETIC}:")
 
 
@@ -89,7 +89,7 @@ def _remedy(source: Source, *, was_read: bool) -> str:
 
 
 def _content(source: Source) -> str:
-    """What has to be there again, in words."""
+    """Description of the content that must be present again."""
     if source.detail.get("digest_of", "content") != "content":
         return "the same file, with the time of its last change (cp -p)"
     return f"a file of the same content ({_sha256(source)})"

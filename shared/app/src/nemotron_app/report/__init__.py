@@ -1,4 +1,4 @@
-"""The report at the end of a pipeline: a table in the terminal and one self-contained HTML page."""
+"""The report at the end of a pipeline: a table in the terminal and a self-contained HTML page."""
 
 from nemotron_app.report.build import Report, build_report
 

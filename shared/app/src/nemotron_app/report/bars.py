@@ -1,4 +1,4 @@
-"""Histograms as drawings: bins in, bars out. The report and the inspection show the same ones."""
+"""Lay out histograms as bar charts, for both the report and the inspection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ X_LABELS = 6
 
 @dataclass(frozen=True)
 class Histogram:
-    """One histogram with its caption."""
+    """A histogram with its caption."""
 
     title: str
     unit: str
@@ -23,7 +23,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class BarChart:
-    """A histogram as SVG geometry; of a bar: x, y, width, height, and what is shown when it is pointed at."""
+    """SVG geometry of a histogram. Each bar has x, y, width, height and a tooltip."""
 
     histogram: Histogram
     bars: list[tuple[float, float, float, float, str]]
@@ -54,7 +54,7 @@ def bar_chart(histogram: Histogram, width: int) -> BarChart:
 
 
 def _x_marks(bins: Sequence[Bin]) -> list[tuple[float, int]]:
-    """What is written below the bars, and where, in widths of a bar: edges, or where each bar is one value, that."""
+    """Labels below the bars, at positions in bar widths: bin edges, or values if every bin holds a single value."""
     every = max(1, -(-len(bins) // X_LABELS))
     if all(found.low == found.high for found in bins):
         return [(at + 0.5, found.low) for at, found in enumerate(bins) if at % every == 0]
@@ -62,5 +62,5 @@ def _x_marks(bins: Sequence[Bin]) -> list[tuple[float, int]]:
     if every == 1 or (len(bins) - 1) % every >= every // 2:
         last, edge = bins[-1], bins[-1].high + 1
         even = 2 * last.low - bins[-2].low if len(bins) > 1 else edge
-        marks.append((len(bins), even if abs(edge - even) == 1 else edge))  # 100 % is in the bin that begins with 90
+        marks.append((len(bins), even if abs(edge - even) == 1 else edge))  # 100 % is in the bin that starts with 90
     return marks

@@ -1,4 +1,4 @@
-"""From an artifact store to a report.
+"""Build a report from an artifact store.
 
 report = build_report(Store.open(None), "super3")
 report.print()
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """A written page and the numbers behind it."""
+    """A written page and its data."""
 
     html_path: Path
     collected: Collected
 
     def summary(self) -> dict[str, Any]:
-        """The numbers as plain JSON values."""
+        """The data as plain JSON values."""
         return {"report": str(self.html_path), **summary(self.collected)}
 
     def print(self, console: "Console | None" = None, *, as_json: bool = False) -> None:
-        """The table, or its JSON form, on stdout or a console of your own."""
+        """Print the table, or its JSON form, on stdout or a given console."""
         if as_json:
             tell_json(self.summary())
         else:
@@ -49,12 +49,12 @@ def build_report(
     """Write the page. Equal artifacts give equal bytes.
 
     Args:
-        out: where to; default `reports/<family>.html` in the store's home, and with `results`
+        out: output path; default `reports/<family>.html` in the store's home, and with `results`
             `reports/<name>-v<version>.html`.
-        pipeline: what the command that ran the steps knows: {"steps": [{"name": "sft data prep", "seconds": 3.1,
-            "reused": false}], "seconds": 180.2, "config": "tiny"}. Every key may be missing. The page does not depend
-            on it, so that a later report is the same one.
-        results: the evaluation that it is about; default the newest.
+        pipeline: facts from the command that ran the steps: {"steps": [{"name": "sft data prep", "seconds": 3.1,
+            "reused": false}], "seconds": 180.2, "config": "tiny"}. All keys are optional. They do not affect the page,
+            so that a later report is identical.
+        results: the evaluation to report; default the newest.
 
     Raises:
         UserError: the store has nothing of this family, or a file in it is damaged.

@@ -1,7 +1,7 @@
-"""Geometry of the page's drawings: numbers in, positions and SVG paths out. Colours are the style sheet's.
+"""Geometry of the page's charts: numbers in, positions and SVG paths out. Colors come from the style sheet.
 
-Drawn here and not with a plotting library, because the page's own style then decides about colours (light, dark,
-paper), text stays text, and a chart takes a few kilobytes; `charts.js` reads its values to people who point at it.
+Drawn here and not with a plotting library, so that the page's style controls the colors (light, dark, print), text
+stays text, and a chart takes only a few kilobytes. `charts.js` shows the values of a point.
 """
 
 import math
@@ -16,13 +16,14 @@ BOTTOM, TOP, RIGHT = 24, 10, 10
 CHARACTER_WIDTH = 6.4
 TINTS = 6
 DECADES_FROM = 5
-"""Values that lie further apart than this factor get a logarithmic axis, where they may have one."""
+"""Use a logarithmic axis, where allowed, if values differ by more than this factor."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One measurement over steps. `look` names its style: raw, mean, check (points on a line) or plain; `tint` its
-    colour among several, counted from 0."""
+    """One measurement over steps. `look` names its style: raw, mean, check (points on a line) or plain; `tint` is the
+    index of its color.
+    """
 
     name: str
     points: list[Point]
@@ -32,7 +33,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Tick:
-    """A position on an axis, in the drawing's units, and what is written there."""
+    """A position on an axis, in units of the drawing, and its label."""
 
     at: float
     label: str
@@ -40,7 +41,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Curve:
-    """A series as an SVG path. `dots` are (x, y) of single points; `steps` and `values` what is read out at each."""
+    """A series as an SVG path. `dots` are (x, y) of isolated points; `steps` and `values` are shown in tooltips."""
 
     name: str
     style: str
@@ -52,8 +53,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A drawing of `width` x `height` units; `left`, `right`, `top` and `bottom` bound the plot in it, which shows the
-    steps from `first` to `last`. `logarithmic` is the axis of its values."""
+    """A drawing of `width` x `height` units. `left`, `right`, `top` and `bottom` bound the plot area, which covers
+    steps `first` to `last`. `logarithmic` refers to the value axis.
+    """
 
     title: str
     width: int
@@ -79,7 +81,7 @@ def line_chart(
     from_zero: bool = False,
     may_be_logarithmic: bool = False,
 ) -> LineChart | None:
-    """Lay out series over steps; None where no point is finite. A value that is not finite leaves a gap."""
+    """Lay out series over steps; None if no point is finite. Non-finite values leave gaps."""
     finite = [point for line in series for point in line.points if math.isfinite(point[1])]
     if not finite:
         return None
@@ -116,7 +118,7 @@ def line_chart(
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Powers of ten that enclose low..high; with 2 and 5 between them where these are at most about `most`."""
+    """Powers of ten that enclose low..high, with 2 and 5 in between if there are few enough."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     between = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     start = max(index for index, mark in enumerate(between) if mark <= low * (1 + 1e-9))
@@ -127,9 +129,9 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most about `most` round numbers that enclose low..high, at least two."""
+    """Round numbers that enclose low..high: at least two, at most about `most`."""
     largest = max(abs(low), abs(high))
-    # Values that differ by rounding errors only are one value, and one value needs an axis too.
+    # Treat values that differ only by rounding errors as one value, which needs an axis, too.
     span = high - low if high - low > 1e-9 * largest else largest
     span = span if span > TINIEST else 1.0
     raw = span / max(1, most - 1)
@@ -140,7 +142,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """Labels with the same number of decimals; thousands as k, millions as M; powers where all are tiny."""
+    """Labels with the same number of decimals; thousands as k, millions as M; powers of ten if all are tiny."""
     largest = max((abs(value) for value in values), default=0.0)
     for limit, letter in ((1e6, "M"), (1e4, "k")):
         if largest >= limit:
@@ -153,7 +155,7 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 
 
 def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
-    """Mean of the finite values among the `window` points around each; fewer at the ends."""
+    """Mean of the finite values among the `window` points around each point; fewer at the ends."""
     half, means = window // 2, []
     values = [y for _, y in points]
     all_finite = all(map(math.isfinite, values))
@@ -166,7 +168,7 @@ def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """At most about `MAX_POINTS` of them: the lowest and the highest of each group of neighbours, and the ends."""
+    """At most about `MAX_POINTS` points: the lowest and highest of each group of neighbors, and the ends."""
     if len(points) <= MAX_POINTS:
         return points
     groups = MAX_POINTS // 2
@@ -174,7 +176,7 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
     keep = {0, len(points) - 1}
     for start, end in pairwise(edges):
         finite = [(points[index][1], index) for index in range(start, end) if math.isfinite(points[index][1])]
-        keep |= {min(finite)[1], max(finite)[1]} if finite else {start}  # a gap stays one
+        keep |= {min(finite)[1], max(finite)[1]} if finite else {start}  # keep gaps
     return [points[index] for index in sorted(keep)]
 
 
@@ -205,25 +207,25 @@ class Strip:
 
 @dataclass(frozen=True)
 class StripAxis:
-    """The axis that some strips share: from the first tick to the last."""
+    """The shared axis of several strips, from the first tick to the last."""
 
     ticks: list[Tick]
     first: float
     last: float
 
     def place(self, value: float) -> float:
-        """Position of a value in per cent."""
+        """Position of a value in percent."""
         return round(100 * (value - self.first) / (self.last - self.first), 2)
 
     def strip(self, value: float, interval: Sequence[float]) -> Strip | None:
-        """A value and its interval on this axis; None where they are not finite."""
+        """A value and its interval on this axis; None if not finite."""
         if not all(map(math.isfinite, (value, *interval))):
             return None
         return Strip(self.place(interval[0]), self.place(value), self.place(interval[1]), self.place(0.0))
 
 
 def strip_axis(values: Sequence[float], *, share: bool, signed: bool = False) -> StripAxis:
-    """An axis that holds all finite values and zero. Shares are labelled in per cent; unsigned ones run to 100%."""
+    """An axis that contains all finite values and zero. Shares are labelled in percent; unsigned ones end at 100%."""
     finite = [value for value in values if math.isfinite(value)]
     enclosing = ticks(min([*finite, 0.0]), max([*finite, 0.0]), 5)
     marks = [0.0, 0.25, 0.5, 0.75, 1.0] if share and not signed else enclosing

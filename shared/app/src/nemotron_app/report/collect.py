@@ -1,8 +1,8 @@
-"""What a report is about, read from the artifact store: which artifacts belong together, and what they hold.
+"""Collect the artifacts that a report covers, and their contents, from the store.
 
-The newest evaluation decides, or one that is named: its history names the models and data that its scores are about.
-One that a fine-tuning ended with decides only where it is named, or where there is no other. Without an evaluation the
-newest artifact of each kind is taken.
+The newest evaluation, or the one that is named, determines the models and data to show: those in its history. The
+evaluation at the end of a fine-tuning is used only if it is named, or the only one. Without an evaluation the
+newest artifact of each kind is used.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS, TRAINING, products
 
-# What follows the family in an artifact's name -> the pipeline step that makes it, in the order of the pipeline.
+# Artifact kind, as in its name after the family -> the pipeline step that makes it, in pipeline order.
 STEPS = {made.kind: made.step for made in products()}
 
 
@@ -34,15 +34,15 @@ class Collected:
     """Everything that a report shows.
 
     Attributes:
-        artifacts: by the last part of their names (`sft-model`), in the order of the pipeline.
-        absent: for each one that is not there, why.
-        problems: what is damaged, with the remedy, and what could not be told because of it.
-        newer: artifacts that this report is not about, although they are newer.
+        artifacts: by the last part of their names (`sft-model`), in pipeline order.
+        absent: the reason for each one that is missing.
+        problems: what is damaged, with the remedy, and what is unknown because of it.
+        newer: newer artifacts that this report does not cover.
         metrics: entries of metrics.jsonl, by stage.
-        data: what each data artifact holds, by the last part of its name.
-        results: results.json; without an evaluation it is empty.
+        data: contents of each data artifact, by the last part of its name.
+        results: results.json; empty without an evaluation.
         samples: model -> rows, of the task that `sample_task` names.
-        lineage: the history as text, one tree for each artifact that nothing was made from.
+        lineage: the history as text, one tree for each artifact that no other one was made from.
         pipeline: see `build_report`.
     """
 
@@ -60,7 +60,7 @@ class Collected:
 
     @property
     def when(self) -> str:
-        """When the newest artifact was made: ISO 8601, UTC."""
+        """Creation time of the newest artifact: ISO 8601, UTC."""
         return max(artifact.manifest.created_at for artifact in self.artifacts.values())
 
     @property
@@ -73,7 +73,7 @@ class Collected:
         return next((Path(value).stem for flag, value in pairs if flag in {"-c", "--config"}), None)
 
     def pipeline_step(self, kind: str) -> dict[str, Any]:
-        """What the pipeline said about the step that makes `kind`; empty where it said nothing."""
+        """What the pipeline recorded about the step that makes `kind`; may be empty."""
         for step in self.pipeline.get("steps", []):
             if step["name"].replace("_", " ").removesuffix(" train") == STEPS[kind]:
                 return step
@@ -82,14 +82,14 @@ class Collected:
 
 @dataclass
 class Chosen:
-    """What a report is about: artifacts found, why others are absent, and what is wrong with the store."""
+    """The artifacts of a report, why others are absent, and problems of the store."""
 
     found: dict[str, Artifact]
     absent: dict[str, str]
     problems: list[str]
 
     def take(self, store: Store, kind: str, name: str) -> Artifact | None:
-        """The newest artifact of a name; of one that is damaged, what is wrong with it."""
+        """The newest artifact of a name. Records a problem if it is damaged."""
         if kind in self.found or kind in self.absent:
             return self.found.get(kind)
         try:
@@ -102,7 +102,7 @@ class Chosen:
         return self.found.get(kind)
 
     def use(self, kind: str, entry: Input, user: str) -> None:
-        """What the history of an evaluation names, as far as it still is what it was."""
+        """Use an input from the history of an evaluation, provided that it is unchanged."""
         if entry.artifact is not None:
             self.found[kind] = entry.artifact
             self.problems += [f"{entry.label}, used for {user}, has {entry.problem}."] if entry.problem else []
@@ -114,10 +114,10 @@ class Chosen:
 
 
 def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Artifact | None = None) -> Collected:
-    """Read everything about an evaluation, the newest where none is given, or the newest of each artifact.
+    """Read everything about an evaluation (default: the newest), or else the newest artifact of each kind.
 
     Raises:
-        UserError: nothing is there, or a file is damaged.
+        UserError: nothing found, or a file is damaged.
     """
     chosen = choose(store, family, results)
     artifacts, problems = chosen.found, chosen.problems
@@ -144,7 +144,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
     samples = read_samples(artifacts[RESULTS], scores) if RESULTS in artifacts else {}
     changed = results_problem(artifacts[RESULTS]) if RESULTS in artifacts else None
     problems += [f"{changed}."] if changed else []
-    # the tree of each artifact that no other one here was made from
+    # one tree for each artifact that no other one here was made from
     used = {entry.label for artifact in artifacts.values() for entry in inputs(store, artifact)}
     ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
     lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
@@ -155,11 +155,11 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
 
 
 def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list[str]:
-    """The latest of each kind, where it is later than the one shown; of a kind that is not shown, than all of them."""
+    """The latest artifact of each kind that is newer than the one shown; for kinds not shown, newer than all shown."""
     found, last = [], max(map(_published, artifacts.values()))
     for kind in STEPS:
         newest = max(store.versions(f"{family}-{kind}"), default=0)
-        with suppress(UserError):  # a damaged one is told of elsewhere
+        with suppress(UserError):  # damaged artifacts are reported elsewhere
             latest, shown = store.load(f"{family}-{kind}", newest), artifacts.get(kind)
             later = newest > shown.manifest.version if shown else _published(latest) > last
             found += [latest.reference] if later else []
@@ -171,7 +171,7 @@ def _published(artifact: Artifact) -> datetime:
 
 
 def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen:
-    """The artifacts that belong together, and for each missing kind a sentence that says why."""
+    """The artifacts that belong together, and for each missing kind a sentence that explains why."""
     names = {kind: f"{family}-{kind}" for kind in STEPS}
     chosen = Chosen({} if results is None else {RESULTS: results}, {}, [])
     results = _decisive(store, chosen.take(store, RESULTS, names[RESULTS])) if results is None else results
@@ -195,17 +195,17 @@ def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen
         else:
             chosen.use(kind, entry, results.reference)
     chosen.found = {kind: chosen.found[kind] for kind in STEPS if kind in chosen.found}
-    chosen.problems.reverse()  # the cause before what follows from it
+    chosen.problems.reverse()  # put causes before their consequences
     return chosen
 
 
 def _decisive(store: Store, newest: Artifact | None) -> Artifact | None:
-    """The newest evaluation that no fine-tuning ended with, which is about one stage alone; else the newest."""
+    """The newest evaluation not from a fine-tuning, which covers only one stage; otherwise the newest one."""
     if newest is None or not _is_of_fine_tuning(store, newest):
         return newest
     name, number = newest.manifest.name, newest.manifest.version
     for version in reversed([version for version in store.versions(name) if version < number]):
-        with suppress(UserError):  # a damaged one decides nothing
+        with suppress(UserError):  # skip damaged ones
             found = store.load(name, version)
             if not _is_of_fine_tuning(store, found):
                 return found
@@ -218,7 +218,7 @@ def _is_of_fine_tuning(store: Store, results: Artifact) -> bool:
 
 
 def _history(store: Store, artifact: Artifact) -> dict[str, Input]:
-    """Everything an artifact derives from, by name; of each name the nearest."""
+    """All ancestors of an artifact, by name; the nearest of each name."""
     queue, found = deque([artifact]), {}
     seen = {artifact.reference}
     while queue:

@@ -1,4 +1,4 @@
-"""`nemotron report`: the report of what has been made so far, of some trainings beside each other, or of what runs.
+"""`nemotron report`: a report of the results so far, of one evaluation, of trainings compared, or of running ones.
 
 nemotron report
 nemotron report --family nano3 --out nano3.html --json
@@ -25,7 +25,7 @@ from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS
 
 FOLDED = 16
-"""Characters of a name or a setting that stay on one line of a narrow terminal; no figure has more."""
+"""Length of names and settings that stay on one line of a narrow terminal; figures are never longer."""
 
 
 @click.command("report")
@@ -35,7 +35,7 @@ FOLDED = 16
 @click.option("--out", metavar="FILE", help="the page (default: reports/FAMILY.html in the store, or NAME-vN.html)")
 @store_options
 def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: str | None) -> int:
-    """Write one HTML page about what has been made so far, one evaluation, trainings compared, or what runs."""
+    """Write an HTML page about the results so far, one evaluation, trainings compared, or running trainings."""
     path = None if out is None else output_file(out)
     if compare and live:
         raise UserError("--compare and --live are two different pages", "give one of them")
@@ -54,10 +54,10 @@ def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: 
 
 
 def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
-    """The evaluation that a single name means.
+    """The evaluation that a single name refers to.
 
     Raises:
-        UserError: there is none of that name, or the names mean something else.
+        UserError: unknown name, or the names refer to something else.
     """
     try:
         named = parse_reference(names[0], look.family).name
@@ -69,7 +69,7 @@ def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
 
 
 def _no_name_wanted(look: Look, names: tuple[str, ...]) -> UserError:
-    """What is meant by names that are no evaluation; raises `UserError` where one of them does not exist."""
+    """The error for names that are not evaluations; raises `UserError` if one of them does not exist."""
     given = " ".join(names)
     if names[0] in families():
         return UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
@@ -114,7 +114,7 @@ def _compare(look: Look, names: tuple[str, ...], page: Path) -> int:
 
 
 def _trainings(look: Look, names: tuple[str, ...]) -> list[Trained]:
-    """What the names mean, which must be different trainings."""
+    """The trainings that the names refer to, which must be distinct."""
     found: dict[str, Trained] = {}
     for name in names:
         one = training_named(look.store, name, look.family)

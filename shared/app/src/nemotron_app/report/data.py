@@ -1,4 +1,4 @@
-"""What the report shows of a prepared data set: how long its rows are, and which rows were refused and why."""
+"""What the report shows of a prepared data set: its row lengths, and the refused rows with reasons."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError
 
 BUDGET = 2_000_000
-"""Tokens to read where no index tells the lengths; of a larger set, a sample."""
+"""Tokens to read if no index provides the lengths; larger sets are sampled."""
 WIDTH = 460
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """`lengths` of the training split, or of all tasks; `refused` rows by reason; `problem` where it cannot be read."""
+    """`lengths` of the training split, or of all tasks; `refused` rows by reason; `problem` if it cannot be read."""
 
     lengths: BarChart | None = None
     median: int = 0
@@ -29,7 +29,7 @@ class DataSet:
 
 
 def look_at(artifact: Artifact, store: Store, family: str) -> DataSet:
-    """Read lengths and refused rows of a data artifact. What is damaged is said in the report and does not end it."""
+    """Read lengths and refused rows of a data artifact. Damage is shown in the report and does not stop it."""
     try:
         found = find_set(str(artifact.path), store, family)
         refused = read_refused(found.folder / REJECTED) or []
@@ -45,7 +45,7 @@ def look_at(artifact: Artifact, store: Store, family: str) -> DataSet:
 
 
 def _lengths(splits: Sequence[Split]) -> tuple[Counter[int], str]:
-    """How many sequences have each length, exact where an index tells, and what was sampled otherwise."""
+    """Number of sequences by length, and a note if they were sampled for lack of an index."""
     found, notes = Counter[int](), []
     for split in splits:
         known = split.lengths()

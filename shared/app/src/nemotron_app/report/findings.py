@@ -1,4 +1,4 @@
-"""What the evaluation found: scores per task, differences between stages, and both as sentences."""
+"""Results of the evaluation: scores per task, differences between stages, and sentences about both."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from nemotron_shared.stages import TRAINING
 
 Results = Mapping[str, Any]
 MODEL_OF_STAGE = {stage.name: stage.model for stage in TRAINING if stage.model}
-# A base model has not learned to answer, so what it is scored by is the text that it predicts.
+# Base models cannot follow instructions yet, so prefer scores of predicted text.
 KINDS_FOR = {"pretrain": ("text", "choice", "generate", "code", "instructions", "answer")}
 KINDS = ("generate", "choice", "code", "instructions", "answer", "text")
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
@@ -20,7 +20,7 @@ BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
 @dataclass(frozen=True)
 class TaskEntries:
-    """The scores or the comparisons of one task, as results.json holds them, and the axis that they share."""
+    """Scores or comparisons of one task, in the form of results.json, and their shared axis."""
 
     name: str
     about: Mapping[str, Any]
@@ -29,7 +29,7 @@ class TaskEntries:
 
 
 def by_task(results: Results, kind: str) -> list[TaskEntries]:
-    """`scores`, or `comparisons` of the same questions before and after, by task in the order of the evaluation."""
+    """`scores`, or `comparisons` on the same questions before and after, by task in evaluation order."""
     found = []
     for task in in_order(results, "task"):
         entries = [entry for entry in results[kind] if entry["task"] == task]
@@ -44,7 +44,7 @@ def by_task(results: Results, kind: str) -> list[TaskEntries]:
 
 
 def verdict(results: Results, comparison: Mapping[str, Any]) -> str:
-    """Better or worse where the 95% interval leaves out zero."""
+    """Better or worse if the 95% interval excludes zero."""
     low, high = comparison["ci95"]
     if not math.isfinite(low + high) or low <= 0 <= high:
         return UNCLEAR
@@ -58,7 +58,7 @@ def score_of(results: Results, model: str, task: str | None) -> Mapping[str, Any
 
 
 def stage_score(results: Results, stage: str) -> Mapping[str, Any] | None:
-    """The score that stands for a stage: by a fixed rule on the kind of task, not by which came out best."""
+    """The score that represents a stage, chosen by a fixed rule on the kind of task and not by the best result."""
     for kind in KINDS_FOR.get(stage, KINDS):
         for task in in_order(results, "task"):
             found = score_of(results, MODEL_OF_STAGE[stage], task)
@@ -81,7 +81,7 @@ def headline(results: Results) -> str | None:
 
 
 def stage_sentence(results: Results, stage: str) -> str | None:
-    """What a stage added, with what it cost on other tasks."""
+    """What a stage gained, and what it lost on other tasks."""
     score = stage_score(results, stage)
     if score is None:
         return None
@@ -108,7 +108,7 @@ def stage_sentence(results: Results, stage: str) -> str | None:
 
 
 def overlap_sentence(results: Results, task: str) -> str:
-    """`0 of the 400 questions of sums occur in the training data: 0 exact, 0 near.`, and what else is known."""
+    """`0 of the 400 questions of sums occur in the training data: 0 exact, 0 near.`, and facts about the check."""
     check = results["overlap"][task]
     unknown = ", ".join(check["unknown"])
     if unknown and not check["checked_against"]:
@@ -116,7 +116,7 @@ def overlap_sentence(results: Results, task: str) -> str:
     kind = results["tasks"][task]["kind"] if task in results["tasks"] else "generate"
     items = "texts" if kind == "text" else "questions"
     text = f"{check['found']} of the {check['of']} {items} of {task} occur in the training data"
-    if "exact" in check:  # earlier evaluations looked for exact copies only
+    if "exact" in check:  # older evaluations searched only for exact copies
         text += f": {check['exact']} exact, {check['found'] - check['exact']} near"
     sentences = check.get("sentences")
     parts = [f"{sentences['found']} of their {sentences['of']} sentences do"] if sentences else []
@@ -128,7 +128,7 @@ def overlap_sentence(results: Results, task: str) -> str:
 
 
 def overlap_in_short(results: Results) -> str:
-    """`overlap 0 of 560 exact, 0 near` over all tasks, or why that is not known; empty where nobody looked."""
+    """`overlap 0 of 560 exact, 0 near` over all tasks, or why it is unknown; empty if it was not checked."""
     checks = results["overlap"].values()
     found, asked = (sum(check[key] for check in checks) for key in ("found", "of"))
     unknown = sorted({model for check in checks for model in check["unknown"]})
@@ -140,5 +140,5 @@ def overlap_in_short(results: Results) -> str:
 
 
 def label(results: Results, model: str) -> str:
-    """A model's name for people."""
+    """Display name of a model."""
     return str(results["models"][model]["label"])

@@ -1,6 +1,6 @@
-"""`nemotron report --live`: the trainings that run now, in the terminal and on a page that renews itself.
+"""`nemotron report --live`: show running trainings in the terminal and on a page that refreshes itself.
 
-It only reads the files that they write, so it can be begun and left at any time and slows nobody down.
+It only reads files that the trainings write, so it can be started and stopped at any time without affecting them.
 """
 
 import math
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 RENEW_SECONDS = 5
 PATIENCE_SECONDS = 20.0
-"""So long nothing may run, as between two steps of a pipeline, before it is over."""
+"""Time to wait before ending when nothing runs, e.g. between two steps of a pipeline."""
 SPARKS, SPARK_WIDTH = "▁▂▃▄▅▆▇█", 50
 FOLLOWED = ("reward", "loss")
 
 
 def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: float = PATIENCE_SECONDS) -> int:
-    """Show what runs until nothing has run for a while, or until Ctrl-C, which ends the view and no training.
+    """Show running trainings until none has run for a while, or until Ctrl-C, which does not affect the trainings.
 
     Raises:
-        UserError: nothing runs.
+        UserError: nothing is running.
     """
     if not trainings_running(store):
         raise UserError(f"no training is running in {store.home / 'runs'}", "see what was stopped: nemotron runs")
@@ -55,7 +55,7 @@ def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: flo
 
 
 def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]:
-    """What runs, again and again, until nothing has for a while."""
+    """Yield the running trainings repeatedly, until none has run for a while."""
     last = time.monotonic()
     while time.monotonic() - last < patience:
         if found := trainings_running(store):
@@ -66,7 +66,7 @@ def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]
 
 @contextmanager
 def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
-    """What shows a look at the trainings: lines that renew themselves, or new ones where the output is no terminal."""
+    """A function that displays the trainings: updates in place on a terminal, otherwise prints new lines."""
     if not console.is_terminal:
         yield _print_news()
         return
@@ -80,7 +80,7 @@ def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], Non
 
 
 def _print_news() -> Callable[[Sequence[Trained]], None]:
-    """A line for each training, where it is another one than before."""
+    """Print a line for a training only if it has changed."""
     before: set[str] = set()
 
     def show(found: Sequence[Trained]) -> None:
@@ -95,7 +95,7 @@ def _print_news() -> Callable[[Sequence[Trained]], None]:
 
 
 def said(one: Trained, *, course: bool = True) -> list[str]:
-    """Three lines about one training: its name, how far and how fast it is, and the course of what is followed."""
+    """Three lines about one training: its name, its progress and speed, and a sparkline of its main metric."""
     known = facts(one.entries)
     name = next((name for name in FOLLOWED if points(one.entries, name)), FOLLOWED[-1])
     values = [value for _, value in points(one.entries, name)]
@@ -107,7 +107,7 @@ def said(one: Trained, *, course: bool = True) -> list[str]:
 
 
 def _progress(one: Trained) -> list[str]:
-    """How far it is. Before its first step nothing that is on the disk says what it does."""
+    """Progress. Before the first step, nothing on disk shows what it is doing."""
     steps = one.steps or one.step
     if not one.entries:
         begun = "no step yet: it is starting" if one.state == "running" else f"{one.state} before its first step"
@@ -120,7 +120,7 @@ def _progress(one: Trained) -> list[str]:
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """The course of some values in one line of blocks; each is the mean of its share of them."""
+    """Values as one line of block characters; each block is the mean of an equal share of them."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

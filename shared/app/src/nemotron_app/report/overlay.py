@@ -1,6 +1,6 @@
-"""One page for several trainings: what differs in their settings, their numbers, and their curves in one drawing each.
+"""One page for several trainings: differing settings, figures, and curves of all of them in each chart.
 
-It is written once to compare (`--compare`), and again every few seconds while they work (`--live`).
+Written once for `--compare`, and every few seconds while they run for `--live`.
 """
 
 import math
@@ -31,14 +31,14 @@ DRAWN: dict[Metric, str] = {
     "completion_length": "Tokens per answer", "tokens_per_second": "Tokens per second", "memory_gb": "Memory held, GB",
 }  # fmt: skip
 EXACT = {"lr", "valid_loss", "valid_reward", "memory_gb"}
-"""Drawn as they are; the others as a moving mean, so that several curves can be told apart."""
+"""Metrics drawn unsmoothed; others as a moving mean, so that several curves remain distinguishable."""
 SPEED = "Between one logged step and the next."
 Cell = float | str | None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the comparison: what is compared, each training's value, and how it is written."""
+    """One row of the comparison: its name, each training's value, and its format."""
 
     key: str
     label: str
@@ -47,7 +47,7 @@ class Figure:
 
 
 def render(trainings: Sequence[Trained], title: str, overline: str, *, renew: int | None = None) -> str:
-    """The page. `renew`: seconds after which a browser reads it again."""
+    """Render the page. `renew`: seconds after which a browser reloads it."""
     values = {
         "title": title,
         "overline": overline,
@@ -62,12 +62,12 @@ def render(trainings: Sequence[Trained], title: str, overline: str, *, renew: in
 
 
 def notes(trainings: Sequence[Trained]) -> list[str]:
-    """What is damaged or not known of any of them, each once."""
+    """Damage and unknowns of all trainings, without repetition."""
     return list(dict.fromkeys(note for one in trainings for note in one.notes))
 
 
 def figures(trainings: Sequence[Trained]) -> list[Figure]:
-    """How far each training is, how fast, and how well it ended; without what none of them has."""
+    """Progress, speed and final results of each training, without rows that are empty for all."""
     known = [facts(one.entries) for one in trainings]
     known = [each if each.reward is None else replace(each, loss=None, valid_loss=None) for each in known]
 
@@ -104,7 +104,7 @@ def _scores(trainings: Sequence[Trained]) -> list[Figure]:
 
 
 def numbers(trainings: Sequence[Trained]) -> Table:
-    """The figures as people read them: a line for each, a column for each training."""
+    """The figures as a text table: a row per figure, a column per training."""
     rows = [
         [one.label, *("–" if value is None else one.write(value) for value in one.values)] for one in figures(trainings)
     ]
@@ -112,7 +112,7 @@ def numbers(trainings: Sequence[Trained]) -> Table:
 
 
 def plain(trainings: Sequence[Trained]) -> list[dict[str, Cell]]:
-    """The figures as programs read them; what is not known, or is no finite number, is null."""
+    """The figures as JSON; unknown or non-finite values are null."""
     found: list[dict[str, Cell]] = [{"training": one.name} for one in trainings]
     for figure in figures(trainings):
         for row, value in zip(found, figure.values, strict=True):
@@ -121,7 +121,7 @@ def plain(trainings: Sequence[Trained]) -> list[dict[str, Cell]]:
 
 
 def differing(trainings: Sequence[Trained]) -> dict[str, dict[str, Any]]:
-    """Every setting that has not one value in all trainings whose config is known: its value in each that has it."""
+    """Settings that are not equal in all trainings with a known config, and their values."""
     known = [one for one in trainings if one.settings]
     found = {}
     for key in dict.fromkeys(key for one in known for key in one.settings):
@@ -132,7 +132,7 @@ def differing(trainings: Sequence[Trained]) -> dict[str, dict[str, Any]]:
 
 
 def differing_settings(trainings: Sequence[Trained]) -> Table | None:
-    """The settings that differ as a table; None where there are none."""
+    """The differing settings as a table, or None."""
     known = [one.name for one in trainings if one.settings]
     rows = [
         [key, *(wording.setting(values[name]) if name in values else "(none)" for name in known)]
@@ -142,7 +142,7 @@ def differing_settings(trainings: Sequence[Trained]) -> Table | None:
 
 
 def panels(trainings: Sequence[Trained]) -> list[tuple[Panel, str]]:
-    """One drawing for each metric that any of them logged, and what the metric means."""
+    """One chart for each metric that any of them logged, and the meaning of the metric."""
     found = []
     for name, title in DRAWN.items():
         lines = [_line(one, name) for one in trainings]
@@ -164,5 +164,5 @@ def _line(one: Trained, name: Metric) -> list[Point]:
     if name == "tokens_per_second":
         return speed(one.entries)
     if name.endswith("loss") and points(one.entries, "reward"):
-        return []  # a loss of reinforcement learning says nothing
+        return []  # the loss is not meaningful in RL
     return points(one.entries, name)

@@ -1,4 +1,4 @@
-"""The page of the report: what its template shows."""
+"""Template values for the HTML page of the report."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ COLOURED = (*findings.MODEL_OF_STAGE.values(), "random")
 
 
 def render(collected: Collected) -> str:
-    """The whole page."""
+    """Render the page."""
     results = collected.results
-    # The same questions to models that learned something, where there are such.
+    # Show the answers of trained models, if there are any.
     trained = [model for model in in_order(results, "model") if results["models"][model]["reference"]]
     asked = [model for model in trained or results["models"] if model in collected.samples]
     parameters = [found.manifest.metadata.get("parameters") for found in collected.artifacts.values()]
@@ -29,7 +29,7 @@ def render(collected: Collected) -> str:
         "wording": wording,
         "verdict": findings.verdict,
         "overlap_sentence": lambda task: findings.overlap_sentence(results, task),
-        # the same colour for the same stage everywhere
+        # one color per stage throughout
         "colour": lambda model: model if model in COLOURED else "other",
         "labels": {name: model["label"] for name, model in results["models"].items()},
         "when": minute(collected.when),
@@ -53,14 +53,14 @@ def render(collected: Collected) -> str:
 
 
 def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
-    """One training stage: the score or number that stands for it, what it added, what it took, and its charts."""
+    """One training stage: its main score or metric, what it added, its time, and its charts."""
     kind = stage.result.kind
     facts, score = training.facts(collected.metrics[stage.name]), findings.stage_score(collected.results, stage.name)
     number, about = training.key_metric(facts) or ("–", "")
     if score:
         number = wording.value(score["metric"], score["value"])
         about = f"{wording.metric_name(score['metric'])}, {score['task']}"
-    reward = facts.reward is not None  # a loss of reinforcement learning says nothing
+    reward = facts.reward is not None  # the loss is not meaningful in RL
     logged = [
         ("steps", facts.steps, wording.number),
         ("tokens", facts.tokens, wording.short_count),

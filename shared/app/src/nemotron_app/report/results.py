@@ -1,4 +1,4 @@
-"""results.json of an evaluation, and the answers beside it, as far as a report relies on them."""
+"""Schema and readers for results.json of an evaluation and the answers next to it, limited to what reports need."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ AGAIN = "restore the file, or evaluate again with --force"
 
 
 class _Part(BaseModel):
-    """Nothing is converted: what is checked here is used as it was read."""
+    """Strict validation without conversion, because the values are used as they were read."""
 
     model_config = ConfigDict(strict=True)
 
@@ -86,7 +86,7 @@ class _Overlap(_Part):
 
 
 class _Results(_Part):
-    """What a report relies on; results.json holds more."""
+    """The part that reports need; results.json holds more."""
 
     tasks: dict[str, _Task]
     models: dict[str, _Model]
@@ -97,7 +97,7 @@ class _Results(_Part):
 
 
 class _Sample(_Part):
-    """One model's answer to one question."""
+    """A model's answer to a question."""
 
     id: int | str
     question: str
@@ -107,7 +107,7 @@ class _Sample(_Part):
 
 
 class _HeldOut(_Part):
-    """How well one model predicts an answer that was held out; only the first ones have an `output` of its own."""
+    """A model's prediction of a held-out answer; only the first ones have an `output`."""
 
     id: int | str
     question: str
@@ -126,10 +126,10 @@ def _check(kind: type[BaseModel], value: object, place: str) -> None:
 
 
 def read_results(artifact: Artifact) -> dict[str, Any]:
-    """results.json of an evaluation.
+    """Read results.json of an evaluation.
 
     Raises:
-        UserError: it is of another layout, or damaged.
+        UserError: it has a different layout, or is damaged.
     """
     path = artifact.path / "results.json"
     results = read_json(path)
@@ -154,7 +154,7 @@ def read_results(artifact: Artifact) -> dict[str, Any]:
 
 
 def results_problem(artifact: Artifact) -> str | None:
-    """What to say of scores that are not the published ones; None where they are."""
+    """A warning if the scores are not the published ones, or None."""
     published = artifact.manifest.files.get("results.json")
     if published and file_digest(artifact.path / "results.json") == published.sha256:
         return None
@@ -186,7 +186,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
-    """The task whose answers are worth reading: generated ones before choices; texts have none."""
+    """The task whose answers to show: generated answers before choices; tasks that score text have none."""
     for kind in ("generate", "choice", "code", "instructions", "answer"):
         for name in in_order(results, "task"):
             if results["tasks"][name]["kind"] == kind:
@@ -195,10 +195,10 @@ def sample_task(results: Mapping[str, Any]) -> str | None:
 
 
 def shown_task(results: Mapping[str, Any]) -> str | None:
-    """The one task that stands for all of them: that whose answers are shown, else the first."""
+    """The task that represents all of them: the one whose answers are shown, or else the first."""
     return sample_task(results) or next(iter(in_order(results, "task")), None)
 
 
 def in_order(results: Mapping[str, Any], key: str) -> list[str]:
-    """Names of tasks or models in the order of evaluation, which a JSON object does not keep."""
+    """Names of tasks or models in evaluation order, which JSON objects do not preserve."""
     return list(dict.fromkeys(entry[key] for entry in results["scores"]))

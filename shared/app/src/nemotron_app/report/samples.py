@@ -1,7 +1,7 @@
-"""Which answers to show: the same questions to every model, chosen by a rule that also shows failures.
+"""Choose answers to show: the same questions for every model, by a rule that includes failures.
 
-Questions are grouped by who got them right. The groups take turns, the largest first, each giving its lowest
-question number, so every group is seen before any is seen twice, and its size is printed beside it.
+Questions are grouped by which models answered correctly. The groups take turns, largest first, each contributing its
+lowest question number. Every group appears before any repeats, and its size is printed next to it.
 """
 
 import re
@@ -22,9 +22,9 @@ Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one model wrote, shortened where it is long; `thinking` is what stands before `</think>`.
+    """A model's answer, shortened if long; `thinking` is the text before `</think>`.
 
-    Of an answer that was held out, `right` is None and `bits` says how many bits per byte the expected one takes.
+    A held-out answer has `right` None, and `bits` is the number of bits per byte of the expected answer.
     """
 
     model: str
@@ -36,8 +36,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """One question, its expected answer, and how many questions have the same pattern of right and
-    wrong; None where nothing is right or wrong."""
+    """A question, its expected answer, and how many questions have the same pattern of right and wrong answers; None if
+    answers are not judged right or wrong.
+    """
 
     id: Any
     question: str
@@ -47,7 +48,7 @@ class Question:
 
 
 def choose_questions(samples: Samples, models: Sequence[str]) -> list[Question]:
-    """At most `QUESTIONS_SHOWN` questions that all the models answered."""
+    """At most `QUESTIONS_SHOWN` questions that all models answered."""
     rows = {model: {row["id"]: row for row in samples[model]} for model in models}
     if not rows:
         return []
@@ -86,7 +87,7 @@ def _right(row: Mapping[str, Any]) -> bool | None:
 
 
 def _read(row: Mapping[str, Any], name: str) -> str:
-    """A text of a row; of one that was held out, without the marks of the chat template."""
+    """A text of a row; for held-out answers, without chat template tokens."""
     return _shortened(plain_turns(row[name])) if "bits" in row else str(row[name])
 
 

@@ -1,6 +1,6 @@
-"""What got worse, with what the records say about why.
+"""Scores that got worse, with recorded facts that may explain it.
 
-No record proves a cause. Each sentence states a measured fact that often is one, and each remedy is something to try.
+No record proves a cause. Each sentence states a measured fact that often is one, and each remedy is a suggestion.
 """
 
 import math
@@ -14,9 +14,9 @@ from nemotron_app.report.findings import WORSE, label, score_of, verdict
 from nemotron_shared.stages import TRAINING, Stage
 
 Fact = tuple[str, str]
-"""What was measured, and what to try because of it."""
+"""A measured fact, and what to try because of it."""
 RISEN = 1.02
-"""A validation loss that ends above this multiple of its lowest has risen."""
+"""The validation loss counts as risen if it ends above this multiple of its minimum."""
 CUT = 0.05
 STAGE_OF_MODEL = {stage.model: stage for stage in TRAINING if stage.model}
 
@@ -32,7 +32,7 @@ class Setback:
 
 
 def setbacks(collected: Collected) -> list[Setback]:
-    """Every comparison whose whole interval is on the bad side, in the order of the evaluation."""
+    """Every comparison whose entire interval is on the worse side, in evaluation order."""
     results, found = collected.results, []
     for entry in results["comparisons"]:
         stage = STAGE_OF_MODEL.get(entry["to"])

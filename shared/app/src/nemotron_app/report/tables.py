@@ -15,12 +15,12 @@ from nemotron_app.rich_table import Table
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("kind", "documents", "conversations", "rows", "packed_rows", "tokens", "trained_tokens", "fill")
 READ = {"rows", "bytes"}
-"""Counts of the source, which may hold more than was kept, and less than was made."""
+"""Counts of the source, which can exceed what was kept, or be less than what was made."""
 Pairs = list[tuple[str, str]]
 
 
 def data_table(metadata: Mapping[str, Any]) -> Table | None:
-    """One row for each split or task of a data artifact, one column for whatever is known of any of them."""
+    """One row for each split or task of a data artifact, with a column for each value known of any of them."""
     first, groups = ("split", metadata["splits"]) if "splits" in metadata else ("task", metadata.get("tasks", {}))
     columns = _sorted({column for group in groups.values() for column in group}, COLUMNS)
     if not columns:
@@ -39,10 +39,10 @@ def data_table(metadata: Mapping[str, Any]) -> Table | None:
 
 
 def data_counts(metadata: Mapping[str, Any]) -> Pairs:
-    """Every other number that is known of a data artifact: of what it holds, and of what was read to make it."""
+    """All other counts of a data artifact: of its contents, and of its source."""
     read = {f"{name} read" if name in READ else name: value for name, value in metadata.get("counts", {}).items()}
     if "total_tokens" in metadata:
-        read.pop("tokens", None)  # the same number
+        read.pop("tokens", None)  # the same count
     return [
         (name.replace("_", " "), wording.number(value))
         for name, value in [*metadata.items(), *read.items()]
@@ -51,12 +51,12 @@ def data_counts(metadata: Mapping[str, Any]) -> Pairs:
 
 
 def rejected_rows(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Refused rows by reason, of a data artifact."""
+    """Refused rows of a data artifact, by reason."""
     return metadata.get("counts", {}).get("rejected", {})
 
 
 def steps_table(collected: Collected) -> Table:
-    """When each artifact was made, and how long that took."""
+    """When each artifact was made, and how long it took."""
     rows = []
     for kind, artifact in collected.artifacts.items():
         made, loop = artifact.manifest, facts(collected.metrics.get(kind.removesuffix("-model"), [])).seconds
@@ -68,7 +68,7 @@ def steps_table(collected: Collected) -> Table:
 
 
 def versions(collected: Collected) -> Pairs:
-    """Versions and platform; where the steps differ, every value with the steps that had it."""
+    """Versions and platform. If steps differ, each value with the steps that used it."""
     by_name: dict[str, dict[str, list[str]]] = {}
     for kind, artifact in collected.artifacts.items():
         for name, value in artifact.manifest.producer.environment.items():
@@ -83,7 +83,7 @@ def versions(collected: Collected) -> Pairs:
 
 
 def machines(collected: Collected) -> Pairs:
-    """The hardware that each result was made on, as its last attempt recorded it."""
+    """The hardware that made each result, recorded by its last attempt."""
     by_machine: dict[str, list[str]] = {}
     for kind, artifact in collected.artifacts.items():
         machine = artifact.manifest.segments[-1].get("machine", {}) if artifact.manifest.segments else {}
@@ -96,7 +96,7 @@ def machines(collected: Collected) -> Pairs:
 
 
 def code_table(collected: Collected) -> Table:
-    """Which code and which config made each artifact."""
+    """The code and config that made each artifact."""
     rows = []
     for kind, artifact in collected.artifacts.items():
         made = artifact.manifest.producer
@@ -112,5 +112,5 @@ def settings(results: Mapping[str, Any]) -> Pairs:
 
 
 def _sorted(names: Iterable[str], first: Sequence[str]) -> list[str]:
-    """The known names in the order of `first`, then the others by name: a JSON object keeps no order."""
+    """Known names in the order of `first`, then the others by name, because JSON objects are unordered."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))

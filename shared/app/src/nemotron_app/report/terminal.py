@@ -28,7 +28,7 @@ PLAIN = str.maketrans("–−", "--")
 
 
 def print_table(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
-    """One line for each artifact, then where the page is; in ASCII where the output is no terminal."""
+    """One line per artifact, then the path of the page; ASCII only if the output is not a terminal."""
     console = console or rich_table.open_console()
     results, task = collected.results, shown_task(collected.results)
     score = f"{task} {wording.metric_name(results['tasks'][task]['metric'])}" if task else "score"
@@ -50,7 +50,7 @@ def print_table(collected: Collected, html_path: Path, console: "Console | None"
 
 
 def _row(collected: Collected, kind: str) -> list[str]:
-    """What was made, the time it took, its amount, its key metric and its score."""
+    """Artifact, time, amount, key metric and score."""
     artifact, results = collected.artifacts.get(kind), collected.results
     if artifact is None:
         return [f"no {kind}", "", "", "", ""]
@@ -68,7 +68,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
     else:
         metadata = artifact.manifest.metadata
         groups = [*metadata.get("splits", {}).values(), *metadata.get("tasks", {}).values()]
-        for unit in ("rows", "tokens"):  # tokens where they were counted
+        for unit in ("rows", "tokens"):  # tokens, if counted
             if known := [group[unit] for group in groups if unit in group]:
                 amount = f"{wording.short_count(sum(known))} {unit}"
         key = f"{sum(rejected_rows(metadata).values()):,} rejected"
@@ -79,7 +79,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
 
 
 def summary(collected: Collected) -> dict[str, Any]:
-    """What the table shows, and all scores, as plain JSON values."""
+    """The table and all scores as plain JSON values."""
     steps = []
     for kind, name in STEPS.items():
         artifact = collected.artifacts.get(kind)
@@ -104,7 +104,7 @@ def summary(collected: Collected) -> dict[str, Any]:
         "newer": collected.newer,
         **{key: collected.results[key] for key in ("tasks", "scores", "comparisons", "overlap")},
     }
-    # JSON has no NaN and no infinity: they become null.
+    # JSON has no NaN or infinity: they become null.
     return json.loads(json.dumps(found), parse_constant=lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""How long the steps took, by their manifests: the same whoever asks, a pipeline or a later report."""
+"""Durations of steps, from their manifests, so that a pipeline and a later report agree."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -7,9 +7,9 @@ from nemotron_shared.artifacts import Artifact
 
 
 def seconds_of(artifact: Artifact) -> float | None:
-    """Seconds of the last attempt at a result, from its start until it was published; None where nothing tells.
+    """Seconds of the last attempt, from its start until publication; None if unknown.
 
-    Manifests of earlier versions have only the two moments, in whole seconds.
+    Manifests of earlier versions only have both timestamps, in whole seconds.
     """
     made = artifact.manifest
     last = made.segments[-1] if made.segments else {}
@@ -24,6 +24,6 @@ def seconds_of(artifact: Artifact) -> float | None:
 
 
 def total(artifacts: Iterable[Artifact]) -> float | None:
-    """Of all steps together; None where one is not known."""
+    """Sum over all steps; None if any is unknown."""
     known = [seconds_of(artifact) for artifact in artifacts]
     return sum(filter(None, known)) if known and None not in known else None

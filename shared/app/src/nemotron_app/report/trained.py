@@ -1,4 +1,4 @@
-"""Trainings to lay beside each other: from a run's folder while it works, or from the model that it made."""
+"""Trainings to compare, read from a run's folder while it is active, or from the finished model."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -30,11 +30,11 @@ class Trained:
     """One training.
 
     Attributes:
-        identity: the same for two names of one training.
+        identity: equal for two names of the same training.
         state: running, stopped or finished.
-        settings: of its config, by dotted key, with the versions that were read in place of `latest`.
+        settings: of its config, by dotted key, with resolved versions in place of `latest`.
         scores: (task, metric) -> value, of an evaluation of its model.
-        notes: what is damaged or not known.
+        notes: what is damaged or unknown.
     """
 
     name: str
@@ -47,21 +47,21 @@ class Trained:
 
     @property
     def step(self) -> int:
-        """The last one that was logged."""
+        """The last logged step."""
         return max((entry["step"] for entry in self.entries), default=0)
 
     @property
     def steps(self) -> int | None:
-        """How many it is to make."""
+        """The planned number of steps."""
         steps = self.settings.get(LAST_STEP)
         return steps if isinstance(steps, int) else None
 
 
 def training_named(store: Store, wanted: str, family: str) -> Trained:
-    """The training that a person means: a model's name, the name of a run, or the folder of either.
+    """Find a training by the name of a model, the name of a run, or the folder of either.
 
     Raises:
-        UserError: there is no such training, or what is meant has no log of one.
+        UserError: no such training, or it has no training log.
     """
     run, folder = store.home / "runs" / wanted, Path(wanted).expanduser()
     if "/" not in wanted and run.is_dir():
@@ -72,7 +72,7 @@ def training_named(store: Store, wanted: str, family: str) -> Trained:
 
 
 def training_in(folder: Path) -> Trained:
-    """The training of a run's folder, however far it is."""
+    """The training of a run's folder, which may be unfinished."""
     log, (settings, unknown) = log_in(folder), _settings(folder)
     notes = tuple(filter(None, (log.problem, unknown)))
     resolved = _resolved(settings, map(str, inputs_of(folder)))
@@ -80,7 +80,7 @@ def training_in(folder: Path) -> Trained:
 
 
 def trainings_running(store: Store) -> list[Trained]:
-    """Those that run now, whether they have logged a step or not."""
+    """All running trainings, even if they have not logged a step yet."""
     folders = sorted(path.parent for path in (store.home / "runs").glob("*/config.yaml"))
     found = (training_in(folder) for folder in folders if holder_now(folder))
     return [one for one in found if one.steps]
@@ -97,7 +97,7 @@ def _of_folder(store: Store, folder: Path) -> Trained:
 
 
 def _of_run(store: Store, folder: Path) -> Trained:
-    """A run; of a finished one also what is known of the model that it made."""
+    """A run; if finished, with facts about its model."""
     if not (folder / FILE).exists() and not (folder / "config.yaml").is_file():
         raise UserError(f"{folder}: has no log of a training ({FILE})", NAME_ONE)
     found = training_in(folder)
@@ -146,7 +146,7 @@ def _identity(artifact: Artifact) -> str:
 
 
 def _settings(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """The settings of a run's folder, or why they are not known."""
+    """The settings of a run's folder, or why they are unknown."""
     file = folder / "config.yaml"
     if not file.exists():
         return {}, f"its settings are not known: {folder} is gone"
@@ -160,7 +160,7 @@ def _settings(folder: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _resolved(settings: Mapping[str, Any], references: Iterable[str]) -> dict[str, Any]:
-    """The settings with the versions that were read in place of what was asked for, such as `latest`."""
+    """Replace references such as `latest` in the settings by the versions that were read."""
     exact = {found.name: str(found) for found in map(parse_exact, references) if found}
     known = dict(settings)
     for key in ("run.data", "run.model"):
@@ -173,7 +173,7 @@ def _resolved(settings: Mapping[str, Any], references: Iterable[str]) -> dict[st
 
 
 def _scores(store: Store, reference: str) -> tuple[dict[tuple[str, str], float], list[str]]:
-    """Scores of the newest evaluation of this very model, and which evaluations cannot be read."""
+    """Scores from the newest evaluation of exactly this model, and a note for each unreadable evaluation."""
     problems = []
     for name in (name for name in store.names() if name.endswith(f"-{RESULTS}")):
         for version in sorted(store.versions(name), reverse=True):

@@ -1,4 +1,4 @@
-"""What training logged, as numbers and as charts."""
+"""Training logs as figures and charts."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ LARGE, LARGE_ON_PHONE = {"width": 1030, "height": 280}, {"width": 380, "height":
 SMALL = {"width": 310, "height": 140}
 SMALL_OF_MANY = {"width": 230, "height": 140}
 FEW = 6
-"""So many small charts have room beside each other, three in a row."""
+"""Up to this many small charts are shown three in a row; more get smaller."""
 LAST_POINTS = 10
 LARGEST = 1e300
 REWARD_PREFIX, REWARD_SUFFIX = "rewards/", "/mean"
-# Metric and title of the small charts. A schedule is exact: its mean would round the corners off.
+# Metrics and titles of the small charts. Schedules are not smoothed, which would round off their corners.
 SCHEDULES = {"lr": "Learning rate"}
 LOSS_PANELS = SCHEDULES | {"grad_norm": "Gradient norm"}
 LOGARITHMIC = {"loss", "grad_norm"}
-"""Where values may lie far apart: these get a logarithmic axis when they do."""
+"""Metrics that get a logarithmic axis if their values are far apart."""
 REWARD_PANELS = {
     "zero_advantage_fraction": "Groups with equal rewards",
     "completion_length": "Tokens per answer",
@@ -37,15 +37,15 @@ LOAD, _ = EXPERT_METRIC.split("{")
 
 @dataclass(frozen=True)
 class Facts:
-    """A training run in numbers; None where nothing was logged.
+    """Figures of a training run; None if not logged.
 
     Attributes:
-        seconds: time in the training loop; of a run that was resumed, as far as its log still holds it.
-        tokens_per_second: tokens per second of that time.
-        loss, reward: mean of the last `LAST_POINTS` logged values, because one step says little.
+        seconds: time in the training loop; for resumed runs, only what the log covers.
+        tokens_per_second: mean over that time.
+        loss, reward: mean of the last `LAST_POINTS` logged values, because single steps are noisy.
         valid_loss, valid_reward: the last validation.
-        memory: the most GB that the first process held.
-        not_finite: logged values of loss or reward that were NaN or infinite.
+        memory: peak GB of the first process.
+        not_finite: number of logged losses or rewards that were NaN or infinite.
     """
 
     steps: int | None = None
@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing with its caption. `on_phone` is the same, where a narrow screen needs another one."""
+    """A chart with its caption. `on_phone` is a variant for narrow screens, if needed."""
 
     title: str
     note: str
@@ -71,10 +71,10 @@ class Panel:
 
 
 def facts(entries: Entries) -> Facts:
-    """One run in numbers."""
+    """Compute the figures of a run."""
     if not entries:
         return Facts()
-    # The clock starts anew when a run is resumed: add up what each start reached.
+    # The clock restarts when a run is resumed: add up the maximum of each attempt.
     clock = [seconds for _, seconds in points(entries, "seconds")]
     seconds = sum(now for now, after in pairwise(clock) if after < now) + clock[-1] if clock else None
     tokens, valid_loss, valid_reward = (
@@ -97,7 +97,7 @@ def facts(entries: Entries) -> Facts:
 
 
 def key_metric(known: Facts) -> tuple[str, str] | None:
-    """The one metric that says how training ended, and its name: of validation where there was any."""
+    """Name and value of the metric that summarizes a training: from validation if there was any."""
     names = {
         "valid_reward": "validation reward",
         "reward": f"reward, last {LAST_POINTS}",
@@ -109,12 +109,12 @@ def key_metric(known: Facts) -> tuple[str, str] | None:
 
 
 def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
-    """Loss or, where there is one, reward at large; what explains it at small."""
+    """A large chart of the loss or, if logged, the reward, and small charts that explain it."""
     main, titles = "loss", LOSS_PANELS
     if points(entries, "reward"):
         names = sorted({name for entry in entries for name in entry if name.startswith(REWARD_PREFIX)})
         rewards = {name: f"Reward: {name.removeprefix(REWARD_PREFIX).removesuffix(REWARD_SUFFIX)}" for name in names}
-        # one reward function alone would repeat the large chart
+        # a single reward function would duplicate the large chart
         main, titles = "reward", (rewards if len(rewards) > 1 else {}) | REWARD_PANELS
     check = Series("validation", points(entries, f"valid_{main}"), "check")
     smooth = [*smoothed(points(entries, main)), check]
@@ -136,7 +136,7 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
 
 
 def large_panel(title: str, series: list[Series], *, from_zero: bool, may_be_log: bool) -> Panel | None:
-    """A drawing over the whole width of the page, and the same for a phone."""
+    """A full-width chart, and its variant for phones."""
     wide, narrow = (
         _panel(title, series, size, from_zero=from_zero, may_be_log=may_be_log) for size in (LARGE, LARGE_ON_PHONE)
     )
@@ -144,7 +144,7 @@ def large_panel(title: str, series: list[Series], *, from_zero: bool, may_be_log
 
 
 def _loads(entries: Entries) -> list[Series]:
-    """One line for each layer of experts, smoothed: single steps jump."""
+    """One line per expert layer, smoothed because single steps are noisy."""
     names = sorted({name for entry in entries for name in entry if name.startswith(LOAD)}, key=_layer)
     return [
         Series(f"layer {name.removeprefix(LOAD)}", smoothed(points(entries, name))[-1].points, tint=number)
@@ -158,7 +158,7 @@ def _layer(name: str) -> tuple[int, str]:
 
 
 def smoothed(points: list[Point]) -> list[Series]:
-    """The points as they are, faint, under their moving mean; alone where they are too few for one."""
+    """The points, faint, below their moving mean; only the points if there are too few."""
     if isinstance(points, Drawn):
         window, mean = points.mean
         return [Series("as logged", points, "raw"), Series(f"mean of {window} points", mean, "mean")]
@@ -169,13 +169,13 @@ def smoothed(points: list[Point]) -> list[Series]:
 
 
 def window_of(points: Sequence[Point]) -> int:
-    """Over how many points a mean is taken: an odd number, about a twentieth of the run; 1 where they are too few."""
+    """Window of the moving mean: an odd number, about a twentieth of the run; 1 if there are too few points."""
     window = max(5, len(points) // 20 | 1)
     return window if len(points) >= 2 * window else 1
 
 
 def speed(entries: Entries) -> list[Point]:
-    """Tokens per second between one logged line and the next; validation and restarts do not count."""
+    """Tokens per second between consecutive log lines, excluding validation and restarts."""
     speeds = []
     timed = [entry for entry in entries if "tokens" in entry and "seconds" in entry]
     for before, after in pairwise(timed):
@@ -198,7 +198,7 @@ def _panel(
 
 
 def points(entries: Entries, name: str) -> list[Point]:
-    """Step and value of every entry that has a metric; what no axis could hold counts as infinite."""
+    """Step and value of every entry that has a metric; values too large for an axis count as infinite."""
     found = drawn(entries, name)
     if not any(abs(value) > LARGEST for _, value in found):
         return found

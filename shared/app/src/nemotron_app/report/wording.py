@@ -1,4 +1,4 @@
-"""Numbers as people read them: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 seconds are 3 min 5 s."""
+"""Format numbers for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 seconds are 3 min 5 s."""
 
 import json
 import math
@@ -18,12 +18,12 @@ NOT_FINITE = "not finite"
 
 
 def metric_name(metric: str) -> str:
-    """A metric's name in words."""
+    """Display name of a metric."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def value(metric: str, number: float) -> str:
-    """A score: a share in per cent, anything else with three decimals."""
+    """A score: shares in percent, others with three decimals."""
     if not math.isfinite(number):
         return NOT_FINITE
     return f"{number:.1%}" if metric in SHARES else f"{number:.3f}"
@@ -35,7 +35,7 @@ def cut(share: float | None) -> str:
 
 
 def difference(metric: str, number: float) -> str:
-    """A difference with its sign and without its unit; of shares in percentage points."""
+    """A signed difference without unit; shares in percentage points."""
     if not math.isfinite(number):
         return NOT_FINITE
     text = f"{number * 100:+.1f}" if metric in SHARES else f"{number:+.3f}"
@@ -43,7 +43,7 @@ def difference(metric: str, number: float) -> str:
 
 
 def change(metric: str, number: float) -> str:
-    """A difference with its sign, and its unit where that is points."""
+    """A signed difference; with its unit if that is points."""
     return difference(metric, number) + (" points" if metric in SHARES else "")
 
 
@@ -58,7 +58,7 @@ def amount(metric: str, number: float) -> str:
 
 
 def setting(value: object) -> str:
-    """A setting's value: text as it is, all else as JSON."""
+    """A setting's value: strings unquoted, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -77,14 +77,14 @@ def short_count(number: float) -> str:
 
 
 def number(measured: float) -> str:
-    """Any measurement with about four digits."""
+    """A measurement with about four digits."""
     if not math.isfinite(measured):
         return NOT_FINITE
     return f"{measured:,.0f}" if measured == int(measured) or abs(measured) >= 1000 else f"{measured:.4g}"
 
 
 def duration(seconds: float | None) -> str:
-    """`0.8 s`, `58 s`, `3 min 5 s`, `2 h 10 min`; a dash where nobody measured it."""
+    """`0.8 s`, `58 s`, `3 min 5 s`, `2 h 10 min`; a dash if unknown."""
     if seconds is None:
         return "–"
     if seconds < 9.95:

@@ -1,1 +1,1 @@
-"""Machines without a network: what is brought to them in a folder, and an environment made from that folder alone."""
+"""Support for machines without a network: fetch everything into a folder, and build an environment from it."""

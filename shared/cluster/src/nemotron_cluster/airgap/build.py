@@ -1,9 +1,9 @@
-"""Where there is no network: an environment from a folder alone.
+"""Build an environment from a fetched folder, without a network.
 
     report = build(folder, Path("automodel_env"))
     report.not_built     {"mamba-ssm": "there is no nvcc on PATH, ..."}
 
-Run again it goes on: what is installed or compiled stays.
+Can be run again to resume: installed and compiled packages are kept.
 """
 
 import json
@@ -23,18 +23,18 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import require_room
 
 UNPACKED = 2.5
-"""How much larger packages are when installed and compiled to bytecode, nearly."""
+"""Approximate ratio of the size of installed, bytecode-compiled packages to their wheels."""
 PROBE = Path(__file__).with_name("probe.py")
 SHOWN = ("torch", "transformers", "nemo-automodel")
-"""Packages of others whose import says that an environment is usable."""
+"""Third-party packages to import in order to check that an environment is usable."""
 
 
 @dataclass
 class Report:
-    """What was done.
+    """Result of a build.
 
     Attributes:
-        imports: modules, and their versions or what stands in the way.
+        imports: modules, with their version or the error that they raised.
     """
 
     target: str
@@ -46,16 +46,16 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything that was fetched is there and can be imported."""
+        """Whether everything that was fetched is installed and can be imported."""
         return not self.not_built and not self.broken
 
 
 def build(folder: Path, target: Path, architectures: tuple[str, ...] = (), jobs: int | None = None) -> Report:
-    """Verify the folder, make the environment, compile what is to be compiled, and import it all.
+    """Verify the folder, create the environment, compile packages with CUDA code, and import everything.
 
     Raises:
-        UserError: the folder is damaged or for another machine, there is no such Python, or an installation failed.
-            What cannot be compiled is no error but stands in the report.
+        UserError: the folder is damaged or for another machine, its Python is not available, or an installation failed.
+            Compilation failures do not raise; they are listed in the report.
     """
     manifest = read_manifest(folder)
     if (here := platform.machine()) != manifest.platform:
@@ -75,7 +75,7 @@ def build(folder: Path, target: Path, architectures: tuple[str, ...] = (), jobs:
 
 
 def _environment(manifest: Manifest, target: Path) -> Path:
-    """The Python of the environment, made where there is none."""
+    """The Python of the environment, which is created if necessary."""
     python = target / "bin" / "python"
     if python.exists():
         asked = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
@@ -94,7 +94,7 @@ def _environment(manifest: Manifest, target: Path) -> Path:
 
 
 def _install(folder: Path, manifest: Manifest, python: Path, report: Report) -> None:
-    """Every wheel at its version and digest; what the environment has already, uv leaves."""
+    """Install every wheel at its locked version and digest. uv skips what is already installed."""
     wheels = [each for each in manifest.packages if each.kind != "compiled"]
     if not wheels:
         return
@@ -105,7 +105,7 @@ def _install(folder: Path, manifest: Manifest, python: Path, report: Report) -> 
         lines = [f"{each.name}=={each.version} --hash=sha256:{manifest.files[each.file].sha256}" for each in wheels]
         listed.write_text("\n".join(lines) + "\n", encoding="utf-8")
         words = ["--require-hashes", "--requirements", listed, "--find-links", folder / "wheels"]
-        # every process of a job would compile what it imports, all of them at once, on a shared file system
+        # otherwise all processes of a job compile what they import, simultaneously and on a shared file system
         _pip(python, *words, "--compile-bytecode")
     report.installed = [f"{each.name} {each.version}" for each in wheels]
 
@@ -118,7 +118,7 @@ def _pip(python: Path, *words: str | Path) -> None:
 def _compile(
     folder: Path, manifest: Manifest, python: Path, report: Report, architectures: tuple[str, ...], jobs: int | None
 ) -> None:
-    """The packages with CUDA sources; what keeps one from being compiled is noted."""
+    """Compile the packages with CUDA sources; failures are recorded in the report."""
     sources = [each for each in manifest.packages if each.kind == "compiled"]
     there = _probe(python, [each.name for each in sources])["versions"]
     missing = [each for each in sources if there.get(each.name) != each.version]
@@ -139,7 +139,7 @@ def _compile(
 
 
 def _verify(manifest: Manifest, python: Path, report: Report) -> None:
-    """Import what the environment is for, in its own Python."""
+    """Import the main packages with the environment's Python."""
     wanted = [each for each in manifest.packages if each.kind in ("compiled", "member") or each.name in SHOWN]
     names = [each.name for each in wanted if each.name not in report.not_built]
     say(f"importing {', '.join(names)}")
@@ -153,7 +153,7 @@ def _verify(manifest: Manifest, python: Path, report: Report) -> None:
 
 
 def _probe(python: Path, names: list[str]) -> dict:
-    """Ask an environment's Python what it has."""
+    """Run the probe with an environment's Python."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
     command = [python, PROBE, *names]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=kept, cwd=python.parent)
@@ -165,7 +165,7 @@ def _probe(python: Path, names: list[str]) -> dict:
 
 
 def lines(report: Report) -> list[str]:
-    """The report for people."""
+    """Text output of the report."""
     shown = [f"{name}: {found}" for name, found in report.imports.items()]
     shown += [f"built: {', '.join(report.built)}"] if report.built else []
     shown += [f"NOT built: {name}: {why}" for name, why in report.not_built.items()]

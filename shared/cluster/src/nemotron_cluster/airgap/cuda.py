@@ -1,7 +1,6 @@
-"""Mamba's kernels: compiled on the machine that has the CUDA toolkit, for the GPUs that it has.
+"""Compile Mamba's CUDA kernels on the machine that has the CUDA toolkit, for the GPUs of that machine.
 
-What stands in the way is found before the first minute of compiling: no nvcc, one of another CUDA than torch's, no
-C++ compiler.
+Detects problems before compiling: no nvcc, an nvcc of another CUDA version than torch's, or no C++ compiler.
 """
 
 import os
@@ -16,22 +15,22 @@ from nemotron_cluster.airgap.uv import SCRATCH, remove_scratch, uv
 from nemotron_shared.runtime.console import say
 
 SWITCHES = {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE", "MAMBA_FORCE_BUILD": "TRUE"}
-"""Without these their setup.py first asks the network for a wheel."""
+"""Without these, their setup.py first tries to download a wheel."""
 JOB_BYTES = 6 << 30
-"""What one nvcc takes at its worst: more jobs at once than the memory holds end in `Killed`."""
+"""Peak memory of one nvcc. With more parallel jobs than fit into memory, compilers get `Killed`."""
 CGROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 WRAPPER = Path(__file__).with_name("nvcc.sh")
 BUILT = "built"
-"""Folder of wheels that were compiled, beside the environment: the next environment takes them from there."""
+"""Folder next to the environment with compiled wheels, which later environments reuse."""
 
 
 @dataclass(frozen=True)
 class Toolkit:
-    """What compiles.
+    """CUDA toolkit and build options.
 
     Attributes:
-        home: the folder that holds its `bin` and `include`.
-        architectures: "90", without the point; none: all that the packages name.
+        home: the folder that contains `bin` and `include`.
+        architectures: such as "90", without the point; if empty, all that the packages list.
     """
 
     home: Path
@@ -41,7 +40,7 @@ class Toolkit:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the packages' builds read."""
+        """Environment variables that the packages' builds read."""
         chosen = {"CUDA_HOME": str(self.home), "MAX_JOBS": str(self.jobs), "NVCC_THREADS": "1"}
         if self.architectures:
             chosen |= {
@@ -53,11 +52,11 @@ class Toolkit:
 
 
 def toolkit(python: Path, architectures: tuple[str, ...], jobs: int | None) -> Toolkit | str:
-    """What there is to compile with, or what is in the way.
+    """Find the toolkit to compile with; returns an error message if something is missing.
 
     Args:
-        python: of the environment, whose torch says which CUDA it is made for.
-        architectures: as asked for, "9.0"; without one, those of the GPUs here.
+        python: of the environment, whose torch determines the required CUDA version.
+        architectures: requested ones, such as "9.0"; if empty, those of the GPUs of this machine.
     """
     home = os.environ.get("CUDA_HOME")
     found = shutil.which("nvcc", path=f"{home}/bin" if home else None)
@@ -83,7 +82,7 @@ def toolkit(python: Path, architectures: tuple[str, ...], jobs: int | None) -> T
 
 
 def compile_wheel(source: Path, python: Path, using: Toolkit, into: Path) -> Path:
-    """The wheel of a package, compiled or taken from an earlier run.
+    """The wheel of a package, compiled or reused from an earlier run.
 
     Raises:
         UserError: the build failed.
@@ -100,7 +99,7 @@ def compile_wheel(source: Path, python: Path, using: Toolkit, into: Path) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     words = ["build", "--wheel", "--offline", "--no-build-isolation", "--python", python]
     with TemporaryDirectory(dir=folder, prefix=SCRATCH) as scratch:
-        # ninja is looked for on PATH
+        # to find ninja
         variables = using.environment | {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
         uv([*words, "--out-dir", scratch, source], f"{name} {version} was not compiled", env=variables)
         (built,) = Path(scratch).glob("*.whl")
@@ -108,14 +107,14 @@ def compile_wheel(source: Path, python: Path, using: Toolkit, into: Path) -> Pat
 
 
 def _home(nvcc: str) -> Path:
-    """Where the toolkit of an nvcc is: what stands on PATH may be a script that calls it."""
+    """The toolkit folder of an nvcc, which on PATH may be only a wrapper script."""
     asked = subprocess.run([nvcc, "-dryrun", "-x", "cu", os.devnull], capture_output=True, text=True, check=False)
     told = re.search(r"_HERE_=(.+)", asked.stderr)
     return Path(told[1].strip()).resolve().parent if told else Path(nvcc).resolve().parent.parent
 
 
 def _said(command: list[str]) -> str:
-    """What a program prints; nothing where it does not exist or fails."""
+    """Output of a program; empty if it does not exist or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -123,12 +122,12 @@ def _said(command: list[str]) -> str:
 
 
 def _jobs() -> int:
-    """As many compilers as processors and memory allow."""
+    """Number of parallel compilers that CPUs and memory allow."""
     return max(1, min(len(os.sched_getaffinity(0)), _memory() // JOB_BYTES))
 
 
 def _memory() -> int:
-    """Bytes that the compilers may use: what is free, or less where Slurm gives a job a part of the node only."""
+    """Bytes of memory for the compilers: free memory, or less if Slurm assigns only part of the node."""
     free = re.search(r"MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")))
     allowed = [int(free[1]) << 10] if free else []
     for kind, path in re.findall(r"^\d+:(memory|):(/.*)$", _read(OWN_GROUP), re.MULTILINE):

@@ -1,7 +1,7 @@
-"""Downloads that go on where they were killed, and end with the digest that the lock promises or not at all.
+"""Resumable downloads, verified against the digests of the lock file.
 
-A file that is not whole is called `NAME.partial`. Addresses are asked by Python's own client, which takes HTTPS_PROXY,
-NO_PROXY and SSL_CERT_FILE from the environment.
+An incomplete file is called `NAME.partial`. Uses Python's HTTP client, which takes HTTPS_PROXY, NO_PROXY and
+SSL_CERT_FILE from the environment.
 """
 
 import http.client
@@ -25,25 +25,25 @@ PARTIAL = ".partial"
 TRANSFERS = 4
 TRIES = 3
 TIMEOUT = 60.0
-"""Seconds without a byte after which a connection counts as lost."""
+"""Seconds without data after which a connection counts as lost."""
 BLOCK = 1 << 20
 PROGRESS_SECONDS = 5.0
 REMEDY = "run the same command again, which goes on with what is here; check the connection and HTTPS_PROXY"
 
 
 def is_whole(path: Path, sha256: str) -> bool:
-    """Whether a file is there with this content."""
+    """Whether the file exists and has this digest."""
     return path.is_file() and file_digest(path) == sha256
 
 
 def begun(path: Path) -> int:
-    """Bytes of a file that an earlier process has left."""
+    """Bytes of a partial file from an earlier process."""
     partial = path.with_name(path.name + PARTIAL)
     return partial.stat().st_size if partial.is_file() else 0
 
 
 def size_on_index(file: File) -> int:
-    """What the index says about a file for which the lock has no size; 0 where it says nothing."""
+    """The size of a file according to the index, if the lock has none; 0 if unknown."""
     try:
         with _answer(urllib.request.Request(file.url, method="HEAD")) as answer:
             return int(answer.headers.get("Content-Length") or 0)
@@ -52,10 +52,10 @@ def size_on_index(file: File) -> int:
 
 
 def download(files: Mapping[Path, File]) -> None:
-    """Bring files to their paths, several at a time.
+    """Download files to their paths, several in parallel.
 
     Raises:
-        UserError: the server cannot be reached, or sends something else than promised; or the disk is full.
+        UserError: the server cannot be reached or sends unexpected content, or the disk is full.
     """
     total, done, stop = sum(file.bytes or 0 for file in files.values()), threading.Event(), threading.Event()
 
@@ -75,7 +75,7 @@ def download(files: Mapping[Path, File]) -> None:
                 for each in running:
                     each.result()
             except BaseException:
-                stop.set()  # the others end soon, and keep what they have
+                stop.set()  # other threads stop soon, and keep their partial files
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
     finally:
@@ -93,7 +93,7 @@ def _bring(path: Path, file: File, stop: threading.Event) -> None:
             with full_disk_explained(path):
                 _transfer(partial, file, stop)
         except urllib.error.HTTPError as error:
-            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # longer than the file: not this one
+            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # longer than the file, so invalid
                 partial.unlink(missing_ok=True)
                 continue
             raise UserError(f"{redact(file.url)}: HTTP {error.code} {error.reason}", REMEDY) from error
@@ -108,13 +108,13 @@ def _bring(path: Path, file: File, stop: threading.Event) -> None:
             sync(partial)
             partial.replace(path)
             return
-        partial.unlink()  # nothing of it can be trusted
+        partial.unlink()  # restart from the beginning, since no part can be trusted
     what = f"{redact(file.url)}: the content has another SHA-256 than the lock says, even when fetched again"
     raise UserError(what, "something on the way changes it: check the proxy, and tell whoever runs it")
 
 
 def _transfer(partial: Path, file: File, stop: threading.Event) -> None:
-    """Append what is missing."""
+    """Append the missing bytes."""
     start = partial.stat().st_size if partial.is_file() else 0
     if start and start == file.bytes:
         return

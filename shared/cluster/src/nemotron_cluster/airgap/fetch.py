@@ -1,13 +1,13 @@
-"""Where there is a network: bring everything that an environment, a model and its data need into one folder.
+"""Fetch everything that an environment, a model and its data need into one folder, on a machine with a network.
 
-    FOLDER/pylock.toml          the packages, as resolved
-    FOLDER/wheels/*.whl         those that exist as wheels, those built here from sources, and our own members
-    FOLDER/wheels/source/NAME/  sources of what nvcc compiles on the other side
+    FOLDER/pylock.toml          the resolved packages
+    FOLDER/wheels/*.whl         downloaded wheels, wheels built from sources, and wheels of our own packages
+    FOLDER/wheels/source/NAME/  sources of packages that nvcc compiles on the target machine
     FOLDER/models, tokenizers, data
-    FOLDER/build.sh             for a machine that has nothing of this project
+    FOLDER/build.sh             for a machine without this project
     FOLDER/manifest.json        SHA-256 of everything; written last
 
-Run again after a kill it keeps what is whole, goes on with what is not, and makes the rest.
+After an interruption, run it again: complete files are kept, partial ones are resumed.
 """
 
 import shutil
@@ -34,17 +34,17 @@ WHEELS = "wheels"
 SOURCES = "wheels/source"
 BOOTSTRAP = Path(__file__).with_name("build.sh")
 SDISTS = ".sdists"
-"""Sources that become wheels here and do not travel."""
+"""Sources that are built into wheels here, and are not needed on the target."""
 NOT_THE_CODE = shutil.ignore_patterns("build", "dist", "tests", "*.egg-info", "__pycache__", ".venv")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fetch does, known before it does anything.
+    """What a fetch will do, determined in advance.
 
     Attributes:
         missing: files to download, by their paths in the folder.
-        here: bytes of the download that are there already, whole or in part.
+        here: bytes of them that are already present, including partial files.
     """
 
     target: Target
@@ -58,11 +58,11 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """All that the folder will hold, but for what is built."""
+        """Total size of the folder, except for packages that are built."""
         return sum(each.bytes for each in [*self.packages, *self.materials])
 
     def to_json(self) -> dict[str, object]:
-        """For programs."""
+        """JSON output of the plan."""
         listed = [
             {"name": each.name, "version": each.version, "kind": each.kind, "bytes": each.bytes}
             for each in self.packages
@@ -79,13 +79,13 @@ class Plan:
 
 
 def plan(root: Path, folder: Path, target: Target, wanted: Wanted, materials: Sequence[Material]) -> Plan:
-    """Find out what is needed, how large it is and what of it is here.
+    """Determine what is needed, its size, and what is already present.
 
     Args:
-        root: the checkout whose uv.lock counts.
+        root: the checkout whose uv.lock to use.
 
     Raises:
-        UserError: something does not exist, for the target or at all.
+        UserError: something does not exist, either for the target or at all.
     """
     packages, lock = resolve(root, target, wanted)
     packages = [_with_size(each) for each in packages]
@@ -119,7 +119,7 @@ def _place(package: Package) -> str:
 
 
 def show(plan: Plan, folder: Path) -> None:
-    """Tell a person what will happen."""
+    """Print what will happen."""
     kinds = {kind: [each for each in plan.packages if each.kind == kind] for kind in ("wheel", "compiled", "member")}
     say(f"for Python {plan.target.python} on {plan.target.platform}, CUDA {plan.wanted.cuda}, into {folder}:")
     say(f"  {len(kinds['wheel'])} wheels, {size(sum(each.bytes for each in kinds['wheel']))}")
@@ -135,14 +135,14 @@ def show(plan: Plan, folder: Path) -> None:
 
 
 def fetch(plan: Plan, folder: Path) -> Manifest:
-    """Do what is planned, and declare the folder complete.
+    """Carry out the plan, and declare the folder complete.
 
     Raises:
-        UserError: no room, no connection, wrong content, or a build failed. What is there stays for the next run.
+        UserError: no space, no connection, wrong content, or a failed build. Existing files are kept for the next run.
     """
     require_room(folder, plan.bytes - plan.here, "the download")
     with locked(folder / ".lock", wait=False):
-        (folder / NAME).unlink(missing_ok=True)  # from here on it is not complete
+        (folder / NAME).unlink(missing_ok=True)  # the folder is incomplete from here on
         remove_scratch(folder)
         write_text(folder / LOCK, plan.lock)
         write_text(folder / BOOTSTRAP.name, BOOTSTRAP.read_text(encoding="utf-8"))
@@ -174,13 +174,13 @@ def fetch(plan: Plan, folder: Path) -> Manifest:
 
 
 def _title(material: Material) -> str:
-    """A folder of its own, or one file beside others."""
+    """Display name of a material, which is either a folder or a single file in a shared folder."""
     names = [*material.files]
     return f"{material.place}/{names[0]}" if len(names) == 1 else material.place
 
 
 def _wheel(package: Package, folder: Path, target: Target) -> str:
-    """The package's file in the folder, built where that is still to be done."""
+    """The package's file in the folder, built if necessary."""
     if package.kind in ("wheel", "compiled"):
         return _place(package)
     say(f"building the wheel of {package.name} {package.version}")
@@ -188,7 +188,7 @@ def _wheel(package: Package, folder: Path, target: Target) -> str:
     with TemporaryDirectory(dir=folder, prefix=SCRATCH) as scratch:
         source = folder / _place(package) if package.file else Path(scratch, "source")
         if package.directory:
-            # a copy: setuptools leaves folders beside the code, and packs what an earlier build has left there
+            # build in a copy: setuptools writes into the source folder, and packages leftovers of earlier builds
             shutil.copytree(package.directory, source, ignore=NOT_THE_CODE)
         words = ["build", "--wheel", "--quiet", "--no-sources", "--python", sys.executable, "--out-dir", scratch]
         uv([*words, source], failed)

@@ -1,5 +1,5 @@
-"""The manifest of a folder: what it is for, and the SHA-256 of every file. It is written last: without it, a folder is
-not complete.
+"""The manifest of a folder: its target machine, and the SHA-256 of every file. It is written last: a folder without
+it is incomplete.
 
 {"python": "3.11", "platform": "x86_64", "packages": [...], "files": {"wheels/torch-....whl": {"sha256": ..., ...}}}
 """
@@ -39,7 +39,7 @@ class Locked(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What is in a folder."""
+    """The contents of a folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,12 +49,12 @@ class Manifest(BaseModel):
     cuda: str
     packages: list[Locked]
     materials: dict[str, str]
-    """Folders of models, tokenizers and data, and where each is from."""
+    """Folders of models, tokenizers and data, with their origins."""
     files: dict[str, Entry]
 
 
 def entries(folder: Path, names: list[str]) -> dict[str, Entry]:
-    """The files as they are now."""
+    """Size and digest of the current files."""
 
     def look(name: str) -> Entry:
         return Entry(sha256=file_digest(folder / name), bytes=(folder / name).stat().st_size)
@@ -69,10 +69,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder that was fetched.
+    """Read the manifest of a fetched folder.
 
     Raises:
-        UserError: there is none, or it is none of ours.
+        UserError: missing or invalid manifest.
     """
     if not (folder / NAME).is_file():
         what = f"{folder} has no {NAME}: it is no folder of airgap fetch, or that has not ended"
@@ -89,7 +89,7 @@ def require_intact(folder: Path, manifest: Manifest) -> None:
     """Compare every file with the manifest.
 
     Raises:
-        UserError: one is missing, or has another content.
+        UserError: a file is missing or has changed.
     """
 
     def wrong(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""What a run needs besides packages: models and tokenizers from the hub, and files and folders of one's own.
+"""Inputs besides packages: models and tokenizers from the hub, and local files and folders.
 
-A material is a folder below the one that travels, `models/hf-org--name`, and the files that belong into it. What lies
-there already and is as promised stays.
+A material is a subfolder such as `models/hf-org--name`, with the files that belong in it. Existing files with the
+expected content are kept.
 """
 
 import shutil
@@ -24,30 +24,30 @@ PARTIAL = ".partial"
 
 @dataclass(frozen=True)
 class Promise:
-    """What is known of a file beforehand.
+    """Expected size and content of a file.
 
     Attributes:
-        is_right: judges the content; None where nobody knows it: then a file of that length counts as the right one.
+        is_right: checks the content; None if no digest is known: then a file of the right size is accepted.
     """
 
     bytes: int
     is_right: Callable[[Path], bool] | None = None
 
     def kept_by(self, path: Path) -> bool:
-        """Whether that is the file."""
+        """Whether the file at `path` is as expected."""
         there = path.is_file() and path.stat().st_size == self.bytes
         return there and (self.is_right is None or self.is_right(path))
 
 
 @dataclass(frozen=True)
 class Material:
-    """One of them.
+    """A model, tokenizer or data set.
 
     Attributes:
         place: its folder: "models/hf-org--name".
-        origin: as it was asked for.
-        files: what belongs into it.
-        bring: puts these files into the folder.
+        origin: as the user wrote it.
+        files: the files that belong in the folder.
+        bring: function that puts these files into the folder.
     """
 
     place: str
@@ -57,19 +57,19 @@ class Material:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Total size."""
         return sum(file.bytes for file in self.files.values())
 
     def missing(self, folder: Path) -> list[str]:
-        """Files that are not there as they should be."""
+        """Files that are missing or not as expected."""
         return [name for name, file in self.files.items() if not file.kept_by(folder / self.place / name)]
 
 
 def model(text: str, *, weights: bool, trusted: bool) -> Material:
-    """A model, or a tokenizer alone, from the hub or from a folder.
+    """A model, or only its tokenizer, from the hub or from a folder.
 
     Raises:
-        UserError: there is none, or nothing here could load it.
+        UserError: not found, or not loadable with this project.
     """
     kind = "models" if weights else "tokenizers"
     outside = parse_outside(text)
@@ -95,7 +95,7 @@ def model(text: str, *, weights: bool, trusted: bool) -> Material:
                     linked.replace(into / name)
 
     def promise(name: str) -> Promise:
-        # what the hub says, and not a digest of what its cache holds
+        # use the hub's digest, not one of the cached file
         return Promise(look.artifact.manifest.files[name].bytes, partial(is_as_promised, expected=look.expected[name]))
 
     promises = {name: promise(name) for name in look.artifact.manifest.files}
@@ -103,10 +103,10 @@ def model(text: str, *, weights: bool, trusted: bool) -> Material:
 
 
 def local(path: Path, kind: str) -> Material:
-    """A file or a folder of this machine, copied.
+    """Copy a file or a folder of this machine.
 
     Raises:
-        UserError: it is not there, or empty.
+        UserError: missing or empty.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file or folder", "check the path")
@@ -128,7 +128,7 @@ def _same(source: Path, copied: Path) -> bool:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file under its name when it is whole."""
+    """Copy a file, giving it its final name only when complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beginning = target.with_name(target.name + PARTIAL)
     shutil.copyfile(source, beginning)

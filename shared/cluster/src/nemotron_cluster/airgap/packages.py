@@ -1,9 +1,9 @@
-"""Which packages an environment consists of: what uv.lock says, for the target, with addresses, sizes and digests.
+"""Resolve the packages of an environment from uv.lock, for the target, with URLs, sizes and digests.
 
     packages, lock = resolve(root, Target("3.11", "x86_64"), Wanted(("nemotron-sft",), ("kernels",)))
     packages[0]     Package("accelerate", "1.15.0", "wheel", file=File("accelerate-1.15.0-py3-none-any.whl", ...))
 
-The lock is a `pylock.toml`, the standard's form of one.
+The lock is exported as a `pylock.toml`, the standard format.
 """
 
 import tomllib
@@ -20,22 +20,22 @@ from nemotron_shared.errors import UserError
 
 LOCK = "pylock.toml"
 COMPILED = ("causal-conv1d", "mamba-ssm")
-"""Packages with kernels for CUDA that exist as sources only: nvcc compiles them where the CUDA toolkit is."""
+"""Packages with CUDA kernels that are only available as sources. They are compiled where the CUDA toolkit is."""
 CUDA_12 = "torch==2.10.0"
-"""PyPI's last torch for CUDA 12 (12.8); from 2.11 on they are for 13."""
+"""The last torch on PyPI for CUDA 12 (12.8); versions from 2.11 on require CUDA 13."""
 TRITON_12 = "triton==3.6.0 ; sys_platform == 'linux'"
-"""What that torch asks for, also where an extra of ours names the one of a younger torch."""
+"""The triton that this torch requires, even if one of our extras pins that of a newer torch."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What an environment is for.
+    """What to install in an environment.
 
     Attributes:
         packages: members of the workspace.
         extras: extras of them.
-        cuda: 13 is what uv.lock holds; 12 is worked out anew, as near to the lock as it goes.
-        sources_only: no wheels, for an environment that exists and lacks what is compiled.
+        cuda: 13 is what uv.lock contains; for 12 the lock is resolved again, as close to uv.lock as possible.
+        sources_only: no wheels, for an existing environment that lacks only the compiled packages.
     """
 
     packages: tuple[str, ...]
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class File:
-    """A file on the index."""
+    """A file on the package index."""
 
     name: str
     url: str
@@ -56,11 +56,11 @@ class File:
 
 @dataclass(frozen=True)
 class Package:
-    """One package: a wheel to fetch, sources to make a wheel of here ("sdist") or there ("compiled"), or our own code.
+    """A package: a wheel to fetch, sources to build here ("sdist") or on the target ("compiled"), or our own code.
 
     Attributes:
-        file: what is fetched; None for a member.
-        directory: of a member.
+        file: the file to fetch; None for a workspace member.
+        directory: source folder of a member.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Package:
 
     @property
     def bytes(self) -> int:
-        """What is fetched."""
+        """Size of the download."""
         return (self.file.bytes or 0) if self.file else 0
 
 
@@ -79,7 +79,7 @@ def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], 
     """The packages, and the text of their lock.
 
     Raises:
-        UserError: no such member or extra, uv.lock is out of date, or a package does not exist for the target.
+        UserError: unknown member or extra, uv.lock is out of date, or a package does not support the target.
     """
     require_cuda(wanted.cuda, target)
     with TemporaryDirectory() as scratch:
@@ -110,10 +110,10 @@ def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], 
 
 
 def require_cuda(cuda: str, target: Target) -> None:
-    """Go on only where there is torch for this CUDA and this processor.
+    """Require a torch for this CUDA version and processor.
 
     Raises:
-        UserError: there is none.
+        UserError: PyPI has no such torch.
     """
     if cuda == "12" and target.platform != "x86_64":
         what = f"torch for CUDA 12 is on the index for x86_64 only; for {target.platform} it is one without CUDA"
@@ -121,12 +121,12 @@ def require_cuda(cuda: str, target: Target) -> None:
 
 
 def _resolve_cuda_12(root: Path, target: Target, wanted: Wanted, lock: Path) -> None:
-    """Work out a lock with torch for CUDA 12; versions that the lock has are kept wherever they fit."""
+    """Resolve a lock with torch for CUDA 12, keeping locked versions wherever possible."""
     members = {entry["name"]: entry["directory"]["path"] for entry in tomllib.loads(lock.read_text(encoding="utf-8"))
                ["packages"] if "directory" in entry}  # fmt: skip
     extras = f"[{','.join(wanted.extras)}]" if wanted.extras else ""
     asked, limits, overrides = (lock.with_name(name) for name in ("asked.txt", "limits.txt", "overrides.txt"))
-    # uv reports an extra that one of several members lacks as a warning
+    # uv only warns about an extra that some of several members lack
     lines = [f"{name}{extras} @ {(lock.parent / members[name]).resolve().as_uri()}" for name in wanted.packages]
     write_text(asked, "\n".join(lines) + "\n")
     write_text(limits, CUDA_12 + "\n")
@@ -141,7 +141,7 @@ def _resolve_cuda_12(root: Path, target: Target, wanted: Wanted, lock: Path) -> 
 
 def _package(base: Path, target: Target, entry: dict[str, Any]) -> Package:
     name, version = entry["name"], entry.get("version", "")
-    if "directory" in entry:  # relative to the lock
+    if "directory" in entry:  # path relative to the lock
         directory = (base / entry["directory"]["path"]).resolve()
         about = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))
         return Package(name, about["project"]["version"], "member", directory=directory)

@@ -1,4 +1,4 @@
-"""Run by another environment's Python, with the standard library alone: which versions it has, and what it imports.
+"""Report the package versions of an environment, and try imports. Runs with its Python and only the standard library.
 
 python probe.py torch      {"versions": {"torch": "2.13.0", ...}, "imports": {"torch": "2.13.0 OK"}, "broken": []}
 """
@@ -11,7 +11,7 @@ from importlib.metadata import distributions, packages_distributions
 
 
 def probe(names: list[str]) -> dict[str, object]:
-    """Versions of everything, and the modules of these packages imported."""
+    """Versions of all packages, and the results of importing the modules of the named ones."""
     versions = {_plain(each.name): each.version for each in distributions()}
     modules: dict[str, list[str]] = {}
     for module, owners in packages_distributions().items():
@@ -21,7 +21,7 @@ def probe(names: list[str]) -> dict[str, object]:
     broken: list[str] = []
     for name in names:
         found = [each for each in modules.get(name, []) if each.isidentifier() and not each.startswith("_")]
-        if "stages" in found:  # the package that all stages share has no code
+        if "stages" in found:  # the namespace package of all stages, which contains no code
             found = [f"stages.{name.removeprefix('nemotron-')}.train"]
         for module in sorted(found):
             try:

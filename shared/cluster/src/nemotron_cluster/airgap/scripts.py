@@ -1,12 +1,12 @@
-"""The scripts of a site whose compute nodes have no network, from a profile of env.toml.
+"""Write scripts for a site whose compute nodes have no network, from a profile of env.toml.
 
     setup_environment.sh        on the login node: fetch, and an environment
-    build_mamba_deps.slurm      compiles what needs CUDA
+    build_mamba_deps.slurm      compiles packages that need CUDA
     test_training_simple.slurm  one process on one GPU
-    train_automodel.slurm       all GPUs; compiles first where that has not been done
-    pull_container.slurm        imports a container's image into one file, where a container is named
+    train_automodel.slurm       all GPUs; compiles first if that has not been done
+    pull_container.slurm        imports a container's image into a file, if a container is named
 
-They are a beginning to edit: `--run` and `--batch` submit jobs without them.
+They are templates to edit: `--run` and `--batch` submit jobs without them.
 """
 
 import re
@@ -26,27 +26,27 @@ from nemotron_shared.errors import UserError
 BODIES = Path(__file__).with_name("bodies")
 LOGS = "logs/slurm"
 TEST_TIME = "00:30:00"
-"""What queues for debugging allow."""
+"""Common limit of debug queues."""
 BUILD_TIME = "02:00:00"
 BUILD_CPUS, SERIAL_CPUS = 8, 4
-"""A GPU's usual share of its node, and what queues for serial jobs give."""
+"""A GPU's usual share of its node, and the usual limit of serial queues."""
 CUDA = re.compile(r"cuda(?:toolkit)?[-/_]?(\d\d)(?:\.(\d+))?(?!\d)", re.IGNORECASE)
 """cuda/12.6, cuda-12.8, CUDA/13.0.1, cudatoolkit/12.2"""
 LOOKS_LIKE_CODE = "# shellcheck disable=SC2016"
-"""A value with a $ in it is meant as it stands."""
+"""A value that contains a $ is meant literally."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the scripts are about.
+    """Parameters of the scripts.
 
     Attributes:
         repository: the checkout, for the login node.
-        folder: of `airgap fetch`; it and `environment` as seen from where sbatch is called.
+        folder: of `airgap fetch`; both it and `environment` are relative to where sbatch is called.
         fetch: options of `airgap fetch`.
-        architectures: GPUs to compile for; none: those of the node.
+        architectures: GPUs to compile for; if empty, those of the node.
         arguments: of the training.
-        container: the image to import; None: there is nothing to import.
+        container: the image to import, if any.
     """
 
     repository: str
@@ -62,7 +62,7 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     """The scripts by name.
 
     Raises:
-        UserError: the profile is not one of Slurm or holds a secret, or the GPUs to compile for must be named.
+        UserError: not a Slurm profile, a secret in the profile, or no GPU architectures given although required.
     """
     profile = slurm_profile(loaded)
     refuse_written(profile, loaded.origins)
@@ -97,10 +97,10 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
 
 
 def slurm_profile(loaded: Loaded) -> Slurm:
-    """The profile.
+    """Require a Slurm profile.
 
     Raises:
-        UserError: it is not one of Slurm.
+        UserError: a profile of another kind.
     """
     if not isinstance(loaded.profile, Slurm):
         what = f"{loaded.file}: [{loaded.name}] has the executor '{loaded.profile.executor}'"
@@ -109,19 +109,19 @@ def slurm_profile(loaded: Loaded) -> Slurm:
 
 
 def cuda_of(profile: Slurm) -> tuple[str, str, str] | None:
-    """The CUDA that a profile loads: major version, the whole version, and the key that says so."""
+    """The CUDA that a profile loads: major version, full version, and the key that loads it."""
     lines = [(f"env_vars.{name}", value) for name, value in profile.env_vars.items()]
     lines += [("setup_lines", line) for line in profile.setup_lines]
     found = [(match[1], ".".join(filter(None, match.groups())), key) for key, text in lines
              if not text.lstrip().startswith("#") for match in CUDA.finditer(text)]  # fmt: skip
-    return found[-1] if found else None  # the last one is in front on PATH
+    return found[-1] if found else None  # the last one comes first on PATH
 
 
 def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
-    """The profile as a job of one node needs it that compiles or imports.
+    """The profile adapted to a single-node job that compiles or imports.
 
     Args:
-        elsewhere: in a partition of its own, where the training's queue, reservation and kind of node mean nothing.
+        elsewhere: it uses a separate partition, to which the training's QoS, reservation and constraint do not apply.
     """
     own: dict[str, object] = {
         "exclusive": False,
@@ -131,28 +131,28 @@ def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
     if elsewhere:
         own |= {"partition": profile.build_partition, "qos": None, "reservation": None, "constraint": None}
         own |= {"extra_directives": []}
-    # in the training's queue, the training's limit is one that the queue takes
+    # in the training's queue, the training's own limit is known to be accepted
     usual = BUILD_TIME if elsewhere else _shorter(BUILD_TIME, profile.time)
     return profile.model_copy(update={**own, "time": profile.build_time or usual})
 
 
 def _for_training(profile: Slurm) -> Slurm:
-    """The profile as a job needs it whose one task on each node starts all of its processes."""
+    """The profile adapted to a job with one task per node, which starts all processes of the node."""
     own: dict[str, object] = {"partition": profile.batch_partition or profile.partition}
-    if profile.cpus_per_task and profile.ntasks_per_node:  # then they are those of a process
+    if profile.cpus_per_task and profile.ntasks_per_node:  # then the CPUs are per process
         own["cpus_per_task"] = profile.cpus_per_task * profile.processes_per_node
     if profile.gpus_per_node and not profile.cpus_per_task and "exclusive" not in profile.model_fields_set:
-        own |= {"exclusive": True, "mem": profile.mem or "0"}  # or Slurm gives one CPU
+        own |= {"exclusive": True, "mem": profile.mem or "0"}  # otherwise Slurm assigns a single CPU
     return profile.model_copy(update=own)
 
 
 def _shorter(one: str, other: str) -> str:
-    """Of two time limits, of which 0 is none."""
+    """The shorter of two time limits, where 0 means unlimited."""
     return min(one, other, key=lambda each: seconds_of(each) or float("inf"))
 
 
 def write_scripts(found: dict[str, str], output: Path) -> None:
-    """Put them into a folder, and make the one for the logs beside it: Slurm makes none, and the job would fail."""
+    """Write the scripts, and create the log folder next to them: Slurm does not, and the job would fail without it."""
     for name, text in found.items():
         write_text(output / name, text)
         (output / name).chmod(0o755)
@@ -160,7 +160,7 @@ def write_scripts(found: dict[str, str], output: Path) -> None:
 
 
 def _directives(profile: Slurm, name: str, nodes: int = 1, *, gpus: int) -> Iterator[str]:
-    """Args: gpus: of a node."""
+    """Args: gpus: per node."""
     options = site_options(profile, name, nodes, tasks=1, gpus=gpus, cpus=profile.cpus_per_task)
     yield from directives(options | {"output": f"{LOGS}/{name}_%j.out"})
     if profile.exclusive:
@@ -169,7 +169,7 @@ def _directives(profile: Slurm, name: str, nodes: int = 1, *, gpus: int) -> Iter
 
 
 def _script(name: str, directives: list[str], profile: Slurm, layout: Layout) -> str:
-    """Directives, variables, the profile's lines and the fixed part, in this order."""
+    """Assemble directives, variables, the profile's lines and the fixed part, in this order."""
     body = (BODIES / name).read_text(encoding="utf-8")
     values = {
         "repository": shlex.quote(layout.repository),
@@ -184,7 +184,7 @@ def _script(name: str, directives: list[str], profile: Slurm, layout: Layout) ->
     }
     variables = [f"{key}={value}" for key, value in values.items() if re.search(rf"\$\{{?{key}\b", body)]
     variables += [f"export {key}={shlex.quote(value)}" for key, value in profile.env_vars.items()]
-    # a login shell: sites define `module` there
+    # a login shell, because sites define `module` there
     parts = [
         "\n".join(["#!/bin/bash -l", *directives, LOOKS_LIKE_CODE]),
         "\n".join(variables),

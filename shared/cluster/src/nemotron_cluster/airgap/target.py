@@ -1,8 +1,8 @@
-"""The machine that an environment is for: its Python, its processor, and the wheels that fit them.
+"""The target machine of an environment: its Python, its processor, and compatible wheels.
 
 Target("3.11", "x86_64").best(["torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl", ...])
 
-Tags and markers are worked out for the target; those of the machine that downloads say nothing about it.
+Tags and markers are evaluated for the target, not for the machine that downloads.
 """
 
 from collections.abc import Iterable
@@ -18,10 +18,10 @@ from nemotron_shared.runtime.environments import SUPPORTED
 
 PLATFORMS = ("x86_64", "aarch64")
 GLIBC = 28
-"""Wheels may ask for glibc 2.28, which RHEL 8 and everything younger has."""
+"""Accept wheels for glibc up to 2.28, which RHEL 8 and anything newer provides."""
 OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17}
 LEGACY = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
-"""What older wheels call a version of glibc."""
+"""Names of glibc versions in tags of older wheels."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Target:
 
     @cached_property
     def tags(self) -> dict[Tag, int]:
-        """The tags of wheels that fit, and their rank: 0 fits best."""
+        """Tags of compatible wheels with their rank: 0 is best."""
         version = tuple(map(int, self.python.split(".")))
         platforms = []
         for minor in range(GLIBC, OLDEST_GLIBC[self.platform] - 1, -1):
@@ -53,7 +53,7 @@ class Target:
         return {tag: rank for rank, tag in reversed([*enumerate(known)])}
 
     def fits(self, marker: str | None) -> bool:
-        """Whether a requirement with this marker is meant for the machine."""
+        """Whether a requirement with this marker applies to the machine."""
         return marker is None or Marker(marker).evaluate(
             {
                 "implementation_name": "cpython",
@@ -69,7 +69,7 @@ class Target:
         )
 
     def best(self, names: Iterable[str]) -> str | None:
-        """Of wheels of one version the one that fits best; None where none fits."""
+        """The best of several wheels of one version; None if none is compatible."""
         ranked = []
         for name in names:
             try:

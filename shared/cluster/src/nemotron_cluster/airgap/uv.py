@@ -1,4 +1,4 @@
-"""uv, which resolves, builds and installs: one way to call it and to say that it failed."""
+"""Call uv, which resolves, builds and installs packages, with uniform error messages."""
 
 import os
 import shutil
@@ -11,16 +11,16 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 
 SCRATCH = ".scratch-"
-"""How folders begin in which something is built."""
+"""Prefix of temporary build folders."""
 LINES = 20
-"""Of what it says when it fails, this many are shown: the last ones tell why."""
+"""Number of output lines to show on failure: the last ones tell why."""
 
 
 def uv_program() -> str:
-    """The one of this environment before any other.
+    """Find uv, preferably the one of this environment.
 
     Raises:
-        UserError: there is none.
+        UserError: uv is not installed.
     """
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.is_file() else shutil.which("uv")
@@ -30,13 +30,13 @@ def uv_program() -> str:
 
 
 def uv(words: Sequence[str | Path], failed: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run uv and return what it prints.
+    """Run uv and return its output.
 
     Args:
-        failed: what did not come about where it fails, for the message.
+        failed: the start of the error message: what could not be done.
 
     Raises:
-        UserError: it failed; the message ends with what it said.
+        UserError: uv failed; the message ends with its output.
     """
     variables = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"} | dict(env or {})
     command = [uv_program(), "--color", "never", *map(str, words)]
@@ -48,6 +48,6 @@ def uv(words: Sequence[str | Path], failed: str, cwd: Path | None = None, env: M
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove what builds have left that were killed; whoever calls this holds the lock."""
+    """Remove leftovers of builds that were killed. The caller must hold the lock."""
     for left in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What takes a job: Slurm, this machine in the background, a container, a cloud. Each executor has one.
+"""Job backends: Slurm, this machine in the background, containers and clouds. Each executor has one.
 
 backend = backend_of(profile)
 backend.render(job, folder)      what would be submitted, as text: for --dry-run
@@ -21,12 +21,12 @@ OVER = ("done", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class State:
-    """How a job is.
+    """State of a job.
 
     Attributes:
-        sentence: for people, such as "waits: no node is free"; what is not known is said here, too.
-        exit_code: the step's own, where it is known.
-        source: what said so, such as "sacct" or "exit_code".
+        sentence: for people, such as "waits: no node is free"; also says what is unknown.
+        exit_code: the step's own, if known.
+        source: where the state comes from, such as "sacct" or "exit_code".
     """
 
     state: Condition
@@ -36,47 +36,46 @@ class State:
 
 
 class Backend(Protocol):
-    """One profile's way to have jobs run. `folder` is a job's folder here, complete but for what the backend adds."""
+    """Runs jobs for one profile. `folder` is a job's local folder, complete except for what the backend adds."""
 
     def there(self, folder: Path) -> PurePosixPath:
-        """The job's folder as the nodes see it."""
+        """Path of the job's folder on the nodes."""
         ...
 
     def render(self, job: Job, folder: Path) -> str:
-        """What would be submitted, as text. Touches nothing, here or there."""
+        """What would be submitted, as text. Has no side effects, locally or remotely."""
         ...
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """What the place itself says of a job that is not handed over, such as when it would start; None where it says
-        nothing.
+        """The scheduler's answer to a test submission, such as the estimated start; None if it gives none.
 
         Raises:
-            UserError: it would refuse it.
+            UserError: the job would be refused.
         """
         ...
 
     def lay_out(self, job: Job, folder: Path) -> None:
-        """Bring the job's folder to where it would run, and start nothing."""
+        """Copy the job's folder to where it would run, without starting anything."""
         ...
 
     def submit(self, job: Job, folder: Path) -> str:
-        """Hand the job over, and say its id.
+        """Submit the job, and return its id.
 
         Raises:
-            UserError: it was refused; nothing runs.
+            UserError: the job was refused; nothing runs.
         """
         ...
 
     def state(self, record: Record) -> State:
-        """How a job is that was submitted."""
+        """State of a submitted job."""
         ...
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
-        """What the job has said, from a byte on; None where it has said nothing yet."""
+        """The job's log from byte `start` on; None before the first output."""
         ...
 
     def cancel(self, record: Record) -> None:
-        """Have it saved and ended, as Ctrl-C would; nothing where it is over."""
+        """Make the job save and end, like Ctrl-C; does nothing if it has ended."""
         ...
 
 
@@ -92,7 +91,7 @@ PLACES = {
 
 
 def backend_of(profile: Profile) -> Backend:
-    """What takes the jobs of a profile."""
+    """The backend for the jobs of a profile."""
     module, _, name = PLACES[profile.executor].partition(":")
     made: Any = getattr(importlib.import_module(module), name)
     return made(profile)

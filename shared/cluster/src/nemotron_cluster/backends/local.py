@@ -1,7 +1,7 @@
-"""This machine, in the background: a process of its own session, which outlives the terminal that started it.
+"""Run jobs on this machine in the background, in a separate session that outlives the terminal.
 
-The id is the process and its start, as 48213-99123: a number that another process has taken over since is not taken
-for the job.
+The id consists of process id and start time, as 48213-99123, so that a later process that reuses the process id is
+not mistaken for the job.
 """
 
 import os
@@ -26,7 +26,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class LocalBackend:
-    """See the module."""
+    """Background processes on this machine."""
 
     profile: Profile
 
@@ -40,7 +40,7 @@ class LocalBackend:
         return start_script(job, self.profile)
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """See the protocol: there is nobody to ask."""
+        """See the protocol. This machine has no scheduler to ask."""
         return None
 
     def lay_out(self, job: Job, folder: Path) -> None:
@@ -58,13 +58,13 @@ class LocalBackend:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        # This process ends before the job does, or is told of its end in another way: nobody waits for it.
+        # Not waited for: this process may end before the job does, and the job's state is read from its folder.
         return f"{process.pid}-{started(process.pid) or 0}"
 
     def state(self, record: Record) -> State:
         """See the protocol."""
         runs = record.host == platform.node() and _runs(record)
-        # Looked at after the process: a code that is not there now is never written.
+        # Check after the process: if it is gone and has not written a code by now, it never will.
         if (code := _exit_code(Path(record.folder))) is not None:
             return state_of(code, EXIT_CODE)
         if runs:
@@ -87,17 +87,17 @@ class LocalBackend:
         if record.host != platform.node():
             raise UserError(f"job {record.id} runs on {record.host}", f"cancel it there: ssh {record.host}")
         if _exit_code(Path(record.folder)) is None and _runs(record):
-            # The script passes it on. To its whole group it would come twice to the step: the second one may find
-            # Python on its way out, without a handler.
+            # The script forwards the signal. Sent to the whole group, it would reach the step twice, the second time
+            # possibly while Python is shutting down and has no handler.
             with suppress(ProcessLookupError):
                 os.kill(int((record.id or "").partition("-")[0]), signal.SIGTERM)
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in a number that no later process of this id has; None where there is none."""
+    """Start time of a process, which distinguishes it from later ones with the same id; None if it does not run."""
     if PROC.joinpath("self").exists():
         with suppress(OSError, IndexError):
-            # After the name, which may hold anything: state is the first field, the start the 20th.
+            # Skip the name, which can contain anything: state is the first field after it, the start time the 20th.
             fields = PROC.joinpath(str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
             return None if fields[0] in "ZX" else int(fields[19])
         return None

@@ -1,7 +1,7 @@
-"""Docker, DGX Cloud, Lepton and Kubeflow, through NeMo-Run in an environment of its own.
+"""Docker, DGX Cloud, Lepton and Kubeflow, through NeMo-Run in a separate environment.
 
-NeMo-Run gets to know where a job's folder is, and no secret but the one that opens DGX Cloud's door. Docker mounts the
-folder; to a cloud goes a copy without secrets, which are those that the cloud itself keeps (`secret_refs`).
+NeMo-Run gets the path of a job's folder, and no secret except the credentials for DGX Cloud. Docker mounts the
+folder; clouds get a copy without secrets, since clouds keep secrets themselves (`secret_refs`).
 """
 
 import getpass
@@ -27,17 +27,17 @@ from nemotron_shared.runtime.environments import environment_of
 
 PROGRAM = Path(__file__).parent / "nemo_run_program.py"
 ASKED = "nemo_run.json"
-"""In a job's folder: what NeMo-Run was told, so that it can be asked about the job again."""
+"""File in a job's folder with the request to NeMo-Run, for later queries about the job."""
 SENT = "send"
 LINK = PurePosixPath("/nemo_run")
 PATIENCE = 300.0
 LEPTON_CARRIES = 96 * 1024
-"""Bytes of an archive that still fit, as text, into the one argument of a command in which NeMo-Run sends them."""
+"""Maximum size of an archive in bytes. NeMo-Run sends it, as text, in a single argument of a command."""
 
 
 @dataclass(frozen=True)
 class NemoRunBackend:
-    """See the module."""
+    """Jobs of NeMo-Run executors."""
 
     profile: Profile
 
@@ -58,14 +58,14 @@ class NemoRunBackend:
         return f"{script}\n# NeMo-Run ({self.profile.executor}) would send:\n{request}\n"
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """See the protocol: nobody is asked before the job is there."""
+        """See the protocol: these services have no test submission."""
         return None
 
     def lay_out(self, job: Job, folder: Path) -> None:
         """See the protocol.
 
         Raises:
-            UserError: the place is a cloud, which is sent a folder only together with a job.
+            UserError: a cloud, where a folder is sent only when a job is submitted.
         """
         if isinstance(self.profile, Cloud):
             raise UserError(f"executor '{self.profile.executor}' takes a folder only with its job", "use --batch")
@@ -90,7 +90,7 @@ class NemoRunBackend:
             return ended
         said = self._about("state", record)
         if executor == "docker" and said in ("", "exited", "stopped", "removing", "dead"):
-            # Once more: it may have ended since.
+            # Check again, since it may have ended in the meantime.
             return _ended(Path(record.folder)) or State(
                 "failed", "its container is gone, and left no exit code", None, executor
             )
@@ -113,7 +113,7 @@ class NemoRunBackend:
         self._about("cancel", record)
 
     def _refuse(self, job: Job) -> None:
-        """What this executor cannot do, and what its profile lacks for it."""
+        """Refuse what this executor cannot do, and what its profile lacks for it."""
         profile, executor = self.profile, self.profile.executor
         refuse_what_needs_slurm(job, executor, one_node=isinstance(profile, Docker))
         if job.container is None:
@@ -133,7 +133,7 @@ class NemoRunBackend:
         self._refuse_secrets(job, profile)
 
     def _refuse_secrets(self, job: Job, profile: Cloud) -> None:
-        """Values of secrets do not leave this machine for a cloud: in a request everybody there could read them."""
+        """Refuse to send values of secrets to a cloud: everyone with access to the request could read them."""
         if isinstance(profile, DGXCloud):
             missing, remedy = set(job.secrets), "NeMo-Run cannot name a secret of DGX Cloud"
         else:
@@ -154,7 +154,7 @@ class NemoRunBackend:
         return NODES[self.profile.executor](job.nodes) if job.nodes > 1 else ("--standalone",)
 
     def _pack(self, job: Job, folder: Path) -> None:
-        """What is copied to a cloud: script, settings, and the packages as one file."""
+        """Collect the files to copy to a cloud: script, settings, and the packages as one archive."""
         assert isinstance(self.profile, Cloud)
         place = folder / SENT
         place.mkdir()
@@ -190,11 +190,11 @@ class NemoRunBackend:
         return self._ask(action, Path(record.folder), told | {"id": record.id, "folder": record.folder})
 
     def _ask(self, action: str, folder: Path, told: dict[str, Any], patience: float | None = PATIENCE) -> str:
-        """What NeMo-Run answers.
+        """Send a request to NeMo-Run and return the answer.
 
         Raises:
             NoAnswer: it took longer than `patience` seconds.
-            UserError: it is not installed, or it failed.
+            UserError: NeMo-Run is not installed, or failed.
         """
         python = _python()
         if python is None:
@@ -233,7 +233,7 @@ def _ended(folder: Path) -> State | None:
 
 
 def _name(folder: Path) -> str:
-    """A name that every service takes: letters, digits and dashes, 31 at most, and for this job alone."""
+    """A unique job name that every service accepts: at most 31 letters, digits and dashes."""
     words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^\d{8}-\d{6}-", "", folder.name).lower()).strip("-")
     head, _, token = words.rpartition("-")
     return f"{head[:25].strip('-') or 'job'}-{token[:5]}"

@@ -1,9 +1,9 @@
-"""What NeMo-Run is asked, in the environment that holds it: a description on standard input, an answer on the output.
+"""Call NeMo-Run in the environment where it is installed: JSON request on stdin, answer on stdout.
 
     {"action": "submit", "executor": "docker", "settings": {...}, "folder": "...", "name": "...", "command": [...]}
 
-NeMo-Run's executors are used as such, without its experiments: those write all that an executor knows, a client's
-secret among it, into files that everybody can read. This file imports nothing of ours.
+Uses NeMo-Run's executors directly, without its experiments, which write everything an executor knows, including
+client secrets, into world-readable files. This file must not import anything from this project.
 """
 
 import importlib
@@ -27,15 +27,15 @@ CLASSES = {
     "kubeflow": "KubeflowExecutor",
 }
 SENT = "send"
-"""In a job's folder: what is copied to a cloud."""
+"""Subfolder of a job's folder that is copied to a cloud."""
 LOG_SECONDS = 60
-"""Lepton's log does not end as long as the job runs."""
+"""Time limit for reading Lepton's log, which does not end while the job runs."""
 ALL_RANKS = "log-allranks_0.out"
 
 
 def executor_of(told: Told) -> tuple[Any, Any]:
-    """NeMo-Run's module, and an executor of it that knows the job's folder."""
-    os.environ["NEMORUN_HOME"] = str(Path(told["folder"]).parent)  # the folder on a volume is named after the rest
+    """NeMo-Run's module, and one of its executors, set up for the job's folder."""
+    os.environ["NEMORUN_HOME"] = str(Path(told["folder"]).parent)  # the rest of the path names the folder on a volume
     module = importlib.import_module(f"nemo_run.core.execution.{told['executor']}")
     kind: Any = getattr(module, CLASSES[told["executor"]])
     settings = dict(told["settings"])
@@ -50,15 +50,15 @@ def executor_of(told: Told) -> tuple[Any, Any]:
 
 
 def command_of(told: Told, executor: Any) -> list[str]:
-    """What starts the job there."""
+    """The command that starts the job there."""
     if told["executor"] == "kubeflow":
         return ["bash", f"{executor.code_dir}/job.sh"]
-    # DGX Cloud's script pipes the command into tee, whose exit code would be the job's.
+    # DGX Cloud's script pipes the command into tee, whose exit code would replace the job's.
     return [*(["set -o pipefail;"] if told["executor"] == "dgxcloud" else []), "bash", "/nemo_run/job.sh"]
 
 
 class Recorder:
-    """Stands where a service would answer, and keeps what it was sent."""
+    """Stands in for a service, and records the request."""
 
     def __init__(self) -> None:
         self.sent: dict[str, Any] = {}
@@ -75,13 +75,13 @@ class Recorder:
         )
 
     def post(self, url: str, json: Any, headers: Any) -> Any:
-        """For requests.post."""
+        """Replacement for requests.post."""
         self.sent |= {"post": url, "body": json}
         return SimpleNamespace(status_code=202, text="")
 
 
 def render(told: Told) -> str:
-    """What NeMo-Run would send, caught before it leaves this machine."""
+    """Record what NeMo-Run would send, without sending it."""
     module, executor = executor_of(told)
     recorder, name = Recorder(), told["name"]
     if told["executor"] == "docker":
@@ -101,28 +101,28 @@ def render(told: Told) -> str:
 
 
 def container_of(module: Any, executor: Any, told: Told) -> Any:
-    """NeMo-Run's container, whose output it keeps in the job's folder."""
+    """NeMo-Run's container, which writes its output into the job's folder."""
     return module.DockerContainer(
         name=told["name"], command=command_of(told, executor), executor=executor, extra_env={}
     )
 
 
 def submit(told: Told) -> str:
-    """Start it; the id by which it is found again."""
+    """Start the job; returns its id."""
     if told["executor"] == "kubeflow" and shutil.which("kubectl") is None:
         raise RuntimeError("it copies the job's folder with kubectl, and there is none on this machine")
     module, executor = executor_of(told)
     if told["executor"] == "docker":
         container_of(module, executor, told).run(module.get_client(), told["name"])
         return told["name"]
-    if told["executor"] == "kubeflow":  # the others copy the folder when they launch
+    if told["executor"] == "kubeflow":  # the others copy the folder on launch
         executor.package(executor.packager, told["name"])
     identity, _ = executor.launch(told["name"], command_of(told, executor))
     return identity
 
 
 def docker_container(told: Told) -> Any:
-    """The container of a job, or None where it is gone. Without NeMo-Run, whose import takes seconds."""
+    """The container of a job, or None if it is gone. Does not import NeMo-Run, which takes seconds."""
     docker: Any = importlib.import_module("docker")
     try:
         return docker.from_env().containers.get(told["id"])
@@ -131,7 +131,7 @@ def docker_container(told: Told) -> Any:
 
 
 def state(told: Told) -> str:
-    """The service's own word for it; empty where it knows nothing."""
+    """The service's own name for the state; empty if it does not know the job."""
     if told["executor"] == "docker":
         container = docker_container(told)
         return container.status if container else ""
@@ -141,15 +141,15 @@ def state(told: Told) -> str:
 
 
 def log(told: Told) -> str:
-    """What a job on Lepton or Kubernetes has said up to now."""
+    """Output of a job on Lepton or Kubernetes so far."""
     _, executor = executor_of(told)
     if told["executor"] == "kubeflow":
-        everything = Path(executor.job_dir) / ALL_RANKS  # its answer leaves out what is not of torchrun's first process
+        everything = Path(executor.job_dir) / ALL_RANKS  # NeMo-Run's answer has only torchrun's first process
         everything.unlink(missing_ok=True)
         for _ in executor.fetch_logs(told["id"], stream=False):
             pass
         return everything.read_text(encoding="utf-8", errors="replace")
-    if state(told) != "Running":  # it would wait until it runs
+    if state(told) != "Running":  # it would wait for the job to start
         return ""
     said: list[str] = []
     sys.stdout = SimpleNamespace(write=said.append, flush=lambda: None)
@@ -170,7 +170,7 @@ def log(told: Told) -> str:
 
 
 def cancel(told: Told) -> str:
-    """End it. A container's script is told, and has the step save; a cloud ends the job in its own way."""
+    """End the job. A container's script gets a signal and lets the step save; clouds end jobs in their own way."""
     if told["executor"] == "docker":
         if container := docker_container(told):
             try:
@@ -179,7 +179,7 @@ def cancel(told: Told) -> str:
                 found = docker_container(told)
                 if found and found.status == "running":
                     raise
-                return ""  # it ended meanwhile
+                return ""  # it has ended in the meantime
             if asked.exit_code:
                 container.stop()
         return ""
@@ -189,20 +189,20 @@ def cancel(told: Told) -> str:
 
 
 class Complaints(logging.Handler):
-    """What NeMo-Run writes into its log as an error and does not raise."""
+    """Collects errors that NeMo-Run logs instead of raising."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Store the message."""
         self.lines.append(record.getMessage())
 
 
 @contextmanager
 def answers_apart() -> Generator[Any]:
-    """The real standard output for the answer; what libraries print goes to the standard error."""
+    """Reserve the real stdout for the answer; output of libraries goes to stderr."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
@@ -210,7 +210,7 @@ def answers_apart() -> Generator[Any]:
 
 
 def main() -> None:
-    """Do what was asked for."""
+    """Handle one request."""
     told: Told = json.load(sys.stdin)
     complaints = Complaints()
     actions = {"render": render, "submit": submit, "state": state, "log": log, "cancel": cancel}

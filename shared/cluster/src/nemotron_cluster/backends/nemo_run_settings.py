@@ -1,4 +1,4 @@
-"""A profile and a job in NeMo-Run's own words: the arguments of its executors, and what its services call a state."""
+"""Map profiles and jobs to arguments of NeMo-Run's executors, and states of its services to ours."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import DGXCloud, Docker, Kubeflow, Lepton, Profile
 
 NODES: dict[str, Callable[[int], tuple[str, ...]]] = {
-    # Run:ai's training operator tells torchrun the rest by variables.
+    # Run:ai's training operator passes the rest to torchrun in environment variables.
     "dgxcloud": lambda nodes: (f"--nnodes={nodes}",),
     "lepton": lambda nodes: (
         f"--nnodes={nodes}",
@@ -23,7 +23,7 @@ NODES: dict[str, Callable[[int], tuple[str, ...]]] = {
         '--master-port="$PET_MASTER_PORT"',
     ),
 }
-"""How torchrun learns which node it is on, by the variables that each service sets."""
+"""torchrun options for the node rank, by the variables that each service sets."""
 
 STATES: dict[str, Condition] = {
     # Docker
@@ -39,7 +39,7 @@ STATES: dict[str, Condition] = {
 
 
 def settings_of(profile: Profile, job: Job) -> dict[str, Any]:
-    """The arguments of NeMo-Run's executor; no secret, and no variable: the job's script sets those."""
+    """Arguments of NeMo-Run's executor, without secrets or variables, which the job's script sets."""
     if isinstance(profile, Docker):
         return {
             "container_image": job.container,

@@ -1,7 +1,8 @@
-"""SkyPilot: a task file of our own, and its command `sky`, which is called and not imported.
+"""SkyPilot, through a task file and its `sky` command, which is not imported.
 
-With `cluster_name` the job goes to that cluster (sky launch), else SkyPilot finds machines for it alone and ends them
-(sky jobs launch). Secrets go from the caller's variables to SkyPilot by name; no file holds a value.
+With `cluster_name` the job goes to that cluster (sky launch); otherwise SkyPilot provisions machines for it and
+terminates them afterwards (sky jobs launch). SkyPilot reads secrets from the caller's environment by name; no file
+contains a value.
 """
 
 import os
@@ -26,7 +27,7 @@ from nemotron_shared.errors import UserError
 TASK = "skypilot.yaml"
 SENT = "send"
 WORKDIR = "sky_workdir"
-"""What SkyPilot calls the copy of a task's folder, in the home folder there."""
+"""SkyPilot's name for the copy of a task's folder, in the remote home folder."""
 LAUNCH_SECONDS = 3600.0
 PORT = 29500
 NODES = (
@@ -38,7 +39,7 @@ NODES = (
 
 @dataclass(frozen=True)
 class SkyPilotBackend:
-    """See the module."""
+    """Jobs of SkyPilot."""
 
     profile: SkyPilot
 
@@ -55,7 +56,7 @@ class SkyPilotBackend:
         return f"# {shlex.join(self._launch(job, folder))}\n{self._task(job, folder)}\n# {SCRIPT}\n{self._script(job)}"
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """See the protocol: SkyPilot is asked when it launches."""
+        """See the protocol: SkyPilot answers only on launch."""
         return None
 
     def lay_out(self, job: Job, folder: Path) -> None:
@@ -78,7 +79,7 @@ class SkyPilotBackend:
         return f"{self.profile.cluster_name}:{found[1] if found else ''}"
 
     def state(self, record: Record) -> State:
-        """See the protocol. SkyPilot answers in a table for people, whose form it does not promise."""
+        """See the protocol. Parses SkyPilot's table for people, whose format is not guaranteed."""
         ask = f"sky queue {self.profile.cluster_name}" if self.profile.cluster_name else "sky jobs queue"
         return State("unknown", f"SkyPilot knows: {ask}", None, "skypilot")
 
@@ -93,7 +94,7 @@ class SkyPilotBackend:
         self._sky(["sky", *words, "--yes", *self._job(record)])
 
     def _job(self, record: Record) -> list[str]:
-        """A job in the words of `sky`: a cluster and a number, or a name."""
+        """Arguments that identify a job for `sky`: a cluster and a number, or a name."""
         if self.profile.cluster_name is None:
             return ["--name", str(record.id)]
         return [word for word in str(record.id).split(":") if word]

@@ -1,7 +1,7 @@
-"""The script that a job starts with on one machine, in a container or on each node of a cloud; and how it ended.
+"""The start script of a job on one machine, in a container or on each cloud node, and its exit state.
 
-It finds its folder by where it lies itself, because a container sees that folder elsewhere. Secrets come from
-`secrets/env` beside it, never from its own text.
+It locates its folder relative to itself, because a container mounts the folder elsewhere. Secrets come from
+`secrets/env` next to it and are never part of its text.
 """
 
 import re
@@ -18,7 +18,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 PACKED = "code.txz"
-"""The packages as one file, for services that charge for each file they are sent."""
+"""The packages as one archive, for services that charge per file."""
 TORCHRUN = ("-m", "nemotron_shared.runtime.torchrun")
 SAVING_SECONDS = 300
 ONE_MACHINE = ("--standalone",)
@@ -72,14 +72,14 @@ ONCE = """\
 again=$here/started.${NODE_RANK:-${PET_NODE_RANK:-0}}
 [ -e "$again" ] || force=--force
 : >"$again\""""
-"""--force counts at the first start; a service that starts the job again lets it continue."""
+"""Apply --force only on the first start, so that the job continues if the service restarts it."""
 
 
 def start_script(job: Job, profile: Profile, nodes: Sequence[str] = ONE_MACHINE) -> str:
-    """The script as text.
+    """The text of the script.
 
     Args:
-        nodes: torchrun's options that say which node this is, quoted for a shell.
+        nodes: torchrun's options for the node rank, quoted for a shell.
     """
     words = [shlex.quote(job.python)]
     if job.start == "torchrun":
@@ -99,7 +99,7 @@ def start_script(job: Job, profile: Profile, nodes: Sequence[str] = ONE_MACHINE)
 
 
 def send_own_files(folder: Path, place: Path) -> None:
-    """What a person's own settings and files are of a job's folder."""
+    """Copy a user's own settings and files from a job's folder."""
     shutil.copy(folder / CONFIG_FILE, place)
     for name in (OWN, FILES):
         if (folder / name).is_dir():
@@ -107,7 +107,7 @@ def send_own_files(folder: Path, place: Path) -> None:
 
 
 def _word(word: str) -> str:
-    """Quoted for the shell, the job's folder as the script finds it."""
+    """Quote for the shell, replacing the job's folder by the script's variable."""
     inside = word.removeprefix(f"{FOLDER}/")
     if inside == word:
         return shlex.quote(word)
@@ -115,10 +115,10 @@ def _word(word: str) -> str:
 
 
 def refuse_what_needs_slurm(job: Job, executor: str, one_node: bool = False) -> None:
-    """Say what this executor cannot do.
+    """Refuse what this executor cannot do.
 
     Raises:
-        UserError: the job asks for it.
+        UserError: the job requires it.
     """
     if job.after:
         wait = "submit it when they are done, or use a profile of Slurm"
@@ -131,7 +131,7 @@ def refuse_what_needs_slurm(job: Job, executor: str, one_node: bool = False) -> 
 
 
 def state_of(code: int, source: str) -> State:
-    """What an exit code says."""
+    """The state for an exit code."""
     if code == 0:
         return State("done", "done", code, source)
     if code == STOPPED_EXIT_CODE:

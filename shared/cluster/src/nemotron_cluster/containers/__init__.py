@@ -1,1 +1,1 @@
-"""Definitions of images: see docs/airgap.md."""
+"""Image definitions: see docs/airgap.md."""

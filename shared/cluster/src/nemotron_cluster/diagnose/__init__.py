@@ -1,1 +1,1 @@
-"""Why a job failed: known messages of the software that runs it, with what they mean and what to do."""
+"""Diagnose failed jobs: known error messages, what they mean and what to do."""

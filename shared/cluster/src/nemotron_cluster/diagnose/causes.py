@@ -1,4 +1,4 @@
-"""From logs and facts to findings: the first cause in time before what followed from it."""
+"""Derive findings from logs and facts; the earliest cause comes before its consequences."""
 
 import math
 import re
@@ -14,18 +14,18 @@ from nemotron_shared.errors import printable
 from nemotron_shared.redaction import redact
 
 SHOWN, AROUND = 300, 2000
-"""Characters of a line that are shown, and those around it that redaction looks at: it must see secrets whole."""
+"""Characters of a line to show, and context for redaction, which must see whole secrets to detect them."""
 MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 RESTARTS = ("DUE TO JOB REQUEUE", "DUE TO PREEMPTION", "DUE TO NODE FAILURE")
-"""What Slurm writes into a log that goes on after it: what stands before is over."""
+"""Messages that Slurm writes when it restarts a job; everything before them belongs to an earlier attempt."""
 LABEL = r"(?:\[[\w:.-]+\]:? ?|\([^()\n]{1,80}\) |\d{1,5}: )*"
-"""What launchers put in front of a process's lines."""
+"""Prefixes that launchers add to the lines of processes."""
 OWN = re.compile(rf"^{LABEL}error: .+((?:\n{LABEL}  \S.*){{0,4}})", re.MULTILINE)
 TRACEBACK = "Traceback (most recent call last)"
 TORCHRUN_S = re.compile(r"ChildFailedError|SignalException")
-"""What torchrun itself raises when a process of its has failed."""
+"""Exceptions that torchrun itself raises when one of its processes has failed."""
 LONGEST, ENDS = 2000, 15
-"""Lines in which the end of a traceback is looked for, and how many of them are shown: the last ones, nearest to it."""
+"""Lines to search for the end of a traceback, and how many of its last lines to show."""
 RAISED = re.compile(rf"^{LABEL}(?:\w+\.)*[A-Z]\w*[a-z]\w*(?::|$)")
 CODE = re.compile(rf"{LABEL} {{4}}")
 SIGNS = ("Traceback", "Error", "ERROR", "error:", "rror ", "FATAL", "Fatal", "Killed", "Aborted", "dumped", "failed")
@@ -43,7 +43,7 @@ UNKNOWN = Rule(
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a job besides its log, and who said so.
+    """Facts about a job from outside its log, and their source.
 
     Attributes:
         sentence: for people.
@@ -60,14 +60,14 @@ class Facts:
 
     @property
     def line(self) -> str:
-        """One line for the rules."""
+        """The facts as one line, for matching rules."""
         code = "" if self.exit_code is None else f" exit={self.exit_code}:{self.signal or 0}"
         return f"scheduler: state={self.state or self.condition.upper()} reason={self.reason or None}{code}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that was found, where it was found first."""
+    """The first match of a rule."""
 
     rule: Rule
     place: str
@@ -78,12 +78,12 @@ class Finding:
     count: int = 1
     files: int = 1
     over: bool = False
-    """It stands before a restart of the job, which went on after it."""
+    """It precedes a restart of the job."""
 
 
 @dataclass(frozen=True)
 class Traceback:
-    """The first one of a process, as it stands in a log."""
+    """The first traceback of a process, verbatim."""
 
     place: str
     line: int | None
@@ -93,19 +93,19 @@ class Traceback:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that is known of a job."""
+    """Everything known about a job."""
 
     findings: tuple[Finding, ...]
     facts: Facts | None
     logs: Logs
     failed: bool
-    """Whether it has ended badly, as far as can be seen."""
+    """Whether it has failed, judging by the facts and logs."""
     traceback: Traceback | None = None
-    """Of the process that failed first, where a launcher reports that one has."""
+    """Of the process that failed first, if a launcher reports a failure."""
 
     @property
     def known(self) -> bool:
-        """Whether something says why it failed."""
+        """Whether any finding explains the failure."""
         return any(found.rule.level in ("cause", "end") for found in self.findings)
 
     def last_lines(self, count: int = 15) -> list[str]:
@@ -115,7 +115,7 @@ class Diagnosis:
 
 
 def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
-    """Look for everything that is known."""
+    """Collect all findings."""
     found: dict[str, Finding] = {}
     for one in [*(_of_scheduler(facts) if facts else ()), *(each for text in logs.texts for each in _of_text(text))]:
         before = found.get(one.rule.id)
@@ -141,7 +141,7 @@ def _rank(found: Finding) -> tuple[bool, int, float]:
 
 
 def _of_scheduler(facts: Facts) -> Iterator[Finding]:
-    """Slurm's own word for what ended a job comes before any line; a bare exit code says less than all of them."""
+    """Slurm's own reason for ending a job takes precedence over log lines; a bare exit code ranks below them."""
     moment = 0.0 if facts.state not in ("", "FAILED") else math.inf
     for rule in rules():
         if any(rule.lines(facts.line)):
@@ -150,7 +150,7 @@ def _of_scheduler(facts: Facts) -> Iterator[Finding]:
 
 
 def _of_text(text: Text) -> list[Finding]:
-    """The first line of each rule in a log: of those after the last restart, where there are any."""
+    """The first match of each rule in a log, preferring matches after the last restart."""
     restart = _restart(text.text)
     claimed: dict[int, Rule] = {}
     places: list[tuple[int, Finding]] = []
@@ -163,20 +163,20 @@ def _of_text(text: Text) -> list[Finding]:
     places += _exceptions(text, claimed, restart)
     places.sort(key=lambda each: each[0], reverse=True)
     later, findings = text.changed, []
-    for at, found in places:  # a line without a time is before the next one that has one
+    for at, found in places:  # a line without a time counts as earlier than the next line that has one
         later = _moment(text.text, at) or later
         findings.append(replace(found, moment=later))
     return findings[::-1]
 
 
 def _restart(text: str) -> int:
-    """Where the job was started again for the last time; -1 where it was not, or has said nothing since."""
+    """Position of the last restart; -1 without a restart, or without output after it."""
     at = max(text.rfind(mark) for mark in RESTARTS)
     return at if text.find("\n", at) < len(text.rstrip()) - 1 else -1
 
 
 def _is_code(text: str, start: int) -> bool:
-    """Whether a line is the program's own text, as a traceback shows it below the file's name."""
+    """Whether a line is source code, as shown below the file name in a traceback."""
     above = text[text.rfind("\n", 0, max(start - 1, 0)) + 1 : start][:AROUND]
     return 'File "' in above and '", line ' in above and CODE.match(text, start, start + AROUND) is not None
 
@@ -184,14 +184,14 @@ def _is_code(text: str, start: int) -> bool:
 def _finding(
     text: Text, rule: Rule, lines: Sequence[tuple[int, int, int]], restart: int, do: tuple[str, ...]
 ) -> tuple[int, Finding]:
-    """Args: lines: start, end, and where the telling part is, of every line in question."""
+    """Args: lines: start, end and position of the relevant part of each candidate line."""
     start, end, at = min([line for line in lines if line[0] > restart] or lines)
     found = Finding(rule, text.name, text.number(start), shown(text.text[start:end], at - start), do)
     return start, replace(found, count=len({line[0] for line in lines}), over=start < restart)
 
 
 def _own_messages(text: Text, claimed: dict[int, Rule], restart: int) -> list[tuple[int, Finding]]:
-    """Errors as our commands print them: what is wrong, and below it, indented, what to do."""
+    """Errors printed by our commands: the problem, followed by indented remedies."""
     for found in OWN.finditer(text.text):
         if found.start() in claimed or (restart > found.start()):
             continue
@@ -203,7 +203,7 @@ def _own_messages(text: Text, claimed: dict[int, Rule], restart: int) -> list[tu
 
 
 def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tuple[int, Finding]]:
-    """The first exception that no rule knows."""
+    """The first exception that no rule matches."""
     at = text.text.find(TRACEBACK, max(restart, 0))
     while at >= 0:
         stop = text.text.find(TRACEBACK, at + 1)
@@ -221,11 +221,11 @@ def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tupl
 
 
 def _traceback(text: Text) -> Traceback | None:
-    """The first one since the last restart, but for those in which torchrun reports another's."""
+    """The first traceback since the last restart, except those in which torchrun reports another process."""
     at = text.text.find(TRACEBACK, max(_restart(text.text), 0))
     while at >= 0:
         start = text.text.rfind("\n", 0, at) + 1
-        label = text.text[start:at]  # the lines of several processes may be mixed
+        label = text.text[start:at]  # lines of several processes may be interleaved
         lines = text.text[start : start + LONGEST * AROUND].splitlines()[:LONGEST]
         own = [line for line in lines if line.startswith(label)]
         end = next((number for number, line in enumerate(own) if number and RAISED.match(line[:AROUND])), None)
@@ -239,12 +239,12 @@ def _traceback(text: Text) -> Traceback | None:
 
 
 def _indented(line: str) -> str:
-    """A line as it may be shown, with the indent that the rest of a traceback gives it."""
+    """A redacted line, with its indentation within the traceback."""
     return " " * min(len(line) - len(line.lstrip(" ")), SHOWN) + shown(line, 0)
 
 
 def _moment(text: str, at: int) -> float | None:
-    """The last time that is written before a place, or on its line."""
+    """The last timestamp before a position, or on the same line."""
     end = text.find("\n", at)
     nearby = text[max(0, at - 4 * AROUND) : min(at + AROUND, end if end >= 0 else len(text))]
     times = MOMENT.findall(nearby)
@@ -255,8 +255,8 @@ def _moment(text: str, at: int) -> float | None:
 
 
 def shown(line: str, at: int) -> str:
-    """The part of a line around a place, without secrets, as a terminal may show it."""
-    begin = line.rfind("\r", 0, at) + 1  # a progress bar before it is on the same line
+    """The part of a line around a position, redacted and safe to print on a terminal."""
+    begin = line.rfind("\r", 0, at) + 1  # skip a progress bar on the same line
     text = redact(line[max(begin, at - AROUND) : at + AROUND].split("\r")[0] or line[at : at + AROUND]).strip()
     if len(text) > SHOWN:
         telling = max(text.find(line[at : at + 20]), 0) if at else 0

@@ -1,4 +1,4 @@
-"""The logs of one job: which files they are, and their text in bounded memory."""
+"""Find and read the logs of one job in bounded memory."""
 
 import codecs
 import os
@@ -14,41 +14,41 @@ from nemotron_shared.errors import UserError
 
 MB = 1 << 20
 HEAD, TAIL = 2 * MB, 6 * MB
-"""What is read of a file: where a job starts, and where it ends."""
+"""Bytes to read from the start and the end of a file."""
 IN_ALL = 48 * MB
 MOST_FILES, MOST_ENTRIES = 400, 50_000
 LOG_NAME = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:\.\d+)?$|^(?:stdout|stderr|log|error\.json)$")
 JOB_NUMBER = re.compile(r"(?:^|/)slurm-(\d+)|[-_.](\d{4,})\.(?:out|err|log|txt)$|(?:^|/)(\d+)-logs/|(?:^|/)exp_(\d+)/")
-"""What tells the logs of one submission from those of another in the same folder."""
+"""Job numbers in file names, which separate the logs of submissions that share a folder."""
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 @dataclass(frozen=True)
 class Text:
-    """One file, or the two ends of one."""
+    """The text of a file, or of its start and end."""
 
     name: str
     text: str
     changed: float
     skipped_at: int | None = None
-    """Where the middle of a large file is left out: lines beyond it have no number."""
+    """Position at which the middle of a large file is left out; line numbers after it are unknown."""
 
     def number(self, at: int) -> int | None:
-        """The number of the line at a place in the text."""
+        """Line number of a position in the text."""
         known = self.skipped_at is None or at < self.skipped_at
         return self.text.count("\n", 0, at) + 1 if known else None
 
 
 @dataclass(frozen=True)
 class Logs:
-    """What was read, and what was not."""
+    """The logs that were read, and those that were skipped."""
 
     texts: tuple[Text, ...]
     left_out: tuple[str, ...] = ()
 
 
 def read_logs(path: Path) -> Logs:
-    """The logs below a folder, or one file."""
+    """Read one log file, or all logs in a folder."""
     try:
         if not path.is_dir():
             if not stat.S_ISREG(path.stat().st_mode):
@@ -56,7 +56,7 @@ def read_logs(path: Path) -> Logs:
             return Logs((_text(path, path.name),))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    found = sorted(_log_files(path), reverse=True)  # by time, so the newest first
+    found = sorted(_log_files(path), reverse=True)  # newest first
     numbers = {name: _job_number(name) for _, name in found}
     newest = next((number for number in numbers.values() if number), None)
     older = [name for name, number in numbers.items() if number not in (None, newest)]
@@ -79,7 +79,7 @@ def read_logs(path: Path) -> Logs:
 
 
 def _log_files(folder: Path) -> Iterator[tuple[float, str]]:
-    """When it was changed, and its name below the folder; neither links nor anything but regular files."""
+    """Modification time and relative name of regular files, excluding symlinks."""
     seen = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != CODE)
@@ -104,7 +104,7 @@ def _job_number(name: str) -> str | None:
 
 
 def _text(file: Path, name: str) -> Text:
-    # a pipe that took the file's place since it was listed would block for ever
+    # the file may have been replaced by a pipe, which would block forever
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:  # noqa: PTH123 - the descriptor is checked
         size = os.fstat(descriptor).st_size
@@ -117,12 +117,12 @@ def _text(file: Path, name: str) -> Text:
 
 
 def text_of(name: str, data: bytes) -> Text:
-    """A log that lies elsewhere, as it was sent."""
+    """A log that was read on another machine."""
     return Text(name, _decoded(data[-TAIL:]), time.time(), skipped_at=0 if len(data) > TAIL else None)
 
 
 def _decoded(data: bytes) -> str:
-    """Whatever the encoding: a message is recognised by its ASCII."""
+    """Decode with any encoding: messages are recognized by their ASCII characters."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = data.decode("utf-16", errors="replace")
     else:

@@ -1,7 +1,7 @@
-"""The known causes, as data: `rules/*.yaml`.
+"""Known causes, as data: `rules/*.yaml`.
 
-A pattern is text in which `*` stands for anything within the line; there is nothing else to learn, and nothing that
-can take long on a hostile line. What a scheduler says of a job is one more line, which `Facts.line` makes:
+Patterns are literal text with the wildcard `*`, which matches within a line. They are easy to write, and cannot take
+exponential time on a hostile line. The scheduler's state is matched as one more line, made by `Facts.line`:
 
     scheduler: state=TIMEOUT reason=None exit=0:15
 """
@@ -15,11 +15,13 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")
-"""The files of rules, in this order: a line belongs to the first rule that matches it, so the special ones stand
-before the general ones, between files as within each."""
+"""The rule files in order. The first matching rule claims a line, so specific rules come before general ones, both
+across files and within each.
+"""
 Level = Literal["cause", "unknown", "end", "consequence", "hint"]
-"""In the order of what is shown first. What ended the job; an exception without a rule; how it ended, where something
-earlier may say why; what other processes say because one has failed; what is no failure, and worth knowing."""
+"""In display order: the cause of the end; an exception without a rule; how the job ended, which may have an earlier
+cause; reactions of other processes to a failure; a hint that is not a failure.
+"""
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
@@ -31,21 +33,21 @@ class Rule(BaseModel):
     id: str
     match: Texts
     example: str
-    """A line as the software prints it, with other names."""
+    """A line as the software prints it, with names changed."""
     means: str
     do: Texts
     level: Level = "cause"
     traceback: bool = False
-    """Whether it only reports that a process failed, whose own traceback says more."""
+    """Whether the message only reports that a process failed, so that the process's own traceback says more."""
 
     def lines(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Start and end of every line that matches, and where in it the telling part begins."""
+        """Start and end of every matching line, and where its relevant part begins."""
         for pattern in self.match:
             yield from _lines(text, pattern.split("*"))
 
 
 def _lines(text: str, parts: list[str]) -> Iterator[tuple[int, int, int]]:
-    """Every line is looked at once, however often the telling part stands in it."""
+    """Yields each line at most once, even if the relevant part occurs several times."""
     telling = max(parts, key=len)
     at = text.find(telling)
     while at >= 0:
@@ -67,7 +69,7 @@ def _in_order(text: str, parts: list[str], start: int, end: int) -> bool:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """All of them, in the order in which they are asked."""
+    """All rules, in matching order."""
     folder = files("nemotron_cluster.diagnose") / "rules"
     texts = [(folder / f"{topic}.yaml").read_text(encoding="utf-8") for topic in TOPICS]
     return tuple(Rule.model_validate(row) for text in texts for row in yaml.safe_load(text))

@@ -1,1 +1,1 @@
-"""Checks of a machine and of a cluster before anything runs there."""
+"""Check a machine or a cluster before anything runs there."""

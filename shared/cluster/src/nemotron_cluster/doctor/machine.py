@@ -1,4 +1,4 @@
-"""This machine: programs, limits, disk, tokens, proxies, and the folders that everything is written to."""
+"""Check this machine: programs, limits, disk, tokens, proxies, and writable folders."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from nemotron_shared.runtime.disk import size
 
 MACHINE = Group("this machine")
 FILES_WANTED = 4096
-"""Open files: Ray and data loaders hold some thousands."""
+"""Required limit of open files: Ray and data loaders open thousands."""
 HF_TOKEN = re.compile(r"hf_[A-Za-z0-9]{30,}")
 WANDB_KEY = re.compile(r"[0-9a-f]{40}|wandb_v\d_\w{40,}|local-[0-9a-f]{40}")
 WHO = """
@@ -34,7 +34,7 @@ def checks(
     online: bool,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[Check]:
-    """Args: wanted_bytes: free space that is wanted; 0 where nothing says how much."""
+    """Args: wanted_bytes: required free space; 0 if unknown."""
     yield from _programs(profile)
     files = probe.resource.getrlimit(probe.resource.RLIMIT_NOFILE)[0]
     if files < FILES_WANTED:
@@ -84,14 +84,14 @@ def _store(home: Path, wanted_bytes: int, *, judged: bool) -> Iterator[Check]:
 
 
 def room(group: Group, said: str, free: int, wanted: int) -> Check:
-    """Whether a disk has room for what a recipe needs."""
+    """Check that a disk has enough space for a recipe."""
     if free < wanted:
         return group.fail("disk", f"{said}; {size(wanted)} are wanted", "free some space, or take a larger disk")
     return group.ok("disk", f"{said}; {size(wanted)} are wanted")
 
 
 def _writes_here(profile: Profile | None) -> bool:
-    """Whether the jobs write to the store of this machine."""
+    """Whether jobs write to the store of this machine."""
     near = profile is None or profile.runs_here or (isinstance(profile, Slurm) and profile.tunnel == "local")
     return near and not (profile and profile.home)
 

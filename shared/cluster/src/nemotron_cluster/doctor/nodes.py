@@ -1,6 +1,6 @@
-"""The nodes themselves: one short srun over as many as the profile asks for, with the probe on each.
+"""Check the nodes: run the probe on as many nodes as the profile uses, with one short srun.
 
-Every node writes a file into the shared folder and waits until it sees those of all the others.
+Every node writes a file into the shared folder, and waits for the files of all others.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NODES = Group("nodes")
 MINUTES = 10
 SLOW_NAME = 5.0
-"""Seconds: a look-up that waits for a name server that does not answer takes 25."""
+"""Seconds. A lookup that waits for an unresponsive name server takes 25."""
 SLOW_WRITE = 2.0
 CLOCKS = 5.0
 OF_THE_NODE = "python3"
@@ -35,12 +35,12 @@ PASSED_ON = "HOME,PATH,USER,LANG,LD_LIBRARY_PATH"
 def ask(
     profile: Slurm, there: Transport, python: str, folder: PurePosixPath, question: Mapping[str, Any], wait: int
 ) -> tuple[list[Facts], list[Check]]:
-    """The facts of every node, and what there is to say about getting them.
+    """Probe the nodes; returns the facts of each, and checks about the probing itself.
 
     Args:
         python: see `python_of`.
-        folder: on the shared file system; the canary's folder is made in it, and removed again.
-        wait: seconds until the nodes must be free.
+        folder: on the shared file system; a temporary folder for the shared-file test is created in it.
+        wait: seconds to wait for free nodes.
     """
     canary = folder / f".doctor-{secrets.token_hex(4)}"
     made = there.run(["mkdir", "-p", "--", str(canary)])
@@ -71,13 +71,13 @@ def ask(
 
 
 def python_of(profile: Slurm, here: str) -> str:
-    """The interpreter that looks around: the jobs' own, and in front of a container the node's."""
+    """The interpreter that runs the probe: that of the jobs, or the node's own if jobs run in a container."""
     inside = profile.container_image and profile.container_runtime != "none"
     return OF_THE_NODE if inside else profile.python or here
 
 
 def _command(profile: Slurm, python: str, question: Mapping[str, Any], wait: int) -> list[str]:
-    """The srun. The profile's lines and variables come first on each node, as they do in its jobs."""
+    """The srun command. As in jobs, the profile's setup lines and variables come first on each node."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in profile.env_vars.items()]
     script = "\n".join([*lines, *profile.setup_lines, 'exec "$@"'])
     limits = [f"--time={MINUTES}", "--ntasks-per-node=1", f"--immediate={wait}", "--job-name=nemotron-doctor"]
@@ -93,11 +93,11 @@ def judge(
     engine: str | None,
     room_at: tuple[str, int],
 ) -> Iterator[Check]:
-    """What the facts are worth; what several nodes have in common is one line.
+    """Judge the facts; results that several nodes share are shown once.
 
     Args:
-        wanted: pinned versions; None where the packages are a container's.
-        room_at: the folder that the jobs write to, and the bytes that shall be free there.
+        wanted: pinned versions; None if the packages come from a container.
+        room_at: the folder that jobs write to, and the free bytes required there.
     """
     facts = sorted(every, key=lambda each: each["canary"]["rank"])
     checks: dict[str, list[Check]] = {}
@@ -167,17 +167,17 @@ def _folders(profile: Slurm, facts: Facts, home: str, wanted_bytes: int) -> Iter
 
 
 def cache_of(profile: Slurm) -> str:
-    """Where the jobs keep what they fetch."""
+    """The jobs' download cache."""
     return profile.env_vars.get("HF_HOME", "~/.cache/huggingface")
 
 
 def folders(profile: Slurm, home: str) -> list[str]:
-    """What the nodes shall look at."""
+    """Folders to check on the nodes."""
     return list(dict.fromkeys(path for path in (home, profile.remote_job_dir, cache_of(profile)) if path))
 
 
 def described(profile: Slurm, every: Iterable[Facts], home: str) -> dict[str, Any]:
-    """The poorest of the nodes, in the words of a file for `--machine`."""
+    """The minimum over all nodes, in the format of `--machine`."""
     facts = min(every, key=lambda each: (len(each["gpus"].get("each", [])), each["memory"]))
     found: dict[str, Any] = {"memory_gb": facts["memory"] / 1e9}
     if each := facts["gpus"].get("each", [])[: profile.gpus_per_node]:
@@ -185,6 +185,6 @@ def described(profile: Slurm, every: Iterable[Facts], home: str) -> dict[str, An
         found["gpus"] = {"name": name, "count": len(each), "memory_gb": float(mib.split()[0]) * 2**20 / 1e9}
     if "free" in (folder := facts["folders"].get(home, {})):
         found["free_disk_gb"] = folder["free"] / 1e9
-    if not profile.container_image:  # which has a Python and packages of its own
+    if not profile.container_image:  # a container has its own Python and packages
         found |= {"python": ".".join(facts["python"].split(".")[:2]), "packages": facts["packages"]}
     return found

@@ -1,4 +1,4 @@
-"""Packages of an environment, here or on a node: against what this project pins, each other, and the GPU's driver."""
+"""Check the packages of a local or remote environment: our version pins, their own requirements, and the GPU driver."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ Facts = Mapping[str, Any]
 SOURCE = Path(probe.__file__).read_text(encoding="utf-8")
 KERNELS = {"mamba-ssm": "mamba_ssm", "causal-conv1d": "causal_conv1d"}
 DRIVERS = {11: 450, 12: 525, 13: 580}
-"""The driver's least major version, by that of CUDA."""
+"""Minimum driver major version by CUDA major version."""
 SHARED_KINDS = re.compile(
     r"nfs|lustre|gpfs|beegfs|ceph|weka|panfs|pvfs|orangefs|glusterfs|fhgfs|wekafs|daos", re.IGNORECASE
 )
@@ -29,7 +29,7 @@ PATIENCE = 900.0
 
 
 def ask_here(python: str, question: Mapping[str, Any]) -> Facts:
-    """The probe's facts about this machine and one of its Pythons; {"error": ...} where it did not answer."""
+    """Probe facts about this machine and one of its Pythons; {"error": ...} if the probe failed."""
     command = [python, "-c", SOURCE, json.dumps(question)]
     try:
         done = subprocess.run(
@@ -48,7 +48,7 @@ def ask_here(python: str, question: Mapping[str, Any]) -> Facts:
 
 
 def facts_in(text: str) -> list[Facts]:
-    """The probes' answers, each put together from its lines, between whatever else was printed."""
+    """Reassemble the probes' answers from their lines, ignoring other output in between."""
     pieces: dict[str, str] = {}
     for line in text.splitlines():
         words = line.partition(f"{probe.MARK} ")[2].split(" ", 1)
@@ -63,16 +63,16 @@ def facts_in(text: str) -> list[Facts]:
 
 
 def pins(engine: str | None) -> "list[Requirement]":
-    """What our packages ask for, as they are installed here, and what an engine's extra adds.
+    """Requirements of our installed packages, plus those of an engine's extra.
 
-    The environment of an engine has those packages of ours that its steps need, and not those of other stages.
+    An engine's environment has only those of our packages that its steps need, not those of other stages.
     """
     environment = environment_of(engine) if engine else None
     names = with_needed(environment.members) if environment else set()
     if not names:
         names = {str(each.metadata["Name"]) for each in metadata.distributions() if each.metadata}
     wanted = [one for name in sorted(names) if name.startswith("nemotron-") for one in requirements(name)]
-    unlocked: set[str] = set()  # what that environment has in another version, in spite of the lock
+    unlocked: set[str] = set()  # packages whose locked version does not apply in the engine's environment
     if environment is not None:
         wanted += requirements("nemotron-engines", environment.name.replace("_", "-"))
         unlocked = {text.split("==")[0] for text in environment.unlocked}
@@ -80,7 +80,7 @@ def pins(engine: str | None) -> "list[Requirement]":
 
 
 def with_needed(members: Iterable[str]) -> set[str]:
-    """Packages of ours, and those of ours that they need."""
+    """Our packages among `members`, and our packages that they depend on."""
     found: set[str] = set()
     left = [*members]
     while left:
@@ -92,14 +92,14 @@ def with_needed(members: Iterable[str]) -> set[str]:
 
 
 def modules(engine: str | None, *, ray: bool) -> list[str]:
-    """What shall be imported: torch, the Mamba kernels, an engine's own modules, and Ray where it is used."""
+    """Modules to import: torch, the Mamba kernels, an engine's own modules, and Ray if used."""
     environment = environment_of(engine) if engine else None
     own = list(environment.packages.values()) if environment and environment.runs_step else ["nemo_automodel"]
     return list(dict.fromkeys(["torch", *KERNELS.values(), *own, *(["ray", "aiohttp_cors"] if ray else [])]))
 
 
 def judge(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engine: str | None) -> Iterator[Check]:
-    """What the packages of one machine are worth."""
+    """Judge the packages of one machine."""
     yield _python(group, facts)
     yield _versions(group, facts, wanted, engine)
     yield from _torch(group, facts)
@@ -115,7 +115,7 @@ def judge(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engine: s
 
 
 def is_shared(kind: str | None) -> bool:
-    """Whether several machines see a file system of this type."""
+    """Whether a file system type is shared between machines."""
     return bool(kind and SHARED_KINDS.search(kind))
 
 
@@ -144,7 +144,7 @@ def _versions(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engin
 
 
 def _torch(group: Group, facts: Facts) -> Iterator[Check]:
-    """The four lines that a guide asks for begin with these two."""
+    """Checks of torch and its GPUs, the first two of the four lines in the setup guide."""
     torch = facts["imports"].get("torch", {"error": "not asked"})
     if "error" in torch:
         yield group.fail("PyTorch", torch["error"], how_to_get(""))
@@ -201,13 +201,13 @@ def _imports(group: Group, facts: Facts, engine: str | None) -> Iterator[Check]:
 
 
 def _anew(engine: str | None) -> str:
-    """How the environment that was looked at is brought into order: an engine's own where it has one."""
+    """How to recreate the environment that was checked: an engine's own, if it has one."""
     environment = environment_of(engine) if engine else None
     return f"make its environment: {environment.install}" if environment else how_to_get("")
 
 
 def _build(facts: Facts, torch: Facts) -> str:
-    """What a wheel of the kernels must fit, and what building one takes."""
+    """What a prebuilt kernel wheel must match, and what building one requires."""
     if "version" not in torch:
         return "make PyTorch importable first"
     cuda, abi = str(torch["cuda"]).split(".")[0], str(torch["abi"]).upper()

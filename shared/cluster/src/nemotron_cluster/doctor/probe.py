@@ -1,9 +1,9 @@
-"""What a machine has, as JSON. Run as a program of its own, here and on every node of a cluster:
+"""Report facts about a machine as JSON. Run as a script, here and on every node of a cluster:
 
     python -c "$(cat probe.py)" '{"imports": ["torch"], "folders": ["/lustre/me"]}'
 
-It uses the standard library of Python 3.8 alone, knows nothing of this project, and starts a process for each import:
-a package that crashes, hangs or is missing is a fact among others.
+Uses only the standard library of Python 3.8 and nothing of this project. Each import runs in a separate process, so
+a package that crashes, hangs or is missing is reported like any other fact.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 MARK = "nemotron-doctor"
-"""Begins each line, between whatever a module system or a shell's start files print."""
+"""Prefix of each output line, to separate it from output of module systems and shell start files."""
 LINE = 400
-"""Characters of a line: srun mixes the nodes' lines, and cuts long ones into pieces before it does."""
+"""Maximum line length: srun interleaves lines of nodes and splits longer ones."""
 TORCH = """
 import json, torch
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available(),
@@ -33,12 +33,12 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "ava
 GPU_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
 MODULES_LOOKED_AT = 300
 CANARY_PATIENCE = 60.0
-Facts = dict  # of whatever JSON holds
+Facts = dict  # any JSON value
 
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
-    # first, as all nodes wait for each other's file, and imports take one node longer than another
+    # first, because nodes wait for each other's file, and import times differ between nodes
     canary = sing(Path(asked["canary"]), asked["nodes"]) if asked.get("canary") else None
     names = ((each.metadata["Name"] or "", each.version) for each in metadata.distributions() if each.metadata)
     facts = {
@@ -72,7 +72,7 @@ def run(command: list[str], patience: float = 60) -> tuple[int | None, str, str]
 
 
 def imported(name: str, patience: float) -> Facts:
-    """Whether Python can import a module: its facts, or "error" and the last line of what it said."""
+    """Try to import a module: its facts, or "error" and the last line of output."""
     program = TORCH if name == "torch" else f"import {name}; print('{{}}')"
     code, out, error = run([sys.executable, "-c", program], patience)
     last = (error.strip() or f"it ended with exit code {code} and said nothing").splitlines()[-1]
@@ -103,7 +103,7 @@ def nvcc() -> str | None:
 
 
 def folder(path: str) -> Facts:
-    """The nearest folder above that exists, what is free there, its file system, and whether it can be written."""
+    """The nearest existing parent folder, its free space, its file system, and whether it is writable."""
     try:
         there = Path(path).expanduser().absolute()
         nearest = next(each for each in (there, *there.parents) if each.exists())
@@ -115,7 +115,7 @@ def folder(path: str) -> Facts:
 
 
 def kind(path: Path) -> str | None:
-    """The file system's type."""
+    """File system type."""
     best, found = "", None
     try:
         lines = Path("/proc/mounts").read_text(errors="replace").splitlines()
@@ -128,7 +128,7 @@ def kind(path: Path) -> str | None:
 
 
 def bytecode() -> Facts | None:
-    """How many modules of a large package are compiled: what is not, every process compiles again."""
+    """Number of compiled modules of a large package. Every process compiles the others again."""
     for package in ("ray", "torch"):
         for site in map(Path, sys.path):
             files = sorted((site / package).rglob("*.py"))[:MODULES_LOOKED_AT]
@@ -142,7 +142,7 @@ def bytecode() -> Facts | None:
 
 
 def sing(place: Path, nodes: int) -> Facts:
-    """Write a file into the shared folder, wait for everybody's, and resolve the names of the first and the last."""
+    """Write a file into the shared folder, wait for those of all nodes, and resolve the names of the first and last."""
     rank = int(os.environ.get("SLURM_PROCID", "0"))
     mine = place / f"node_{rank}.txt"
     began = time.time()
@@ -153,7 +153,7 @@ def sing(place: Path, nodes: int) -> Facts:
             os.fsync(file.fileno())
         mine.with_suffix(".part").rename(mine)
         now = time.time()
-        # what wrote the file's time is the file server, where there is one: the same clock for all nodes
+        # a file server, if any, sets the modification time, so all nodes compare with the same clock
         facts: dict[str, Any] = {"rank": rank, "wrote": now - began, "ahead": now - mine.stat().st_mtime}
         while len(hosts := heard(place)) < nodes and time.time() - began < CANARY_PATIENCE:
             time.sleep(0.05)
@@ -169,7 +169,7 @@ def heard(place: Path) -> dict[int, str]:
 
 
 def resolved(name: str) -> Facts:
-    """A name to its address and back, as torch does when a process joins, with the seconds that it took."""
+    """Resolve a name to its address and back, as torch does when a process joins, and measure the time in seconds."""
     began = time.time()
     try:
         address = str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0])

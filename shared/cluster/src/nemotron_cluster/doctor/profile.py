@@ -1,4 +1,4 @@
-"""A profile of env.toml: what it says, and whether the paths and the machine that it names are there."""
+"""Check a profile of env.toml: its values, and that the paths and the machine that it names exist."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ done
 
 
 def checks(loaded: Loaded, there: Transport, environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """The profile by itself, then what it names on the machine that takes its jobs."""
+    """Check the profile itself, then what it names on the machine that takes its jobs."""
     profile = loaded.profile
     yield PROFILE.ok(loaded.name, f"{profile.executor}, in {loaded.file}")
     for key, value in _paths(loaded).items():
@@ -72,7 +72,7 @@ def _identity(name: str) -> Check:
 
 
 def _on_machine(loaded: Loaded, there: Transport) -> Checks:
-    """What the profile names, asked in one go: every command over ssh takes a second or two."""
+    """Check everything that the profile names with one command, because each command over ssh takes a second or two."""
     if isinstance(loaded.profile, Docker):
         answer = there.run(["docker", "version", "--format", "{{.Server.Version}}"])
         if answer.returncode:

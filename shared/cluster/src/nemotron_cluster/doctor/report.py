@@ -1,4 +1,4 @@
-"""What one check found, and how the checks are shown."""
+"""Results of checks, and their output."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from nemotron_shared.errors import UserError, printable
 from nemotron_shared.redaction import redact
 
 State = Literal["PASS", "WARN", "FAIL", "SKIP"]
-"""WARN: it works, and something about it will surprise. SKIP: not looked at, and why."""
+"""WARN: works, but with unexpected behavior. SKIP: not checked, with the reason."""
 
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, what was found, and what to do about it."""
+    """One line: what was checked, what was found, and what to do about it."""
 
     group: str
     name: str
@@ -38,11 +38,11 @@ class Group:
     title: str
 
     def ok(self, name: str, said: str) -> Check:
-        """All is well."""
+        """The check passed."""
         return Check(self.title, name, "PASS", said)
 
     def warn(self, name: str, said: str, remedy: str) -> Check:
-        """It works, and something will surprise."""
+        """It works, but with unexpected behavior."""
         return Check(self.title, name, "WARN", said, remedy)
 
     def fail(self, name: str, said: str, remedy: str) -> Check:
@@ -50,11 +50,11 @@ class Group:
         return Check(self.title, name, "FAIL", said, remedy)
 
     def skip(self, name: str, why: str) -> Check:
-        """Nothing is known about it."""
+        """Not checked."""
         return Check(self.title, name, "SKIP", why)
 
     def guarded(self, name: str, checks: Callable[[], Generator[Check, None, T]]) -> Generator[Check, None, T | None]:
-        """The checks and their result; where one cannot go on, what it says becomes the last of them."""
+        """Run checks and return their result. An error ends them and becomes the last check."""
         try:
             return (yield from checks())
         except UserError as error:
@@ -63,7 +63,7 @@ class Group:
 
 
 def on_all(checks: Mapping[str, Iterable[Check]]) -> Iterator[Check]:
-    """The checks of many machines: what is the same on several is said once, with their names."""
+    """Checks of several machines. Identical results are merged into one, with the machines' names."""
     hosts: dict[Check, list[str]] = {}
     for host, found in checks.items():
         for check in found:
@@ -78,7 +78,7 @@ def _some(names: list[str], shown: int = 4) -> str:
 
 
 def text_lines(checks: Iterable[Check]) -> Iterator[str]:
-    """Lines for people, as the checks come."""
+    """Lines of text, as the checks complete."""
     group = None
     for check in checks:
         if check.group != group:
@@ -90,11 +90,11 @@ def text_lines(checks: Iterable[Check]) -> Iterator[str]:
 
 
 def clean(text: str) -> str:
-    """Without secrets, and without what would move a terminal's cursor: much of it is other programs' words."""
+    """Redact secrets and escape terminal control sequences, because much of the text is output of other programs."""
     return printable(redact(text))
 
 
 def summary(checks: Iterable[Check]) -> str:
-    """How many of each."""
+    """Number of checks by state."""
     states = [check.state for check in checks]
     return ", ".join(f"{states.count(state)} {state}" for state in ("FAIL", "WARN", "PASS", "SKIP") if state in states)

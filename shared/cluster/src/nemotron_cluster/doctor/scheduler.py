@@ -1,4 +1,4 @@
-"""Slurm, asked with its own commands: partitions, limits of accounts and queues, and how it ends and requeues jobs."""
+"""Check Slurm with its own commands: partitions, limits of accounts and queues, and how it ends and requeues jobs."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 SCHEDULER = Group("scheduler")
 UNUSABLE = re.compile(r"down|drain|fail|unk|maint|\*$|boot|power")
 LONG_ENOUGH = 30
-"""Seconds between the signal to end and the one that kills, in which a checkpoint may be written."""
+"""Minimum seconds between the signal to end and SIGKILL, needed to write a checkpoint."""
 USUAL_EXPIRY = 120
 NAME = re.compile(r"[\w.@+-]+")
 LIKE_THIS = "a job like this"
@@ -25,12 +25,12 @@ QOS_KEYS = ("Name", "MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxTRES", "MaxTRESPU
 
 
 def minutes(limit: str) -> float | None:
-    """A time limit in Slurm's words, as minutes; None where it has no end."""
+    """A Slurm time limit in minutes; None if unlimited."""
     return seconds_of(limit) / 60 if TIME.fullmatch(limit) else None
 
 
 def asked(profile: Slurm) -> list[str]:
-    """What a job of this profile asks for, as sbatch and srun both take it."""
+    """Options for the resources of a job of this profile, for both sbatch and srun."""
     values = {
         "account": profile.account,
         "partition": profile.batch_partition or profile.partition,
@@ -49,7 +49,7 @@ def asked(profile: Slurm) -> list[str]:
 
 
 def checks(profile: Slurm, there: Transport) -> Iterator[Check]:
-    """Everything that Slurm tells without starting anything."""
+    """All checks that do not start a job."""
     parts = {
         "partition": lambda: _partition(profile, there),
         "settings": lambda: _settings(profile, there),
@@ -62,7 +62,7 @@ def checks(profile: Slurm, there: Transport) -> Iterator[Check]:
 
 
 def _said(there: Transport, *command: str) -> str:
-    """What a command prints.
+    """Output of a command.
 
     Raises:
         UserError: it failed.
@@ -76,7 +76,7 @@ def _said(there: Transport, *command: str) -> str:
 
 
 def _partition(profile: Slurm, there: Transport) -> Checks:
-    """The partitions that are named, against what sinfo lists."""
+    """Compare the partitions of the profile with those that sinfo lists."""
     lines = _said(there, "sinfo", "--noheader", "--format=%P|%a|%l|%D|%G|%T").splitlines()
     rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.count("|") == 5]
     if not rows:
@@ -126,12 +126,12 @@ def _fits(profile: Slurm, name: str, rows: list[list[str]], *, nodes: int, gpus:
 
 
 def _gpus(gres: str) -> int:
-    """How many GPUs a node has, of `gpu:8`, `gpu:h100:8(S:0-1)` or `gpu:a100:4,gpu:v100:2`."""
+    """GPUs per node from a gres string: `gpu:8`, `gpu:h100:8(S:0-1)` or `gpu:a100:4,gpu:v100:2`."""
     return sum(int(count) for count in re.findall(r"gpu(?::[^:,()]+)?:(\d+)", gres))
 
 
 def _settings(profile: Slurm, there: Transport) -> Checks:
-    """How Slurm ends jobs and queues them again, against what our jobs count on."""
+    """Check how Slurm ends and requeues jobs, which our jobs rely on."""
     pairs = (line.partition("=") for line in _said(there, "scontrol", "show", "config").splitlines())
     values = {name.strip(): value.strip() for name, _, value in pairs if name.strip()}
     yield SCHEDULER.ok("Slurm", values.get("SLURM_VERSION", "of an unknown version"))
@@ -156,7 +156,7 @@ def _settings(profile: Slurm, there: Transport) -> Checks:
 
 
 def _limits(profile: Slurm, there: Transport) -> Checks:
-    """Accounts and queues (QOS) of this user; and how many jobs a queue takes."""
+    """Check the user's accounts and queues (QOS), and the number of jobs that a queue accepts."""
     user = _said(there, "id", "-un").strip()
     if not NAME.fullmatch(user):
         raise UserError(f"id -un says {user[:40]!r}", "try it there yourself: it should print a user's name alone")
@@ -233,7 +233,7 @@ def _container(profile: Slurm, there: Transport) -> Checks:
 
 
 def _test_only(profile: Slurm, there: Transport) -> Checks:
-    """Slurm's own judgement of a job of this size; nothing is queued."""
+    """Let Slurm test a job of this size, without queueing it."""
     fills = profile.gpus_per_node >= WHOLE_FROM
     like = asked_of(Job("doctor", (), gpus_per_node=profile.gpus_per_node, whole_nodes=fills), profile)
     whole = ["--exclusive"] if like.exclusive and not profile.exclusive else []

@@ -1,1 +1,1 @@
-"""Profiles: what env.toml says about machines."""
+"""Profiles of machines, from env.toml."""

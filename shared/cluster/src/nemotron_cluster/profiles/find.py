@@ -1,4 +1,4 @@
-"""env.toml: found by walking up from the working folder, or named by NEMOTRON_ENV_FILE; read, and judged.
+"""Find env.toml in the working folder or a parent, or through NEMOTRON_ENV_FILE, then read and validate it.
 
 loaded = load_profile("leonardo")
 loaded.profile.partition         "boost_usr_prod"
@@ -22,7 +22,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 FILE = "env.toml"
 VARIABLE = "NEMOTRON_ENV_FILE"
 ROOT = "pyproject.toml"
-"""A project's own folder is the last one that is looked into."""
+"""Marks the project's root folder, where the search ends."""
 EXTENDS = "extends"
 LARGEST = 100_000
 TWINS = ("nproc_per_node", "ntasks_per_node")
@@ -32,8 +32,9 @@ COPY = f"copy env.toml.example to {FILE} and fill in your machine"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A profile, and where each of its keys was written; `gpus_of_node` is its number of GPUs as env.toml has it,
-    whatever a command asks for."""
+    """A profile, and where each of its keys was written; `gpus_of_node` is the GPU count from env.toml, before any
+    overrides.
+    """
 
     name: str
     profile: Profile
@@ -44,10 +45,10 @@ class Loaded:
 
 
 def env_file(start: Path | None = None) -> Path | None:
-    """The file that holds for a folder; None where there is none.
+    """The env.toml for a folder, or None.
 
     Raises:
-        UserError: NEMOTRON_ENV_FILE names what is not there.
+        UserError: NEMOTRON_ENV_FILE names a missing file.
     """
     if named := os.environ.get(VARIABLE):
         path = Path(named).expanduser()
@@ -67,10 +68,10 @@ def env_file(start: Path | None = None) -> Path | None:
 
 
 def load_profile(name: str, start: Path | None = None) -> Loaded:
-    """The profile of a name, whatever it extends filled in.
+    """Load a profile, merged with the profiles that it extends.
 
     Raises:
-        UserError: no file, no such profile, or something in it is unknown or wrong; the message names file and line.
+        UserError: no file, no such profile, or an unknown key or invalid value; the message names file and line.
     """
     file = env_file(start)
     if file is None:
@@ -92,10 +93,10 @@ def load_profile(name: str, start: Path | None = None) -> Loaded:
 
 
 def read_tables(file: Path) -> dict[str, Any]:
-    """The tables of the file, as they are written.
+    """The tables of the file, unprocessed.
 
     Raises:
-        UserError: it is no TOML, or larger than people write one, or it holds something that is no table.
+        UserError: invalid TOML, an unreasonably large file, or a top-level value that is not a table.
     """
     if file.stat().st_size > LARGEST:
         raise UserError(f"{file}: larger than {LARGEST:,} bytes", "leave in it what is true of your machines")
@@ -112,12 +113,12 @@ def read_tables(file: Path) -> dict[str, Any]:
 
 
 def profile_names(tables: Iterable[str]) -> list[str]:
-    """The tables that are profiles."""
+    """Names of the tables that are profiles."""
     return [name for name in tables if name not in (*RESERVED, *NOT_OURS)]
 
 
 def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """A profile's values over those of its parents, nearest last, and where each stands."""
+    """A profile's values merged over those of its parents, and the origin of each."""
     chain = [name]
     while (parent := tables[chain[-1]].get(EXTENDS)) is not None:
         where = f"{file}:{line_of(file, chain[-1], EXTENDS)}: [{chain[-1]}] extends '{str(parent)[:80]}'"
@@ -177,7 +178,7 @@ def _checked(
 
 
 def _what_is_meant(key: str, model: type[BaseModel], values: dict[str, Any]) -> str | None:
-    """The key that is near, or the executor that has it."""
+    """A suggestion for an unknown key: a similar key, or the executor that has it."""
     others = [name for name, other in PROFILES.items() if key in other.model_fields]
     if others and values.get("executor") not in others:
         return f"it is a key of executor = {' or '.join(map(repr, others))}; without one it is 'local'"
@@ -193,7 +194,7 @@ def _what_there_is(model: type[BaseModel]) -> str:
 
 
 def line_of(file: Path, table: str | None, key: str | None) -> int:
-    """The line of a key in a table, or of the table itself: tomllib tells values and no places."""
+    """The line of a key in a table, or of the table itself. tomllib does not report positions."""
     heads, keys = _lines(file.read_text(encoding="utf-8-sig", errors="replace"))
     head = heads.get((table, None), 1)
     return head if key is None else keys.get((table, key)) or heads.get((table, key), head)
@@ -204,7 +205,7 @@ Lines = dict[tuple[str | None, str | None], int]
 
 @lru_cache(maxsize=2)
 def _lines(text: str) -> tuple[Lines, Lines]:
-    """The lines of tables and of tables in them, and those of keys; read once, since every key is asked for."""
+    """Line numbers of tables, subtables and keys. Cached, since every key is looked up."""
     heads: Lines = {}
     keys: Lines = {}
     table: str | None = None
@@ -221,13 +222,13 @@ def _lines(text: str) -> tuple[Lines, Lines]:
 
 
 def changed(loaded: Loaded, recipe: dict[str, Any], typed: dict[str, Any], origins: dict[str, str]) -> Loaded:
-    """A profile over what a recipe wants, and below what was typed.
+    """Merge a recipe's requests, the profile and typed overrides, in increasing precedence.
 
     Args:
-        origins: where the keys of these two were written.
+        origins: where the keys of recipe and overrides were written.
 
     Raises:
-        UserError: a key is unknown, or a value wrong; the message says where it was written.
+        UserError: an unknown key or an invalid value; the message says where it was written.
     """
     own = loaded.profile.model_dump(exclude_unset=True)
     typed = {ALIASES.get(key, key): value for key, value in typed.items()}

@@ -1,1 +1,1 @@
-"""Slurm: its scripts, its answers."""
+"""Slurm: job scripts, submission and job state."""

@@ -1,4 +1,4 @@
-"""Slurm as one that takes jobs: see `Backend`."""
+"""The Slurm backend: see `Backend`."""
 
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -20,7 +20,7 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 
 class SlurmBackend:
-    """Jobs of one profile, asked for here or on its login node."""
+    """Jobs of one profile, with Slurm on this machine or on the profile's login node."""
 
     def __init__(self, profile: Slurm) -> None:
         self.profile = profile
@@ -36,8 +36,8 @@ class SlurmBackend:
         return render(job, self.profile, self.there(folder))
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """What `sbatch --test-only` says."""
-        job = replace(job, after=())  # those before it are not submitted yet
+        """The answer of `sbatch --test-only`."""
+        job = replace(job, after=())  # earlier jobs have not been submitted yet
         try:
             said = submit.test_only(self.transport, self.render(job, folder))
         except submit.NoScheduler as error:
@@ -53,7 +53,7 @@ class SlurmBackend:
         there = self.there(folder)
         if not isinstance(self.transport, Here) or Path(there) != folder:
             self.transport.send(folder, there)
-            secrets.remove(folder)  # they are where they are needed
+            secrets.remove(folder)  # a copy is now on the cluster
 
     def submit(self, job: Job, folder: Path) -> str:
         """See the protocol."""
@@ -62,7 +62,7 @@ class SlurmBackend:
         try:
             return submit.submit(self.transport, there / SCRIPT)
         except NoAnswer:
-            raise  # it may run
+            raise  # it may be running
         except UserError:
             if Path(there) != folder:
                 self.transport.run(["rm", "-rf", "--", str(there)])
@@ -75,12 +75,12 @@ class SlurmBackend:
             return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
         written = self._exit_code(record) if facts.over else None
         state = _state(facts, written)
-        if facts.over and written is None:  # its script did not come to its end, or never began
+        if facts.over and written is None:  # the script never started, or was killed before its end
             self._close(record, STOPPED_EXIT_CODE if state.exit_code is None else state.exit_code)
         return state
 
     def facts(self, record: Record) -> Facts | None:
-        """What Slurm says, in its own words."""
+        """Slurm's own facts about the job."""
         return ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
@@ -88,7 +88,7 @@ class SlurmBackend:
         return self.transport.read(PurePosixPath(record.there) / LOG, start)
 
     def cancel(self, record: Record) -> None:
-        """Ask Slurm for SIGTERM: the script saves; a job that waits has nothing to clean but its secrets."""
+        """Have Slurm send SIGTERM, on which the script saves. For a waiting job, only remove its secrets."""
         there = str(PurePosixPath(record.there) / SCRIPT)
         asked = self.transport.run(["squeue", "--noheader", f"--jobs={record.id}", "--format=%T %o"])
         state, _, command = asked.stdout.strip().partition(" ")
@@ -98,11 +98,11 @@ class SlurmBackend:
         answer = self.transport.run(["scancel", str(record.id)])
         if answer.returncode:
             raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
-        if state not in CONDITIONS["running"]:  # it waited, or has gone with one before it: no script runs to its end
+        if state not in CONDITIONS["running"]:  # it was waiting, or ended already: no script will clean up
             self._close(record, STOPPED_EXIT_CODE)
 
     def _close(self, record: Record, code: int) -> None:
-        """What the job's script does at its end: Slurm soon forgets a job, and the secrets are of no use any more."""
+        """Finish as the job's script would: record an exit code, because Slurm soon forgets it, and delete secrets."""
         close = 'rm -rf -- "$1"/secrets; [ -e "$1"/exit_code ] || printf "%s\\n" "$2" >"$1"/exit_code'
         self.transport.run(["sh", "-c", close, "sh", record.there, str(code)])
 
@@ -112,7 +112,7 @@ class SlurmBackend:
 
 
 def _state(facts: Facts, written: str | None) -> State:
-    """Args: written: the exit code that the job's script left, which is the step's own."""
+    """Args: written: the exit code that the job's script recorded, which is the step's own."""
     code = int(written) if written and written.strip().isdecimal() else facts.exit_code
     if not facts.over:
         waits = f"waits: {sentence(facts.reason, facts.restarts)}" if facts.condition == "waiting" else ""

@@ -1,4 +1,4 @@
-"""What every script for sbatch begins with: the options that a site asks for, as its profile has them."""
+"""The #SBATCH lines of every script: the site's options, from the profile."""
 
 import re
 import unicodedata
@@ -13,11 +13,11 @@ PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
 def site_options(
     profile: Slurm, name: str, nodes: int, *, tasks: int, gpus: int, cpus: int | None
 ) -> dict[str, object]:
-    """Options by name, in the order in which people look for them; None: left out.
+    """Options by name, in conventional order; None: omitted.
 
     Args:
-        tasks, gpus: of a node.
-        cpus: of a task.
+        tasks, gpus: per node.
+        cpus: per task.
     """
     shown = f"gpu:{gpus}" if profile.gpus_option == "gres" else gpus
     return {
@@ -40,7 +40,7 @@ def directives(options: Mapping[str, object]) -> Iterator[str]:
     """The lines of a script.
 
     Raises:
-        UserError: a value would end its line, and what stands behind it would be a command of the script.
+        UserError: a value contains a line break, after which the rest would run as a command of the script.
     """
     for name, text in ((name, str(value)) for name, value in options.items() if value is not None):
         if any(unicodedata.category(char) == "Cc" for char in text):
@@ -50,5 +50,5 @@ def directives(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def _escaped(value: str) -> str:
-    """A value of a directive: sbatch knows quotes and the backslash inside them, but not all of a shell's ways."""
+    """Quote a directive's value. sbatch supports quotes with backslash escapes, but not the whole shell syntax."""
     return value if PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -1,4 +1,4 @@
-"""What a partition gives to a job: the size of its nodes, and the defaults and limits of CPUs and memory."""
+"""What a partition gives to jobs: node sizes, and defaults and limits of CPUs and memory."""
 
 import re
 
@@ -13,7 +13,7 @@ NO_LIMIT = ("UNLIMITED", "0", "NONE", "(null)", "N/A")
 def gives(there: Transport, name: str | None) -> str | None:
     """For people: "nodes of 64 CPUs and 515 GB; DefMemPerCPU=8000 MB; OverSubscribe=EXCLUSIVE: jobs get whole nodes".
 
-    None where Slurm does not tell.
+    None if Slurm does not answer.
     """
     of_it = [f"--partition={name}"] if name else []
     sizes = SIZE.findall(there.run(["sinfo", "--noheader", *of_it, "--format=%c|%m"]).stdout)
@@ -22,7 +22,7 @@ def gives(there: Transport, name: str | None) -> str | None:
     if not sizes or not own:
         return None
     site = dict(re.findall(r"^(\w+) *= *(\S+)", there.run(["scontrol", "show", "config"]).stdout, re.MULTILINE))
-    facts = site | {key: value for key, value in own.items() if value not in NO_LIMIT}  # the site's defaults hold, too
+    facts = site | {key: value for key, value in own.items() if value not in NO_LIMIT}  # the site's defaults apply, too
     cpus, memory = (_range([int(size[index]) for size in sizes]) for index in (0, 1))
     said = [f"nodes of {cpus} CPUs and {memory} MB"]
     said += [f"{key}={facts[key]} MB" for key in MEMORY if facts.get(key, "0") not in NO_LIMIT]

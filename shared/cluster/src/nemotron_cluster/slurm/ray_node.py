@@ -1,14 +1,14 @@
-"""One task of a Ray cluster inside a Slurm job, started by ray.sh. It needs no package but Ray.
+"""One task of a Ray cluster inside a Slurm job, started by ray.sh. Requires no package except Ray.
 
     python ray_node.py head LOGS PEER PORT      PEER: a node that must be able to reach this one
     python ray_node.py worker LOGS
     python ray_node.py driver LOGS NODES GPUS COMMAND...
 
-Ray's processes leave their parents, and where Slurm follows parents (proctrack/linuxproc) it loses them. So each of
-these tasks has the kernel hand it every orphan of its own, and takes them along when it ends.
+Ray's processes detach from their parents, so Slurm loses track of them if it follows parents (proctrack/linuxproc).
+Each task therefore becomes the subreaper of its orphans, and kills them when it ends.
 
-srun passes signals on to every process of a task, but for SIGTERM, at which it kills them. So SIGUSR1 asks the driver
-to save, SIGUSR2 ends head and workers, and Ray and the driver are started deaf to both.
+srun forwards signals to every process of a task, except SIGTERM, on which it kills them. Therefore SIGUSR1 asks the
+driver to save, SIGUSR2 ends head and workers, and Ray and the driver are started with both ignored.
 """
 
 import ctypes
@@ -28,21 +28,21 @@ from pathlib import Path
 from typing import NoReturn
 
 STARTED = "STARTED_RAY_HEAD"
-"""In the job's folder of logs: the head's address, once it answers."""
+"""File in the job's log folder: the head's address, once it responds."""
 PATIENCE = float(os.environ.get("NEMOTRON_RAY_PATIENCE", "1800"))
-"""Seconds until every node must have joined: images are fetched, and Ray is read from slow disks."""
+"""Seconds for all nodes to join: images have to be pulled, and Ray loads slowly from slow disks."""
 ATTEMPTS = 3
 END_SECONDS = 5.0
-"""Ray's processes keep nothing that would have to be saved; `ray start` itself does not always heed SIGTERM."""
+"""Seconds before SIGKILL. Ray's processes have nothing to save, and `ray start` sometimes ignores SIGTERM."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Ended(BaseException):
-    """The job's script, or Slurm, asks for the end."""
+    """The job's script or Slurm requested the end."""
 
 
 def main(role: str, folder: str, *rest: str) -> int:
-    """Do one task; its exit code."""
+    """Run one task; returns its exit code."""
     if find_spec("ray") is None:
         return failed(
             f"Ray is not installed for {sys.executable}: install it, or let the profile's `python` name another"
@@ -57,7 +57,7 @@ def main(role: str, folder: str, *rest: str) -> int:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, _end)
-        own = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: paths of Unix sockets have 107 bytes at most
+        own = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short, because paths of Unix sockets have at most 107 bytes
         try:
             return lead(logs, own, rest[0], int(rest[1])) if role == "head" else join(logs, own)
         finally:
@@ -70,10 +70,10 @@ def main(role: str, folder: str, *rest: str) -> int:
 
 
 def lead(logs: Path, own: str, peer: str, first: int) -> int:
-    """Be the head until the end."""
+    """Run the head until the end."""
     address, port = address_towards(peer), free_port(first)
     options = ["--head", f"--port={port}", "--include-dashboard=false"]
-    if find_spec("grpc"):  # then Ray serves remote clients at a fixed port, which another job may have
+    if find_spec("grpc"):  # then Ray serves remote clients at a fixed port, which another job may be using
         options.append(f"--ray-client-server-port={free_port(port + 1)}")
 
     def answers() -> bool:
@@ -86,7 +86,7 @@ def lead(logs: Path, own: str, peer: str, first: int) -> int:
 
 
 def join(logs: Path, own: str) -> int:
-    """Be a worker until the end."""
+    """Run a worker until the end."""
     head = address_of_head(logs)
     host, port = head.split(":")
     if not until(lambda: reachable(host, int(port)), 120):
@@ -95,9 +95,9 @@ def join(logs: Path, own: str) -> int:
 
 
 def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[], bool]) -> int:
-    """Run `ray start`, which on a busy machine may need to be asked again; comes back only when it has failed."""
+    """Run `ray start`, with retries because it can fail on a busy machine. Returns only after it has failed."""
     node = [f"--node-ip-address={address}", f"--temp-dir={own}", "--dashboard-agent-listen-port=0", "--block"]
-    cpus = os.environ.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0))  # those of this job
+    cpus = os.environ.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0))  # CPUs of this job
     node += [f"--num-cpus={cpus}", "--disable-usage-stats"]
     if gpus := os.environ.get("SLURM_GPUS_ON_NODE"):
         node.append(f"--num-gpus={gpus}")
@@ -110,14 +110,14 @@ def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[],
             time.sleep(0.2)
         code = ray.wait()
         take_along()
-        if up and "--head" in options:  # the cluster is gone with it
+        if up and "--head" in options:  # the cluster is lost with it
             break
         time.sleep(2)
     return failed(f"Ray has ended with code {code} in attempt {attempt}; its own words stand above")
 
 
 def drive(logs: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
-    """Wait for all nodes, then run the driver. Its code is the answer."""
+    """Wait for all nodes, then run the driver; returns its exit code."""
     child: subprocess.Popen[bytes] | None = None
     asked = False
 
@@ -144,7 +144,7 @@ def drive(logs: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
 
 
 def count(head: str, nodes: int, gpus: int) -> int:
-    """Say who has joined until all have: 0."""
+    """Report joined nodes until all are up; returns 0."""
     import ray
 
     end = time.monotonic() + PATIENCE
@@ -153,9 +153,9 @@ def count(head: str, nodes: int, gpus: int) -> int:
         try:
             if not ray.is_initialized():
                 ray.init(address=head, log_to_driver=False, logging_level=logging.CRITICAL)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler prints a trace
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler prints a stack trace
             there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        except Exception as error:  # Ray raises bare ones where it is too slow
+        except Exception as error:  # Ray raises bare exceptions on timeouts
             with suppress(Exception):
                 ray.shutdown()
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -173,10 +173,10 @@ def count(head: str, nodes: int, gpus: int) -> int:
 
 
 def address_of_head(logs: Path) -> str:
-    """Wait for the file in which the head tells where it is. Where the head has died, the job's script ends this."""
+    """Wait for the head to write its address. If the head dies, the job's script ends this process."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        list(logs.iterdir())  # or NFS answers out of its memory
+        list(logs.iterdir())  # refreshes NFS's directory cache
         with suppress(FileNotFoundError):
             return (logs / STARTED).read_text()
         time.sleep(0.5)
@@ -184,14 +184,14 @@ def address_of_head(logs: Path) -> str:
 
 
 def address_towards(peer: str) -> str:
-    """This machine's address on the way to another: its own name may stand for 127.0.1.1."""
+    """This machine's address on the route to another one; its own host name may resolve to 127.0.1.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect((peer, 9))  # sends nothing
         return way.getsockname()[0]
 
 
 def free_port(first: int) -> int:
-    """The first port from here on that nobody has: another job may have its Ray on this node."""
+    """The first free port from `first` on: another job may run Ray on this node."""
     for port in range(first, first + 1000):
         with socket.socket() as attempt, suppress(OSError):
             attempt.bind(("", port))
@@ -200,14 +200,14 @@ def free_port(first: int) -> int:
 
 
 def reachable(host: str, port: int) -> bool:
-    """Whether somebody answers there."""
+    """Whether the address accepts connections."""
     with suppress(OSError), socket.create_connection((host, port), timeout=5):
         return True
     return False
 
 
 def until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Ask again and again, for so long."""
+    """Poll a condition for at most this long."""
     end = time.monotonic() + seconds
     while not (held := holds()) and time.monotonic() < end:
         time.sleep(0.5)
@@ -215,7 +215,7 @@ def until(holds: Callable[[], bool], seconds: float) -> bool:
 
 
 def take_along() -> None:
-    """End every process that descends from this one: asked first, then killed."""
+    """Terminate all descendants of this process, with SIGTERM and then SIGKILL."""
     asked = False
     end = time.monotonic() + END_SECONDS
     while True:
@@ -234,7 +234,7 @@ def take_along() -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Processes below this one. Orphans are its children: it has asked for them."""
+    """Processes below this one. Orphans are its children, because it is a subreaper."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -247,27 +247,27 @@ def descendants(root: int) -> list[int]:
 
 
 def write(path: Path, text: str) -> None:
-    """Whole, or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_name(f".{path.name}.tmp")
     unfinished.write_text(text)
     unfinished.replace(path)
 
 
 def show(line: str, last: str) -> str:
-    """Say it, where it is news."""
+    """Print a line unless it repeats the last one."""
     if line != last:
         say(line)
     return line
 
 
 def failed(line: str) -> int:
-    """Say it so that ray.sh finds it."""
+    """Print an error in the format that ray.sh looks for."""
     say(f"error: {socket.gethostname()}: {line}")
     return 1
 
 
 def say(line: str) -> None:
-    """To the log of this role."""
+    """Print to the log of this role."""
     print(line, flush=True)
 
 

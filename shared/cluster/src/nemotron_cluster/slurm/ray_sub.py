@@ -1,8 +1,8 @@
-"""A profile's `ray_sub`: NeMo-RL's own ray.sub keeps Ray for steps that run on GPUs in a container, instead of ours.
+"""A profile's `ray_sub`: use NeMo-RL's ray.sub instead of our own launcher for GPU steps on Ray in a container.
 
-It is not handed to sbatch itself, because its directives name ACCOUNT and PARTITION, but run by the job's script: so
-signals, queueing again, secrets and exit code are those of every job. The script takes over two of its directives:
-nodes are not shared with other jobs (--exclusive), and a job waits for earlier ones of its name
+It is run by the job's script, not submitted by sbatch, because its directives contain placeholders (ACCOUNT,
+PARTITION). Signals, requeueing, secrets and exit code therefore work as in every job. The script adopts two of its
+directives: nodes are not shared with other jobs (--exclusive), and a job waits for earlier ones of its name
 (--dependency=singleton).
 """
 
@@ -14,12 +14,12 @@ from nemotron_cluster.profiles.schema import Slurm
 
 
 def is_used(job: Job, profile: Slurm) -> bool:
-    """Whether ray.sub keeps a job's Ray. It asks for a container, and counts GPUs."""
+    """Whether ray.sub launches a job's Ray. It requires a container, and counts GPUs."""
     return bool(profile.ray_sub and job.start == "ray" and job.container and job.gpus_per_node)
 
 
 def variables(profile: Slurm, image: str, mounts: Iterable[str]) -> str:
-    """What ray.sub reads and ray_sub.sh does not know."""
+    """Variables that ray.sub reads and that ray_sub.sh does not set."""
     return "\n".join([
         f"ray_sub={shlex.quote(profile.ray_sub or '')}",
         f"export CONTAINER={shlex.quote(image)}",

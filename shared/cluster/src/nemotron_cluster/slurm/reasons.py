@@ -1,8 +1,8 @@
-"""What Slurm means when a job waits or is refused, in a sentence with what to do about it.
+"""Explain why Slurm lets a job wait or refuses it, and what to do about it.
 
     sentence("QOSMaxGRESPerUser")     "you have as many GPUs as your QOS gives one user; ..."
 
-The sentences are in reasons.yaml, by Slurm's own words; `*` stands for any text, and the first that fits counts.
+reasons.yaml maps Slurm's messages to sentences; `*` stands for any text, and the first match is used.
 """
 
 import functools
@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 AGAIN = "requeued"
-"""The entry for a job that waits because it has just been queued again."""
+"""The entry for a job that waits because it was just requeued."""
 
 
 @functools.cache
@@ -24,8 +24,8 @@ def sentence(reason: str, restarts: int | None = 0) -> str:
     """Why a job waits, for people.
 
     Args:
-        reason: as squeue has it: "Priority", "ReqNodeNotAvail, UnavailableNodes:n2".
-        restarts: how often the job was queued again.
+        reason: as squeue prints it: "Priority", "ReqNodeNotAvail, UnavailableNodes:n2".
+        restarts: how often the job was requeued.
     """
     if reason == "BeginTime" and restarts:
         return _sentences("pending")[AGAIN]
@@ -36,8 +36,8 @@ def sentence(reason: str, restarts: int | None = 0) -> str:
 
 
 def refusal(stderr: str) -> str:
-    """What to change, out of what sbatch says when it takes a job not."""
-    # Where a limit is the cause, its name stands in a line before the general one.
+    """What to change, from sbatch's rejection message."""
+    # If a limit is the cause, its name is in a line before the general message.
     for line in stderr.splitlines():
         text = line.removeprefix("sbatch: ").removeprefix("error: ").removeprefix("Batch job submission failed: ")
         for pattern, remedy in _sentences("refused").items():

@@ -1,4 +1,4 @@
-"""CPUs, memory and whole nodes: what a job asks Slurm for where the profile leaves it open.
+"""CPUs, memory and whole nodes: what a job requests from Slurm if the profile does not say.
 
 asked = asked_of(job, profile)
 asked.exclusive, asked.cpus_per_task, asked.mem     True, None, "0": whole nodes
@@ -13,14 +13,14 @@ from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.slurm import ray_sub
 
 CPUS_OF_A_PROCESS = 8
-"""CPUs of a process with a GPU on a shared node, or of one that may have as many threads as it likes."""
+"""CPUs of a GPU process on a shared node, or of a process with an unlimited number of threads."""
 WHOLE_FROM = 4
-"""GPUs of a node from which a job of one node that takes all of them is taken to fill it."""
+"""A single-node job that uses all GPUs of a node counts as filling it if the node has at least this many."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What stands in the script; None: nothing, so that the partition's default holds."""
+    """Resource options of the script. None: omitted, so that the partition's default applies."""
 
     exclusive: bool
     cpus_per_task: int | None
@@ -29,7 +29,7 @@ class Asked:
 
 
 def asked_of(job: Job, profile: Slurm) -> Asked:
-    """The profile's own words first; its `extra_directives` replace what they name."""
+    """The profile's settings take precedence; its `extra_directives` replace the options that they name."""
     exclusive, why = _exclusive(job, profile)
     cpus = _cpus_per_task(job, profile, exclusive=exclusive)
     mem = profile.mem or (
@@ -55,7 +55,7 @@ def _exclusive(job: Job, profile: Slurm) -> tuple[bool, str]:
 
 
 def _cpus_per_task(job: Job, profile: Slurm, *, exclusive: bool) -> int | None:
-    """CPUs of a task. Whoever sets `ntasks_per_node` means those of a process; torchrun's processes are one task."""
+    """CPUs per task. With `ntasks_per_node`, `cpus_per_task` is per process, but torchrun's processes share a task."""
     if profile.cpus_per_task is not None:
         several = job.start != "srun" and profile.ntasks_per_node is not None
         return profile.cpus_per_task * (job.processes_per_node if several else 1)
@@ -65,12 +65,12 @@ def _cpus_per_task(job: Job, profile: Slurm, *, exclusive: bool) -> int | None:
 
 
 def _is_said(profile: Slurm, *names: str) -> bool:
-    """Whether the profile's own directives name one of these options."""
+    """Whether the profile's own directives contain one of these options."""
     return any(option.partition("=")[0].split()[0] in names for option in profile.extra_directives)
 
 
 def facts(job: Job, profile: Slurm) -> Iterator[tuple[str, Any]]:
-    """What a job asks for, for people."""
+    """The requested resources, for people."""
     asked = asked_of(job, profile)
     tasks = job.processes_per_node if job.start == "srun" else 1
     whole = "all" if asked.exclusive else "the partition's default"

@@ -1,10 +1,10 @@
-"""What Slurm says of a job: squeue, then sacct, then scontrol, then the exit code that the job itself wrote.
+"""State of a Slurm job: from squeue, then sacct, then scontrol, then the exit code that the job itself wrote.
 
     facts = ask(transport.run, "1234")
     facts.state, facts.reason, facts.source      "PENDING", "Priority", "squeue"
 
-No site has all of them: sacct needs accounting, squeue forgets a job minutes after its end. A scheduler that does not
-answer has said nothing, and least of all that a job has ended.
+No site has all of them: sacct needs accounting, and squeue forgets a job minutes after its end. If a scheduler does
+not answer, the state is unknown; in particular, the job may still be running.
 """
 
 import re
@@ -18,18 +18,18 @@ from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.errors import UserError
 
 Run = Callable[[list[str]], CompletedProcess[str]]
-"""How a command reaches the scheduler, such as `Transport.run`."""
+"""Runs a command where the scheduler is, such as `Transport.run`."""
 Source = Literal["squeue", "sacct", "scontrol", "exit_code"]
 
 QUEUE = ("JobID", "State", "exit_code", "RestartCnt", "StartTime", "NodeList", "Reason")
 ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "Start", "NodeList", "Reason")
 CONTROLLER = ("JobState", "ExitCode", "Restarts", "StartTime", "NodeList", "Reason")
 NOTHING = ("", "(null)", "None", "None assigned", "N/A", "Unknown")
-"""How Slurm's programs write that there is no value."""
+"""Representations of missing values in the output of Slurm's programs."""
 UNKNOWN_JOB = "Invalid job id specified"
 NO_ACCOUNTING = "accounting storage is disabled"
 NOT_FOUND = 127
-"""A shell's exit code for a program that it does not find, which ssh hands on."""
+"""A shell's exit code if a program was not found, which ssh passes on."""
 
 CONDITIONS: dict[Condition, tuple[str, ...]] = {
     "waiting": ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
@@ -45,16 +45,16 @@ CONDITIONS: dict[Condition, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Facts:
-    """One job, as one source has it.
+    """One job, according to one source.
 
     Attributes:
         state: Slurm's own word, such as RUNNING or NODE_FAIL.
-        reason: why it waits, or how it failed; empty where there is none.
-        exit_code: of the batch script; None as long as the job is not over.
-        signal: what ended the script.
-        nodes: such as "n[1-4]"; empty as long as it has none.
-        restarts: how often it was queued again; None where the source does not know.
-        start: when it began, or will by Slurm's plan.
+        reason: why it waits, or how it failed; may be empty.
+        exit_code: of the batch script; None until the job has ended.
+        signal: the signal that killed the script, if any.
+        nodes: such as "n[1-4]"; empty until nodes are allocated.
+        restarts: how often it was requeued; None if the source does not know.
+        start: the actual or estimated start time.
     """
 
     id: str
@@ -69,12 +69,12 @@ class Facts:
 
     @property
     def condition(self) -> Condition:
-        """The state in the words that all executors share; one that we have never heard of is no end."""
+        """The state as a condition shared by all executors. Unknown states do not count as an end."""
         return next((condition for condition, states in CONDITIONS.items() if self.state in states), "unknown")
 
     @property
     def over(self) -> bool:
-        """Whether the job will not run again by itself."""
+        """Whether the job has ended and will not be requeued automatically."""
         return self.condition in ("done", "cancelled", "failed")
 
 
@@ -82,14 +82,14 @@ def ask(run: Run, job: str, exit_code: Callable[[], str | None] = lambda: None) 
     """The first answer about a job.
 
     Args:
-        run: asks the scheduler; may raise NoAnswer.
+        run: runs scheduler commands; may raise NoAnswer.
         exit_code: reads the file that the job's script writes at its end.
 
     Returns:
-        None where all sources answered, and none of them knows the job.
+        None if all sources answered and none knows the job.
 
     Raises:
-        NoAnswer: none knows the job, and at least one of those that would did not answer.
+        NoAnswer: no source knows the job, and at least one did not answer.
     """
     silent = ""
     for source in (_squeue, _sacct, _scontrol):
@@ -110,7 +110,7 @@ def ask(run: Run, job: str, exit_code: Callable[[], str | None] = lambda: None) 
 
 def _squeue(run: Run, job: str) -> Facts | None:
     columns = ",".join(f"{name}:|" for name in QUEUE)
-    # `--states=all` also shows jobs that have just ended, and says how
+    # `--states=all` also shows jobs that have just ended, with their state
     said = _said(run, ["squeue", "--noheader", "--states=all", f"--jobs={job}", f"--Format={columns}"])
     row = _row(said, len(QUEUE), job)
     return _facts("squeue", job, *row) if row else None
@@ -122,29 +122,29 @@ def _sacct(run: Run, job: str) -> Facts | None:
     if row is None:
         return None
     state, code, *others = row
-    return _facts("sacct", job, state, code, "", *others)  # it counts no restarts
+    return _facts("sacct", job, state, code, "", *others)  # sacct does not count restarts
 
 
 def _scontrol(run: Run, job: str) -> Facts | None:
     said = _said(run, ["scontrol", "--oneliner", "show", "job", job])
     found = [re.search(rf"(?:^|\s){name}=(\S*)", said) for name in CONTROLLER]
     state, code, restarts, start, nodes, reason = [match[1] if match else "" for match in found]
-    # it writes reasons with underscores, so that no value has spaces
+    # scontrol writes reasons with underscores, so that values contain no spaces
     return _facts("scontrol", job, state, code, restarts, start, nodes, reason.replace("_", " ")) if state else None
 
 
 def _said(run: Run, command: list[str]) -> str:
-    """What a command says; nothing where it says that there is no such job, or where there is no accounting.
+    """Output of a command; empty for an unknown job, or without accounting.
 
     Raises:
-        NoAnswer: it failed in any other way, or did not end in time.
+        NoAnswer: it failed in any other way, or timed out.
     """
     program = command[0]
     try:
         answer = run(command)
     except NoAnswer:
         raise
-    except UserError as error:  # it is not installed, or the login node cannot be reached
+    except UserError as error:  # not installed, or the login node cannot be reached
         if program == "sacct":
             return ""
         raise NoAnswer(error.message, error.remedy) from error
@@ -158,9 +158,9 @@ def _said(run: Run, command: list[str]) -> str:
 
 
 def _row(said: str, columns: int, job: str) -> list[str] | None:
-    """The cells of this job's line after its id; other lines, and warnings among them, are passed over."""
+    """The cells of this job's line after its id. Other lines, such as warnings, are skipped."""
     for line in said.splitlines():
-        # the reason comes last, because it is a text of any form
+        # the reason comes last, because it may contain any text
         cells = [cell.strip() for cell in line.split("|", columns - 1)]
         if len(cells) == columns and cells[0] == job:
             return cells[1:]
@@ -170,7 +170,7 @@ def _row(said: str, columns: int, job: str) -> list[str] | None:
 def _facts(
     source: Source, job: str, state: str, code: str, restarts: str, start: str, nodes: str, reason: str
 ) -> Facts:
-    reason = reason.removesuffix("|").strip()  # the end of squeue's line
+    reason = reason.removesuffix("|").strip()  # squeue's line ends with a separator
     facts = Facts(
         id=job,
         state=state.split()[0].rstrip("+") if state.split() else "UNKNOWN",  # "CANCELLED by 1000"
@@ -181,13 +181,13 @@ def _facts(
         start=None if start in NOTHING else start,
     )
     if not facts.over:
-        return facts  # a job that was queued again still shows the code of its last try
+        return facts  # a requeued job still shows the exit code of its last attempt
     ended, signal = _ended(code)
     return replace(facts, exit_code=ended, signal=signal)
 
 
 def _ended(text: str) -> tuple[int | None, int | None]:
-    """Exit code and signal out of "3:0", or of the number that wait(2) gives, which squeue showed until 23.02."""
+    """Exit code and signal from "3:0", or from a wait(2) status, which squeue showed until 23.02."""
     if match := re.fullmatch(r"(\d+):(\d+)", text):
         code, signal = int(match[1]), int(match[2])
     elif text.isdecimal():

@@ -1,8 +1,8 @@
-"""A job as a script for sbatch, which a person can read: directives, variables, how processes begin, then body.sh.
+"""Render a job as a readable sbatch script: directives, variables, the start of processes, then body.sh.
 
 script = render(job, profile, PurePosixPath("/lustre/me/.nemotron/jobs/20261123-101500-super3-sft-1f0c"))
 
-Every value of a user is quoted for the place where it stands. Secrets stand in no script: body.sh reads their file.
+Every user-provided value is quoted for its context. Scripts contain no secrets: body.sh reads them from a file.
 """
 
 import re
@@ -31,13 +31,13 @@ def render(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
         folder: the job's, as the nodes see it.
 
     Raises:
-        UserError: the profile's setup_lines are no shell.
+        UserError: the profile's setup_lines are not valid shell code.
     """
     lead = lead_of(profile.signal_lead, profile.time)
     parts = [
         # A login shell: sites define `module` and the PATH of Slurm's own programs there.
         "\n".join(["#!/bin/bash -l", *_directives(job, profile, folder, lead)]),
-        # Variables for other ways to start, values that look like code, functions that a trap calls: all meant.
+        # Intended: unused variables of other start methods, literal $, and functions called only by a trap.
         "# shellcheck disable=SC2016,SC2034,SC2054,SC2317\n" + "\n".join(_variables(job, profile, folder, lead)),
         _setup(profile.setup_lines),
         _run_step(job, profile, folder),
@@ -47,7 +47,7 @@ def render(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
 
 
 def seconds_of(time: str) -> int:
-    """A time limit of Slurm in seconds: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
+    """A Slurm time limit in seconds: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     match = TIME.fullmatch(time)
     if match is None:
         raise ValueError(f"'{time}' is no time limit")
@@ -63,14 +63,15 @@ def seconds_of(time: str) -> int:
 
 
 def lead_of(wanted: int, limit: str) -> int:
-    """Seconds before the limit at which a step saves: of a short job no more than a quarter, or it would do nothing
-    else."""
+    """Seconds before the limit at which a step saves: at most a quarter of the limit, so that short jobs still do some
+    work.
+    """
     whole = seconds_of(limit)
     return max(LEAST_LEAD, min(wanted, whole // 4)) if whole else wanted
 
 
 def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
-    """Options of sbatch, in the order in which people look for them."""
+    """sbatch options in conventional order."""
     tasks = job.processes_per_node if job.start == "srun" else 1
     asked = asked_of(job, profile)
     options = site_options(
@@ -78,7 +79,7 @@ def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> I
     ) | {
         "mem": asked.mem,
         "chdir": folder,
-        # In the name of a file, % begins a pattern of Slurm's.
+        # In file names, % starts a Slurm pattern.
         "output": str(folder / LOG).replace("%", "%%"),
         "open-mode": "append",
         "signal": f"B:USR1@{lead}",
@@ -93,7 +94,7 @@ def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> I
 
 
 def _dependencies(job: Job, profile: Slurm) -> Iterator[str]:
-    """What a job waits for."""
+    """The job's dependencies."""
     if job.after:
         yield ":".join(["afterok", *job.after])
     if ray_sub.is_used(job, profile):
@@ -116,15 +117,15 @@ def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> It
     home = {"NEMOTRON_HOME": profile.home} if profile.home else {}
     yield from (f"export {name}={shlex.quote(value)}" for name, value in (home | dict(job.environment)).items())
     if job.start == "ray" and job.container and "HF_HOME" not in job.environment:
-        # What one node converts the others read, and a container's own home is on one node.
+        # Other nodes read models that one node converts, and a container's home folder exists only on one node.
         yield 'export HF_HOME="${NEMOTRON_HOME:-$folder}/huggingface"'
-    # sbatch was told to take no environment along; the steps have this script's.
+    # sbatch does not export the caller's environment; steps get that of this script.
     srun, inside = ["srun", "--export=ALL"], []
     asked = asked_of(job, profile)
     if asked.cpus_per_task:
-        srun.append(f"--cpus-per-task={asked.cpus_per_task}")  # which srun does not take from sbatch since Slurm 22.05
+        srun.append(f"--cpus-per-task={asked.cpus_per_task}")  # since Slurm 22.05, srun does not inherit it from sbatch
     elif asked.exclusive:
-        srun.append("--cpu-bind=none")  # a task of one CPU might be bound to one of them
+        srun.append("--cpu-bind=none")  # otherwise a task might be bound to a single CPU
     runtime = (profile.container_runtime or "pyxis") if job.container else "none"
     if runtime == "pyxis":
         srun += _pyxis(job, profile, folder)
@@ -135,15 +136,16 @@ def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> It
 
 
 def _setup(lines: list[str]) -> str:
-    """The profile's lines. What bash cannot read would keep the whole script from beginning, its care for secrets too.
+    """The profile's setup lines. A syntax error would keep the whole script from starting, including its cleanup of
+    secrets.
 
     Raises:
-        UserError: bash cannot read them.
+        UserError: bash cannot parse them.
     """
-    # Not indented: a line may be the end of a here-document.
+    # Not indented, because a line may end a here-document.
     does_something = any(line.strip() and not line.strip().startswith("#") for line in lines)
     function = "\n".join(["setup() {", *lines, *([] if does_something else [":"]), "}"])
-    # whole and alone: lines that swallow the brace, and such as only a brace of theirs makes right
+    # check both the function and the bare lines: lines may swallow its closing brace, or be valid only with it
     for text in ("\n".join(lines), function):
         read = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
         if read.returncode or read.stderr:
@@ -153,7 +155,7 @@ def _setup(lines: list[str]) -> str:
 
 
 def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
-    """What a container sees of the nodes: the job's folder, artifacts, and what the profile and the settings name."""
+    """Container mounts: the job's folder, artifacts, and paths from the profile and the settings."""
     own = [str(folder), job.workdir, job.environment.get("NEMOTRON_HOME") or profile.home]
     own = [path and in_folder(path, str(folder)) for path in own]
     mounts = [*(f"{path}:{path}" for path in own if path), *profile.mounts]
@@ -161,10 +163,10 @@ def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
 
 
 def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
-    # By default a variable of the image comes before the job's.
+    # By default a variable of the image takes precedence over the job's.
     own = ["PYTHONPATH", *(["NEMOTRON_HOME"] if profile.home else []), *(["HF_HOME"] if job.start == "ray" else [])]
     names = dict.fromkeys([*own, *job.environment, *job.secrets])
-    shared = ["/tmp:/tmp"] if job.start == "ray" else []  # the driver's way to Ray's head, whose container is another
+    shared = ["/tmp:/tmp"] if job.start == "ray" else []  # for connecting the driver to Ray's head in another container
     return [
         f"--container-image={_image(job)}",
         f"--container-mounts={','.join([*_mounts(job, profile, folder), *shared])}",
@@ -179,7 +181,7 @@ def _image(job: Job) -> str:
 
 
 def enroot_name(image: str) -> str:
-    """An image as enroot writes it: the registry is separated from the rest by #."""
+    """An image name in enroot's format, with # between registry and path."""
     return REGISTRY.sub(lambda found: found[0][:-1] + "#", image.removeprefix("docker://"), count=1)
 
 
@@ -194,7 +196,7 @@ def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
 
 
 def _run_step(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
-    """The function of the script that runs the step and ends with its exit code."""
+    """The script's function that runs the step and returns its exit code."""
     if ray_sub.is_used(job, profile):
         own = ray_sub.variables(profile, _image(job), _mounts(job, profile, folder))
         return f"{own}\n\n{_text('ray_sub.sh').rstrip()}"

@@ -1,6 +1,6 @@
-"""Handing a script to Slurm, or only asking what it would say to it.
+"""Submit a script to Slurm, or only test the submission.
 
-The environment of whoever submits stays behind (`--export=NONE`): Slurm would keep it, with all secrets in it.
+The caller's environment is not exported (`--export=NONE`), because Slurm would store it with all secrets in it.
 """
 
 import re
@@ -15,47 +15,47 @@ from nemotron_shared.errors import UserError
 
 SBATCH = "command -v sbatch >/dev/null || exit 127; exec sbatch --export=NONE"
 NOT_FOUND = 127
-"""A shell's exit code where there is no such program."""
+"""A shell's exit code if a program was not found."""
 
 UNREACHED = ("configuration source", "Unable to contact slurm controller", "Unable to establish", "slurm_load_ctl_conf")
-"""What Slurm's programs say where they are installed, and there is no cluster."""
+"""Messages of Slurm's programs if they are installed but cannot find a cluster."""
 PROGRAM = re.compile(r"^(?:sbatch|sinfo|scontrol): (?:error: )?")
 
 
 class NoScheduler(UserError):
-    """There is no Slurm to ask."""
+    """Slurm is not available."""
 
 
 def require_answer(transport: Transport, answer: Answer) -> None:
-    """Refuse what one of Slurm's programs says where it reaches no cluster: it is no judgement of a job.
+    """Raise if a Slurm program could not reach a cluster: its error then says nothing about the job.
 
     Raises:
-        NoScheduler: it is that.
+        NoScheduler: no cluster.
     """
     if any(words in answer.stderr for words in UNREACHED):
         raise NoScheduler(f"no Slurm answers {_where(transport)}: {_words(answer.stderr)}", "run this on a login node")
 
 
 def test_only(transport: Transport, script: str) -> str:
-    """What Slurm says to the text of a script that it does not take: when and where the job would start.
+    """Slurm's answer to a test submission of a script's text: when and where the job would start.
 
     Raises:
-        NoScheduler: nobody could be asked.
-        UserError: it would refuse it.
+        NoScheduler: Slurm is not available.
+        UserError: Slurm would refuse the job.
     """
-    # sbatch reads a script from its standard input; the text holds no secrets, and need not lie there for this.
+    # sbatch reads the script from stdin, so that it need not exist on the cluster; it contains no secrets.
     answer = transport.run(["sh", "-c", f'printf %s "$1" | ({SBATCH} --test-only)', "sh", script])
     _require_taken(transport, answer)
     return _words(answer.stderr or answer.stdout)
 
 
 def submit(transport: Transport, script: PurePosixPath) -> str:
-    """Hand a script over; returns the job's id.
+    """Submit a script; returns the job's id.
 
     Raises:
-        NoScheduler: nobody could be asked.
+        NoScheduler: Slurm is not available.
         UserError: Slurm refused it.
-        NoAnswer: whether it took the job is not known.
+        NoAnswer: unknown whether the job was accepted.
     """
     try:
         with _deaf_to_ctrl_c():
@@ -66,7 +66,7 @@ def submit(transport: Transport, script: PurePosixPath) -> str:
         raise
     _require_taken(transport, answer)
     said = answer.stdout.strip().splitlines() or [""]
-    number = said[-1].split(";")[0]  # "12;cluster" where there are several
+    number = said[-1].split(";")[0]  # "12;cluster" on sites with several clusters
     if not number.isdecimal():
         raise NoAnswer(f"sbatch took the job and said no number: {said[-1]!r}", "look for it: squeue --me")
     return number
@@ -74,9 +74,10 @@ def submit(transport: Transport, script: PurePosixPath) -> str:
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Generator[None]:
-    """Ctrl-C goes to every program of a terminal, and would end sbatch between the job's start and its id.
+    """Block Ctrl-C, which the terminal sends to all programs: it could kill sbatch after the job starts but before it
+    prints the id.
 
-    A program that is started inherits what is blocked.
+    Child processes inherit the blocked signals.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -86,7 +87,7 @@ def _deaf_to_ctrl_c() -> Generator[None]:
 
 
 def _id_of(transport: Transport, script: PurePosixPath) -> str | None:
-    """The job that runs a script, where Slurm has it in its queue."""
+    """The queued job that runs a script, if any."""
     answer = transport.run(["squeue", "--me", "--noheader", "--format=%i %o"])
     for line in answer.stdout.splitlines():
         number, _, command = line.strip().partition(" ")
@@ -96,7 +97,7 @@ def _id_of(transport: Transport, script: PurePosixPath) -> str | None:
 
 
 def _words(text: str) -> str:
-    """The last thing that a program of Slurm said, without its name."""
+    """The last line of output from a Slurm program, without the program's name."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     return PROGRAM.sub("", lines[-1]) if lines else "no message"
 
