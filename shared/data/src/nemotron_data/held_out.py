@@ -203,7 +203,7 @@ def _grams(words: Sequence[str]) -> Iterable[Gram]:
 
 
 def _run_of(places: Sequence[tuple[int, int]], length: int) -> int | None:
-    """Position of `length` trigrams that are consecutive in both text and item; None if there are none."""
+    """Position of `length` trigrams that are consecutive in both text and item; None if not found."""
     by_offset: defaultdict[int, list[int]] = defaultdict(list)
     for place, own in places:
         by_offset[place - own].append(place)

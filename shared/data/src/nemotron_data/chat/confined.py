@@ -37,7 +37,7 @@ REMEDY = "correct the template, or the conversation that it is for"
 
 
 class Overdue(UserError):
-    """A template takes too long. Never retried: the next rows would take as long."""
+    """A template takes too long. Callers stop at this row, because the next rows would take as long."""
 
 
 class Template(Protocol):

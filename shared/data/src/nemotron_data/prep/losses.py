@@ -27,7 +27,7 @@ class Totals:
 
     Attributes:
         cut: kept rows that lost a part, by reason.
-        asked: rows of either kind that settings asked to cut or reject, by reason.
+        asked: those reasons of either kind that settings asked for.
         examples: a file and line for each reason.
     """
 

@@ -102,7 +102,7 @@ def short(number: float) -> str:
 
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
-    """ "5 rejected (3 empty text, 2 malformed JSON)"; empty if nothing was rejected."""
+    """Summary such as "5 rejected (3 empty text, 2 malformed JSON)"; empty if nothing was rejected."""
     if not rejected:
         return ""
     most = Counter(rejected).most_common(REASONS)

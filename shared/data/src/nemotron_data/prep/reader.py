@@ -34,7 +34,7 @@ class ShardReader:
         rejected: rows left out, by reason.
         cut: kept rows that lost a part, by reason.
         examples: first place of each reason.
-        asked: rows of either kind that settings asked for, by reason.
+        asked: those reasons of either kind that settings asked for.
         digests: SHA-256 by name of files for which the work knows it; the others are read again.
         inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
     """
