@@ -103,7 +103,7 @@ class Prompter:
             raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
 
     def _require_room(self, text: str) -> None:
-        """Refuse text that cannot fit even with the longest tokens; tokenizing megabytes is slow and needs gigabytes."""
+        """Refuse text that cannot fit even with the longest tokens: tokenizing megabytes takes seconds and much RAM."""
         if self._context is not None and len(text) > self._context * self._longest:
             what = f"the prompt has {len(text)} characters; the model's context is {self._context} tokens"
             raise UserError(what, "ask with less text")

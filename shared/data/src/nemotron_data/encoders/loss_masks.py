@@ -55,8 +55,8 @@ def masks_from_spans(
         lengths: from `token_bytes`; if None, no mask can be determined here.
 
     Returns:
-        uint8 [len(ids)], 1 where a token counts, and bool [n]. False: the tokens do not add up to the text, or all of
-            them would count; the mask is invalid, and `mask_by_offsets` decides.
+        uint8 [len(ids)], 1 where a token counts, and bool [n]. False: the tokens do not add up to the text, or all
+        of them would count; the mask is invalid, and `mask_by_offsets` decides.
     """
     if lengths is None:
         return np.zeros(len(ids), dtype=np.uint8), np.zeros(len(texts), dtype=bool)
