@@ -111,7 +111,7 @@ def fill(home: Path, names: int, versions: int) -> None:
             one = replace(first, name=f"hf-org--{number}", version=version, fingerprint=str(version))
             (place / "config.json").write_text("{}")
             (place / MANIFEST).write_bytes(one.to_bytes())
-    time.sleep(0.2)  # the index does not cache very recent files
+    time.sleep(0.2)  # files written a moment ago are not cached
 
 
 def files(folder: Path, count: int) -> list[Figure]:

@@ -47,8 +47,7 @@ def nemotron(*words: str) -> list[str]:
 
 
 def argv(words: Sequence[str]) -> list[str]:
-    """Command line of the process for a command as a reader types it: `nemotron ...`, `python stages/...`, `torchrun
-    stages/...`.
+    """Process arguments for a command as a user types it: `nemotron ...`, `python stages/...`, `torchrun stages/...`.
 
     Scripts that are not in the working folder are taken from the root of the repository.
     """

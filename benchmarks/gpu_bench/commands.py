@@ -41,8 +41,7 @@ def run(command: Sequence[str], limit: float, log: Path) -> Ended:
     """Run a command from the repository, with its output in `log`.
 
     At the limit it gets SIGTERM, on which our stages write a checkpoint and stop, and later SIGKILL. It runs in a
-    separate
-    process group, so that children are killed with it.
+    separate process group, so that children are killed with it.
     """
     sources = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | QUIET | {"PYTHONPATH": sources}

@@ -41,8 +41,7 @@ def speed_of(entries: Sequence[dict[str, Any]]) -> Speed | None:
     """Speed from the training entries of a metrics.jsonl, or None for too few steps.
 
     A step lasts from the end of the previous one to its own end. The first fifth (20 steps at most) is warm-up, in
-    which
-    kernels are compiled and tuned. Times are in whole milliseconds.
+    which kernels are compiled and tuned. Times are in whole milliseconds.
     """
     steps = [entry for entry in entries if "loss" in entry]
     warm_up = max(1, min(MOST_WARM_UP, int(WARM_UP * len(steps))))

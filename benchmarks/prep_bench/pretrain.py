@@ -63,9 +63,8 @@ def judged(section: Section, held: set[int]) -> Section:
     """Add to each program how its bytes relate to the reference's.
 
     If control tokens are allowed in texts, as in the peers, our bytes must equal those of a peer. With our default,
-    exactly
-    the documents with the name of a control token must differ. Peers may disagree with each other if their tokenizer
-    libraries do.
+    exactly the documents with the name of a control token must differ. Peers may disagree with each other if their
+    tokenizer libraries do.
 
     Args:
         held: indices of the documents with such a name.

@@ -96,10 +96,8 @@ def _best_fit(falling: np.ndarray, pack_size: int) -> list[int]:
     """Bin for each length, sorted in decreasing order: the one with the least sufficient space.
 
     Open bins are kept on stacks by remaining space; the smallest sufficient space is the next set bit. Equal lengths
-    are
-    placed together: the bin that takes one of them is also the fullest that can take the next, so it gets as many as
-    fit,
-    and so do all bins of its stack.
+    are placed together: the bin that takes one of them is also the fullest that can take the next, so it gets as many
+    as fit, and so do all bins of its stack.
     """
     numbers: list[int] = []
     opened = 0

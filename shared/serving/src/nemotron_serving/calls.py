@@ -92,8 +92,7 @@ def _properties(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed(value: str, schema: Any, root: Mapping[str, Any]) -> Any:
-    """Convert text to the first alternative of its schema that it fits; returns it unchanged if none, or if it is a
-    string.
+    """Convert text to the first alternative of its schema that it fits; strings, and text that fits none, stay as is.
 
     Args:
         root: the schema in which references are looked up.

@@ -53,9 +53,7 @@ class Model:
         self, max_tokens: int, temperature: float | None, top_p: float | None, seed: int | None,
         logprobs: int | None = None,
     ) -> Sampling:  # fmt: skip
-        """Sampling settings of a request; None, and settings that requests cannot change, come from the model's
-        defaults.
-        """
+        """Sampling settings of a request; unset ones, and those that requests cannot set, are the model's defaults."""
         wanted = {"temperature": temperature, "top_p": top_p}
         told = {name: value for name, value in wanted.items() if value is not None}
         return replace(self.asks, max_tokens=max_tokens, seed=seed, logprobs=logprobs, **told)

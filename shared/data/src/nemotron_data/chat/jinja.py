@@ -64,8 +64,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Jinja as transformers configures it, but with dict keys looked up first, because messages are plain dicts.
 
     Jinja itself tries attributes first, and raises an exception internally for each key that a template reads. The
-    results
-    are the same: names that every dict has, such as `items`, use Jinja's own look-up.
+    results are the same: names that every dict has, such as `items`, use Jinja's own look-up.
 
     The sandbox denies access to code and files. Time and memory are limited by the process it runs in, see `confined`.
     """

@@ -118,9 +118,7 @@ class Prompter:
 
 
 def _require_characters(place: str, value: Any) -> None:
-    """Refuse lone surrogates, which JSON can encode but text cannot contain; the template or tokenizer would fail
-    later.
-    """
+    """Refuse lone surrogates: JSON can encode them, text cannot, and the template or tokenizer would fail later."""
     try:
         to_json(value, default=str).encode()
     except UnicodeEncodeError as error:

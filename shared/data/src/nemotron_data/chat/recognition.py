@@ -1,7 +1,8 @@
-"""Detect the chat format of a row from its field names and the shape of its turns, without guessing. Zero or several
-matches are an error.
+"""Detect the chat format of a row from its field names and the shape of its turns.
 
     recognise({"Question": "2+2?", "Answer": "4"})      # Recognised("question_answer", ("Question", "Answer"))
+
+Never guesses: no match and several matches are errors.
 """
 
 import json

@@ -55,8 +55,7 @@ def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Messag
 
 
 def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None = None) -> list[Message]:
-    """A question and its answer, each a text, a number or a list of messages, after a system prompt and history, if
-    any.
+    """A question and its answer (text, number or list of messages), after the row's system prompt and history.
 
     Args:
         asked: field of the question.
@@ -226,9 +225,7 @@ def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
 
 
 def plain_message(message: Message) -> Message:
-    """Normalize a message for templates: one of our roles, content as text, and calls whose arguments are both object
-    and
-    text.
+    """Normalize a message for templates: one of our roles, content as text, and calls with `Arguments`.
 
     Raises:
         UserError: a content part is not text, or a call cannot be read.
@@ -256,8 +253,7 @@ def _with_begun_thought(message: Message) -> Message:
     """Move reasoning that ends but does not begin into the reasoning field.
 
     Models write such text after a prompt that opens the thought. Trained as it stands, it would follow another
-    beginning
-    than the one the model is prompted with.
+    beginning than the one the model is prompted with.
     """
     said = message.get("content")
     begun = any(message.get(name) for name in REASONING_NAMES)

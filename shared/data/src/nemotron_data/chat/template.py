@@ -45,8 +45,7 @@ class ChatTemplate:
     """A compiled chat template, `source` being Jinja text as in chat_template.jinja.
 
     `special_tokens` are names that templates use: `bos_token="<s>", eos_token="<|im_end|>"`. To get the same text every
-    day
-    from a template that prints the date, pass `strftime_now=some_datetime.strftime`.
+    day from a template that prints the date, pass `strftime_now=some_datetime.strftime`.
     """
 
     def __init__(self, source: str, **special_tokens: str | None) -> None:
@@ -102,7 +101,7 @@ class ChatTemplate:
             raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
 
     def _as_templates_expect(self, message: Message) -> Message:
-        """A message without null fields, with reasoning under every name that templates use, and calls with
+        """Normalize a message: no null fields, reasoning under all names that templates use, and calls with
         `Arguments`.
         """
         if RESHAPED.isdisjoint(message) and None not in message.values():
@@ -120,9 +119,10 @@ class ChatTemplate:
         return given
 
     def _content_of_calls(self) -> Message:
-        """Content for answers that only call: missing, as in transformers, if the template then shows the call; else
-        null, for
-        templates that test `content is none`; else an empty text.
+        """Content of answers without text, only calls.
+
+        Missing, as in transformers, if the template then shows the call; else null, for templates that test
+        `content is none`; else an empty text.
         """
         if self._no_content is None:
             shown: list[tuple[bool, bool, Message]] = []

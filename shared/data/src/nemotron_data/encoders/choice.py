@@ -112,8 +112,7 @@ def _first_line(error: BaseException) -> str:
     """First line of a library's error message.
 
     Any error is a reason not to use the library, even the panics of Rust code, which are not `Exception`; only
-    exceptions
-    that stop the whole program are raised again.
+    exceptions that stop the whole program are raised again.
     """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error

@@ -39,8 +39,7 @@ class WorkerEncoder:
     """Picklable encoder for worker processes.
 
     Forked workers share the one that was loaded for the probe. It is not pickled: a spawned process loads its own from
-    the
-    spec, once.
+    the spec, once.
     """
 
     def __init__(self, spec: EncoderSpec, loaded: Encoder | None = None) -> None:

@@ -219,8 +219,7 @@ def write_blend(path: Path, blend: Mapping[str, Sequence[tuple[float, str]]]) ->
     """Write the blend.json of Megatron-Bridge, {"train": ["0.7", "web_000000", ...], "valid": [...], "test": null}.
 
     Prefixes are relative to the folder of `path`, so that the folder can be moved; use `read_blend` to get absolute
-    ones
-    for Megatron. Raises `UserError` for a bad weight and for a pair that does not exist.
+    ones for Megatron. Raises `UserError` for a bad weight and for a pair that does not exist.
     """
     for split, entries in blend.items():
         if split not in SPLITS:

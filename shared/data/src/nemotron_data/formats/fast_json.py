@@ -33,8 +33,7 @@ class SlowFragment(str):
 
 
 def slow_loads(raw: bytes | str) -> Any:
-    """Parse strict JSON: NaN, numbers beyond a double and lone surrogates are errors; integers over 64 bits lose
-    digits.
+    """Parse strict JSON: NaN, numbers beyond a double and lone surrogates are errors; larger integers lose digits.
 
     Raises:
         json.JSONDecodeError: invalid JSON.

@@ -75,8 +75,7 @@ def pack_row(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Packed
 
 
 def labels_of(row: PackedRow) -> np.ndarray:
-    """int64 targets, one per input token: labels[j] is the token to predict at position j, or -100 if it does not
-    count.
+    """int64 targets, one per input token: labels[j] is the token to predict at position j, or -100.
 
     They are aligned with the logits, so a loss function must not shift them again (as models do with `labels`). Labels
     never cross from one sequence into the next.

@@ -56,9 +56,11 @@ Check = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One item of a prompt. `text` is for people; `is_message` is False for function calls and the like, whose `role`
-    is
-    their type.
+    """One item of a prompt.
+
+    Attributes:
+        text: text for people.
+        is_message: False for function calls and the like, whose `role` is their type.
     """
 
     role: str

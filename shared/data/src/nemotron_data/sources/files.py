@@ -141,10 +141,8 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     """SHA-256 that identifies the content, in hex, and the values it was computed from.
 
     For local files of up to 64 MiB it covers the content. For larger ones it covers size, modification time and 16
-    evenly
-    spread blocks of 64 KiB including the first and the last, so that planning does not read a terabyte twice. For
-    remote
-    files it covers size and the version reported by their store.
+    evenly spread blocks of 64 KiB including the first and the last, so that planning does not read a terabyte twice.
+    For remote files it covers size and the version reported by their store.
     """
     detail: dict[str, Any] = {"bytes": file.size} | ({"commit": file.commit} if file.commit else {})
     detail |= {"rows": list(file.rows)} if file.rows else {}

@@ -117,8 +117,7 @@ def _values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any]
 
 
 def _with_short_numbers(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Convert 32-bit floats to the shortest digits that identify them, so that 0.1 stays 0.1 instead of becoming
-    0.10000000149011612.
+    """Convert 32-bit floats to their shortest digits, so that 0.1 does not become 0.10000000149011612.
 
     Whole numbers keep their value, because their shortest digits may end in zeros that the number does not have.
     """

@@ -53,8 +53,7 @@ class Row:
     """One record and its place.
 
     `line` counts from 1: from the start of its range in JSON lines, else in its file. In Parquet it is the number of
-    the
-    record, elsewhere the line where it begins.
+    the record, elsewhere the line where it begins.
     """
 
     value: dict[str, Any]

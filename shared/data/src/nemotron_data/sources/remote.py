@@ -122,9 +122,7 @@ def remote_file(url: str) -> InputFile:
 
 @contextmanager
 def reported(path: str) -> Generator[None]:
-    """Turn errors while reading a path, on disk or in a store, into a `UserError` that names the path, without
-    credentials.
-    """
+    """Turn read errors, on disk or in a store, into a `UserError` that names the path, without credentials."""
     try:
         yield
     except (UserError, MemoryError):
