@@ -86,7 +86,7 @@ class Hidden:
 
 
 def told(hidden: Iterable[str]) -> str:
-    """ "the chat template shows no tools, no tool calls"."""
+    """Message such as "the chat template shows no tools, no tool calls"."""
     return "the chat template shows " + ", ".join(f"no {kind}" for kind in hidden)
 
 

@@ -53,7 +53,7 @@ class Totals:
         return f"rows: {rows:,} read; {', '.join(parts)}"
 
     def main_reason(self, reasons: Mapping[str, int]) -> str:
-        """ "no assistant turn, 6 rows, such as chats.jsonl:17"."""
+        """Most frequent reason, such as "no assistant turn, 6 rows, such as chats.jsonl:17"."""
         main, count = Counter(reasons).most_common(1)[0]
         where = f", such as {self.examples[main]}" if main in self.examples else ""
         return f"{main}, {count:,} rows{where}"
@@ -75,7 +75,7 @@ class Totals:
             if not rows or lost.total() <= most * rows:
                 continue
             remedy = mend.get(lost.most_common(1)[0][0], ASK_MORE.format(rejected=rejected))
-            if what == "cut" or self.rejected.total() < rows:  # if losing all rows is allowed, nothing is left
+            if what == "cut" or self.rejected.total() < rows:  # do not suggest it if all rows are lost
                 allowed = min(1.0, lost.total() / rows + 0.01)
                 remedy += f"; or allow the loss: data_prep.max_lost={allowed:.2f}"
             raise TooManyLost(
@@ -86,11 +86,11 @@ class Totals:
 
 
 def share(count: int, rows: int) -> str:
-    """ "2.5%"."""
+    """Percentage, such as "2.5%"."""
     return f"{count / max(1, rows):.1%}"
 
 
 def listed(reasons: Mapping[str, int]) -> str:
-    """ "3 empty text, 2 malformed JSON"."""
+    """Most frequent reasons, such as "3 empty text, 2 malformed JSON"."""
     most = [f"{count:,} {reason}" for reason, count in Counter(reasons).most_common(REASONS)]
     return ", ".join(most) + (", ..." if len(reasons) > REASONS else "")
