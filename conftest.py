@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["slurm_support", "browser"]
-"""Fake Slurm and a browser, for the tests of every member."""
+"""A real Slurm and a browser, for the tests of every member."""
 
 SERVER = Path(__file__).parent / "tests" / "fork_server.py"
 SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()

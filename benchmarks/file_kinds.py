@@ -97,7 +97,7 @@ BEGIN, END = "<!-- file kinds -->\n", "<!-- end of file kinds -->"
 HEADING = "| file | what it holds | rows kept | facts known | seconds |\n|---|---|--:|--:|--:|"
 REHEARSAL = ["train.train_iters=2", "checkpoint.save_interval=1", "train.eval_interval=1"]
 TEXT = ".txt"
-"""For text files, the model continues the beginning of the question instead."""
+"""Models trained on text files get the question as raw text to continue."""
 
 
 def main() -> int:

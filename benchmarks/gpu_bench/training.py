@@ -137,7 +137,7 @@ def command_of(bench: Bench, case: Case, memory: Path) -> list[str]:
     if case.engine == "automodel":
         settings.append("engine.peft=null")
         if case.dtype == "bfloat16" and bench.on_gpu:
-            settings.append("engine.backend.experts=torch_mm")  # faster than the default loop over experts
+            settings.append("engine.backend.experts=torch_mm")  # the loop over experts is only a fallback
     return [bench.pythons[case.engine], str(commands.PROGRAMS / "measured_stage.py"), str(memory), "sft", *settings]
 
 

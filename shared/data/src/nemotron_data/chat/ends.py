@@ -28,7 +28,7 @@ def learnt_end(source: str, label: str, tokenizer: TokenizerFolder) -> EndToken 
 
     Raises:
         UserError: an answer ends with text that is not a single token, so generation could not stop at it; or the
-            tokenizer has no suitable token.
+            template needs an eos_token, and the tokenizer names none.
     """
     learnt = _behind_an_answer(open_template(source, label, **tokenizer.special_texts()))
     eos = tokenizer.special_text("eos_token")

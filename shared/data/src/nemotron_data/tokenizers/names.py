@@ -4,7 +4,7 @@ r"""Bytes and unique names of single tokens.
     names.bytes_of(17), names.of(17)      # b" In", " In"
     names.bytes_of(93), names.of(93)      # b"\xf0\x9f", "bytes:\\xf0\\x9f"
 
-A token may be a part of a character. Decoded alone, it and hundreds of others become U+FFFD, which is neither their
+A token may be a part of a character. Decoded alone, it becomes U+FFFD, like many others, which is neither their
 text nor a name. The concatenated bytes of an answer's tokens are its text.
 """
 
