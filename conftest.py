@@ -1,4 +1,4 @@
-"""For the tests of all members: servers that fork commands, measured figures, and the CPU time of everything."""
+"""Shared test setup: fork servers for commands, measured figures, and total CPU time."""
 
 import json
 import os
@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = ["slurm_support", "browser"]
-"""A Slurm and a browser for the tests of every member."""
+"""A real Slurm and a browser, for the tests of every member."""
 
 SERVER = Path(__file__).parent / "tests" / "fork_server.py"
 SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the servers once for all of xdist's workers; they import nothing before the first command."""
+    """Start the fork servers once for all xdist workers; they import nothing before the first command."""
     if hasattr(config, "workerinput"):
         return
     folder = Path(tempfile.mkdtemp(prefix="fork-"))
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that measure figures, so that `pytest -m measured` runs them all."""
+    """Mark the tests that measure figures, for `pytest -m measured`."""
     for item in items:
         if "measure" in getattr(item, "fixturenames", ()):
             item.add_marker("measured")
@@ -53,15 +53,15 @@ def measure(request: pytest.FixtureRequest) -> Callable[[str, float, float], Non
         if file := os.environ.get("NEMOTRON_MEASURED"):
             test = request.node.nodeid.partition("[")[0]
             figure = {"what": what, "twin": twin, "value": value, "limit": limit, "test": test}
-            with Path(file).open("a", encoding="utf-8") as record:  # one write of one line: workers share the file
+            with Path(file).open("a", encoding="utf-8") as record:  # a single write per line: workers share the file
                 record.write(json.dumps(figure) + "\n")
-        assert value <= limit, f"{what}, {twin}: {value} is not within {limit}"  # false for NaN, too
+        assert value <= limit, f"{what}, {twin}: {value} is not within {limit}"  # also fails for NaN
 
     return check
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """CPU time says more than the duration: machines differ, and others load them."""
+    """Print the CPU time, which is more meaningful than the duration on machines of different speed and load."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(usage.ru_utime + usage.ru_stime for usage in usages)
     forked = Path(os.environ["FORK_SERVERS"]) / "cpu_seconds"

@@ -1,18 +1,18 @@
-"""How fast our data preparation is, and how much memory it needs, next to every peer that is installed.
+"""Measure speed and memory of our data preparation, next to every installed peer.
 
     python benchmarks/data_prep.py --peer-python PEERS/bin/python --record [--megatron ../Megatron-LM] [--only sft]
-    python benchmarks/data_prep.py --rehearse        # a minute, and no figure means anything
+    python benchmarks/data_prep.py --rehearse        # a minute, figures are meaningless
 
-Peers get an environment of their own, since datatrove and megatron-core do not share our lock:
+Peers get a separate environment, since datatrove and megatron-core do not share our lock:
 
     uv venv --python 3.11 PEERS && uv pip install --python PEERS/bin/python -r benchmarks/prep_bench/peers.txt
 
 Makes a corpus of about 200 MB from ordinary files on this machine and two tokenizers, and keeps both for the next
-time (`--work`). Then every program runs once per round. A run counts from the start of the command to its end:
-wall time, CPU-seconds and resident memory of the whole process tree. Medians over the rounds are shown; `ratio` is
-to the first row. Speeds are shown only where our bytes, ids and masks are those of the peers, or others exactly where
-a text holds the name of a control token, which is text for us and the token for them; the output says how many do.
-`--record` keeps the tables in data_prep.md.
+time (`--work`). Then every program runs once per round. A run is measured from the start of the command to its end:
+wall time, CPU-seconds and resident memory of the whole process tree. The tables show medians over the rounds; `ratio`
+is to the first row. Speeds are shown only if our bytes, ids and masks equal those of the peers, or differ exactly where
+a text contains the name of a control token, which is text for us and the token for them; the output has the number of
+such texts. `--record` keeps the tables in data_prep.md.
 
 Linux only: the process tree is read from /proc.
 """
@@ -42,7 +42,7 @@ how. `python benchmarks/data_prep.py --rehearse` only shows that everything runs
 """
 REHEARSAL = {"megabytes": 1, "rounds": 1, "slow_rounds": 1, "chats": 60, "rl_megabytes": 10}
 REHEARSED = [str(REPOSITORY / name) for name in ("docs", "shared", "stages")]
-"""Folders whose text has names of control tokens in it."""
+"""Folders with text that contains names of control tokens."""
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def arguments() -> argparse.Namespace:
 
 
 def section_names(text: str) -> list[str]:
-    """The sections of `--only`."""
+    """Sections in `--only`."""
     names = text.split(",")
     unknown = [name for name in names if name not in SECTIONS]
     if unknown:
@@ -104,7 +104,7 @@ def section_names(text: str) -> list[str]:
 
 
 def prepared(options: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
-    """Corpus and tokenizers, made or found; and what describes this measurement."""
+    """Corpus and tokenizers, made or found, and a description of this measurement."""
     work = options.work.resolve()
     folder = work / "corpus"
     print("corpus and tokenizers ...", file=sys.stderr)

@@ -1,11 +1,11 @@
-"""What `nemotron finetune` makes of twelve kinds of files: the rows kept, the time, and how much the model then knows.
+"""Run `nemotron finetune` on twelve kinds of files: rows kept, time, and how much the model knows afterwards.
 
     python benchmarks/file_kinds.py [--seed 11] [--facts 40] [--only qa.csv,facts.txt] [--work FOLDER]
     python benchmarks/file_kinds.py --write                           # and put the table into docs/finetune.md
     python benchmarks/file_kinds.py --rehearse --only qa.csv          # two steps on eight facts
 
-Each file holds the same made-up facts. The tiny model is pretrained once in the folder, fine-tuned on each file with
-what finetune chooses, and asked every question; a fact counts where the answer holds it, word for word.
+Each file has the same invented facts. The tiny model is pretrained once in the folder, fine-tuned on each file with the
+settings that finetune chooses, and asked every question; a fact counts if the answer contains it verbatim.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Fact = tuple[str, str]
 
 
 def facts(count: int, seed: int) -> list[Fact]:
-    """Questions with their answers, which nobody could guess."""
+    """Questions with their answers, which cannot be guessed."""
     rng = random.Random(seed)
     asked = rng.sample([(place, thing) for place in PLACES for thing in THINGS], count)
     return [(f"What is the {thing} of {place} known for?",
@@ -97,7 +97,7 @@ BEGIN, END = "<!-- file kinds -->\n", "<!-- end of file kinds -->"
 HEADING = "| file | what it holds | rows kept | facts known | seconds |\n|---|---|--:|--:|--:|"
 REHEARSAL = ["train.train_iters=2", "checkpoint.save_interval=1", "train.eval_interval=1"]
 TEXT = ".txt"
-"""What continues a text is asked for the continuation of the question."""
+"""Models trained on text files get the question as raw text to continue."""
 
 
 def main() -> int:
@@ -132,7 +132,7 @@ def main() -> int:
 
 
 def write(rows: list[str], code: str) -> None:
-    """The table into the page, with the code, the day and the machine."""
+    """Write the table into the page, with the code, the day and the machine."""
     machine = f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     about = f"Code {code}, {time.strftime('%Y-%m-%d')}, {machine}; made by `python benchmarks/file_kinds.py --write`."
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
@@ -163,7 +163,7 @@ def kind_names(text: str) -> list[str]:
 
 
 def nemotron(work: Path, *words: str) -> bytes:
-    """What a command prints for programs; its log stays in the folder."""
+    """JSON output of a command; its log stays in the folder."""
     command = [sys.executable, "-m", "nemotron_app.main", *words]
     with (work / "log").open("ab") as log:
         done = subprocess.run([*command, "--home", str(work / "home")] if words[0] != "super3" else

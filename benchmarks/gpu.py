@@ -1,11 +1,11 @@
-"""What one NVIDIA GPU does with our models: speed, utilisation and memory on each engine, and what bfloat16 changes.
+"""Measure our models on one NVIDIA GPU: speed, utilisation and memory on each engine, and the effect of bfloat16.
 
     python benchmarks/gpu.py results/ [--minutes 9] [--automodel-python .venv-automodel/bin/python]
-    python benchmarks/gpu.py results/ --rehearse          on a machine without a GPU: the whole way, at toy sizes
+    python benchmarks/gpu.py results/ --rehearse          on a machine without a GPU: all steps, at toy sizes
 
 Writes results/gpu.json and results/gpu.txt. `ci/gpu.sh` makes the environments, runs `pytest -m gpu` and then this.
 Every case is one of our own commands, `stages/sft/train.py`, in an interpreter of its engine; cases that an
-interpreter cannot run, or that the time does not allow, are printed as "not run" with the reason.
+interpreter cannot run, or for which there is no time, are printed as "not run" with the reason.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def run_cases(bench: Bench, cases: Sequence[Case]) -> list[Outcome]:
 
 
 def run_sampling(bench: Bench, options: argparse.Namespace) -> Outcome:
-    """How far the log-probabilities of generating and of training are apart on this device's kernels."""
+    """Gap between log-probabilities of generation and of training, with this device's kernels."""
     if bench.problems["transformers"]:
         return Outcome(SAMPLING, "not run", "; ".join(bench.problems["transformers"]))
     words = ["--folder", str(bench.work / "sampling")]
@@ -123,7 +123,7 @@ def run_grpo(bench: Bench, *, rehearse: bool) -> Outcome:
 
 
 def run_program(bench: Bench, name: str, engine: str, program: str, words: list[str], most: float) -> Outcome:
-    """One of `programs/` in an engine's interpreter, at most `most` seconds; its result file holds the figures."""
+    """Run one of `programs/` in an engine's interpreter for at most `most` seconds; its result file has the figures."""
     limit = min(most, bench.clock.left())
     if limit < training.LEAST:
         return Outcome(name, "not run", f"the time limit of {bench.clock.minutes:g} minutes was reached")

@@ -1,9 +1,9 @@
-"""How much faster the Mamba reference kernels are on one CPU thread than the fallback inside transformers.
+"""Speed-up of the Mamba reference kernels over the fallback inside transformers, on one CPU thread.
 
     python benchmarks/mamba_cpu.py [--rounds 15] [--json]
 
-Every case first checks that both give the same results, then times them in turns. What counts is the median over
-the rounds of the ratio within one round, in CPU time, so that other programs on the machine disturb little.
+Every case first checks that both give the same results, then times them alternately. Reported is the median over the
+rounds of the ratio within one round, in CPU time, so that other programs on the machine have little influence.
 """
 
 import os
@@ -30,7 +30,7 @@ from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import REFERENCE_KERNELS, install_cpu_ops
 from nemotron_engines.modeling.packed import packed_inputs
 
-# batch, length, heads, channels of a head, groups, state size
+# batch, length, heads, channels per head, groups, state size
 SCANS = [(16, 128, 8, 16, 2, 16), (8, 256, 8, 32, 2, 16), (8, 256, 8, 32, 2, 64), (8, 512, 16, 32, 8, 64)]
 CHUNK = 32
 STOCK = {name: getattr(modeling, name) for name in REFERENCE_KERNELS}
@@ -62,7 +62,7 @@ def cases() -> list[Case]:
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
-    """Check that both agree, then time them in turns."""
+    """Check that both agree, then time them alternately."""
     difference = largest_difference(case) if case.comparable else None
     if difference is not None and difference > TOLERANCE:
         sys.exit(f"{case.name}: the results differ by {difference:.1e}, which is more than {TOLERANCE:.0e}")
@@ -78,7 +78,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def largest_difference(case: Case) -> float:
-    """The largest relative difference (of norms) between what the two give."""
+    """Largest relative difference (of norms) between the results of the two."""
     pairs = zip(case.stock(), case.reference(), strict=True)
     return max(((one - other).norm() / one.norm()).item() for one, other in pairs)
 
@@ -116,7 +116,7 @@ def scan_case(shape: tuple[int, ...]) -> Case:
 
 
 def convolution_case() -> Case:
-    """Forward and backward of the convolution in the memory order that the model hands it."""
+    """Forward and backward of the convolution in the memory order that the model uses."""
     torch.manual_seed(0)
     leaves = [torch.randn(16, 128, 192), torch.randn(192, 4), torch.randn(192)]
     leaves, upstream = [t.requires_grad_() for t in leaves], torch.randn(16, 128, 192)
@@ -186,7 +186,7 @@ def model_cases() -> list[Case]:
 
 @contextmanager
 def stock_functions():
-    """transformers' own functions for the length of a block."""
+    """Use transformers' own functions within a block."""
     installed = {name: getattr(modeling, name) for name in STOCK}
     try:
         for name, function in STOCK.items():

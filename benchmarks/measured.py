@@ -1,9 +1,9 @@
-"""Measure how far the small models of the families are from exact, and write docs/measured.md.
+"""Measure the numerical errors of the families' small models, and write docs/measured.md.
 
     uv run python benchmarks/measured.py        # before a release
 
 The figures come from the tests that use the fixture `measure` of conftest.py. They check each figure against its limit
-whenever the tests run; the page only shows the size of the figures, so that it need not follow every change of code.
+in every run; the page only shows the size of the figures, so it need not be updated with every change of code.
 """
 
 import json
@@ -42,7 +42,7 @@ uv run python benchmarks/measured.py
 
 
 def measure() -> list[dict[str, Any]]:
-    """Run the tests that measure; the figures that they recorded, in the order of the tests' names."""
+    """Run the tests that measure; returns their figures, in the order of the tests' names."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "figures.jsonl"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "measured", *files_that_measure()]
@@ -54,7 +54,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def files_that_measure() -> list[str]:
-    """The test files that use the fixture; collecting all others would take longer than the tests."""
+    """Test files that use the fixture; collecting all others would take longer than the tests."""
     folders = [*ROOT.glob("*/*/tests"), ROOT / "tests"]
     return [
         str(file) for folder in folders for file in folder.glob("test_*.py") if "measure(" in file.read_text("utf-8")
@@ -62,7 +62,7 @@ def files_that_measure() -> list[str]:
 
 
 def page(commit: str, figures: list[dict[str, Any]]) -> str:
-    """The page. Where tests measured a figure several times, it shows the largest."""
+    """The page. If tests measured a figure several times, it shows the largest."""
     twins = sorted({figure["twin"] for figure in figures}, reverse=True)
     hybrids = [family for family in families() if "hybrid_override_pattern" in architecture(family)]
     same = {
@@ -92,7 +92,7 @@ def page(commit: str, figures: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, and write the page."""
-    commit = git_commit(ROOT) or "unknown"  # asked first, because people edit meanwhile
+    commit = git_commit(ROOT) or "unknown"  # read first, because people may edit during the run
     PAGE.write_text(page(commit, measure()), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
 

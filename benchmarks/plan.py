@@ -1,10 +1,10 @@
-"""Judge `nemotron plan` by published runs: fit its coefficients, and predict each run from the others.
+"""Validate `nemotron plan` against published runs: fit its coefficients, and predict each run from the others.
 
 python benchmarks/plan.py            # the tables
 python benchmarks/plan.py --write    # and put them into docs/plan.md
 
-A run is left out alone, then with all runs of its model, then with all of its GPU. `nemotron_engines.estimate.speed`
-holds the coefficients of all runs together.
+Leaves out each run alone, then with all runs of its model, then with all of its GPU. The coefficients of all runs
+together are in `nemotron_engines.estimate.speed`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ BEGIN, END = "<!-- judged -->\n", "<!-- end of judged -->"
 
 
 class Run(NamedTuple):
-    """A published run: what was run, its terms (seconds before the coefficients), and seconds per token and GPU."""
+    """A published run: its settings, its terms (seconds before the coefficients), and seconds per token and GPU."""
 
     row: dict[str, Any]
     terms: tuple[float, ...]
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 def main() -> None:
-    """Print, and write where that is asked."""
+    """Print the tables, and write them with `--write`."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--write", action="store_true", help="put the tables into docs/plan.md")
     asked = words.parse_args()
@@ -69,13 +69,13 @@ def _run(row: dict[str, Any]) -> Run:
 
 
 def fitted(runs: list[Run]) -> list[float]:
-    """The coefficients, none of them negative, with the least squared relative errors."""
+    """Coefficients with the least squared relative errors, all nonnegative."""
     matrix = np.array([run.terms for run in runs]) / np.array([[run.seconds] for run in runs])
     return optimize.nnls(matrix, np.ones(len(runs)))[0].tolist()
 
 
 def predicted(runs: list[Run], same: str | None = None) -> list[float]:
-    """Tokens per second and GPU of each run from the others; `same`: from those where this key differs."""
+    """Tokens per second and GPU of each run from the others; `same`: only from those with another value of this key."""
     found = []
     for index, run in enumerate(runs):
         others = [one for place, one in enumerate(runs) if (one.row[same] != run.row[same] if same else place != index)]
@@ -113,7 +113,7 @@ def judged(runs: list[Run]) -> str:
 
 
 def guides() -> str:
-    """What guides say beside what is planned; the ratio is to the nearer bound, and 1 between them."""
+    """Published guides next to our plans; the ratio is to the nearer bound, and 1 between them."""
     lines = ["| the guides say | `nemotron plan` | planned | ratio |", "|---|---|--:|--:|"]
     for row in yaml.safe_load(ROWS.read_text(encoding="utf-8"))["guides"]:
         value = _planned(row["plan"], row["part"])

@@ -1,12 +1,11 @@
-"""How long commands take in a large store, over many files, and over a long training; kept in scale.md.
+"""Measure commands in a large store, over many files, and over a long training; results are kept in scale.md.
 
 uv run python benchmarks/scale.py                          # 10,000 artifacts, 10,000 files, 1,000,000 rows
 uv run python benchmarks/scale.py --artifacts 1000 --files 1000 --rows 10000
 uv run python benchmarks/scale.py --rehearse               # a few of each, and no record
 
-CPU seconds of the whole command, its imports included; what it imports is compiled before. The data is made in a
-folder that is removed at the end. Each search is also done in a store of one artifact: the difference is what the
-size of the store costs.
+CPU seconds of the whole command, including imports, which are compiled before. The data is made in a folder that is
+removed at the end. Each search is also done in a store of one artifact: the difference is the cost of the store's size.
 """
 
 import argparse
@@ -41,14 +40,14 @@ assert (found is None) == (sys.argv[4] == "none"), found
 
 
 class Figure(NamedTuple):
-    """What was done, and the CPU seconds it took."""
+    """A measured operation, and its CPU seconds."""
 
     what: str
     seconds: float
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and record."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--artifacts", type=int, default=10_000)
     words.add_argument("--files", type=int, default=10_000)
@@ -88,7 +87,7 @@ def artifacts(folder: Path, count: int) -> list[Figure]:
 
 
 def searches(home: Path, name: str, last: int, where: str) -> list[Figure]:
-    """List, and look up by name, version and fingerprint, one that is there and one that is not."""
+    """List, and look up by name, version and fingerprint, an existing and a missing artifact."""
     figures = []
     for what, words in (("list", ()), (":latest", ("path", name)), (f":v{last}", ("path", f"{name}:v{last}"))):
         figures.append(told(f"{where}: {what}", nemotron(home, "artifacts", *words)))
@@ -99,7 +98,7 @@ def searches(home: Path, name: str, last: int, where: str) -> list[Figure]:
 
 
 def fill(home: Path, names: int, versions: int) -> None:
-    """A store whose artifacts are a manifest and one small file."""
+    """Make a store of artifacts with a manifest and one small file each."""
     store = Store(home)
     made = home / "one"
     made.mkdir(parents=True)
@@ -112,11 +111,11 @@ def fill(home: Path, names: int, versions: int) -> None:
             one = replace(first, name=f"hf-org--{number}", version=version, fingerprint=str(version))
             (place / "config.json").write_text("{}")
             (place / MANIFEST).write_bytes(one.to_bytes())
-    time.sleep(0.2)  # what was written a moment ago is not remembered
+    time.sleep(0.2)  # files written a moment ago are not cached
 
 
 def files(folder: Path, count: int) -> list[Figure]:
-    """Plan the preparation of a folder of `count` files, and of a blend of as many data sets; and of no file."""
+    """Plan the preparation of a folder of `count` files, of a blend of as many data sets, and of no file."""
     figures = []
     for stage, row in (
         ("pretrain", {"text": "Once upon a time there was a number."}),
@@ -154,7 +153,7 @@ def rows(folder: Path, count: int) -> list[Figure]:
         made, name="super3-pretrain-model", type="ModelArtifact", fingerprint="f" * 64, producer=PRODUCER
     )
     command = ["report", "--out", str(folder / "report.html")]
-    nemotron(home, *command)  # to compile what is imported
+    nemotron(home, *command)  # to compile the imports
     return [told(f"report over {count:,} rows", nemotron(home, *command))]
 
 
@@ -164,7 +163,7 @@ def nemotron(home: Path, *words: str) -> float:
 
 
 def cpu_seconds(command: Sequence[str], **environment: str) -> float:
-    """Of a program and all that it started and waited for."""
+    """CPU seconds of a program and all its children."""
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(COMPILED)}
     with tempfile.TemporaryFile() as said:
         child = subprocess.Popen(command, env=os.environ | compiled | environment, stdout=said, stderr=said)
@@ -183,7 +182,7 @@ def told(what: str, seconds: float) -> Figure:
 
 
 def section(figures: Sequence[Figure]) -> str:
-    """What is added to the file."""
+    """Section to append to the file."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     heading = f"## {time.strftime('%Y-%m-%d')}, {commit.strip()}"
     where = f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}. CPU seconds of whole commands."

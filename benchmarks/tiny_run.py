@@ -1,11 +1,11 @@
-"""Run the tiny pipeline with several seeds, and keep its times and scores in records.md.
+"""Run the tiny pipeline with several seeds, and record times and scores in records.md.
 
 python benchmarks/tiny_run.py                    # seeds 1 to 10, one after the other
 python benchmarks/tiny_run.py --seeds 3 --keep /tmp/runs
 python benchmarks/tiny_run.py --rehearse         # a few steps with one seed, and no record
 
-Each seed has a store of its own. Times are of the whole command, its imports and its report included; CPU seconds are
-those of all its processes.
+Each seed has a separate store. Times are of the whole command, including imports and report; CPU seconds are those of
+all its processes.
 """
 
 import argparse
@@ -35,7 +35,7 @@ REHEARSAL = (
 
 
 class Record(NamedTuple):
-    """One run: shares of the held-out sums that are solved, and seconds."""
+    """One run: shares of held-out sums that were solved, and seconds."""
 
     seed: int
     base: float
@@ -47,7 +47,7 @@ class Record(NamedTuple):
 
 
 def main() -> None:
-    """Run, print and keep."""
+    """Run, print and record."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--seeds", type=int, default=10, help="how many, from 1 on")
     words.add_argument("--keep", type=Path, help="keep the stores in this folder")
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def run(seed: int, home: Path, overrides: Iterable[str] = ()) -> Record:
-    """The pipeline with one seed, in an empty store."""
+    """Run the pipeline with one seed, in an empty store."""
     command = [sys.executable, "-m", "nemotron_app.main", "super3", "pipeline", "-c", "tiny", f"run.seed={seed}"]
     command += overrides
     before, began = cpu_seconds(), time.monotonic()
@@ -86,18 +86,18 @@ def run(seed: int, home: Path, overrides: Iterable[str] = ()) -> Record:
 
 
 def manifest_of(home: Path, name: str) -> Any:
-    """Of the first version of an artifact."""
+    """Manifest of the first version of an artifact."""
     return json.loads((home / "artifacts" / name / "v1" / "manifest.json").read_text(encoding="utf-8"))
 
 
 def cpu_seconds() -> float:
-    """Of all processes that have ended."""
+    """CPU seconds of all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def section(records: list[Record]) -> str:
-    """What is added to the file."""
+    """Section to append to the file."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     summary = [
         f"{name}: median {statistics.median(values):{shape}}, {min(values):{shape}} to {max(values):{shape}}"
@@ -117,13 +117,13 @@ def section(records: list[Record]) -> str:
 
 
 def row(record: Record) -> str:
-    """A line of the table."""
+    """Row of the table."""
     shares = " | ".join(f"{share:.1%}" for share in (record.base, record.sft, record.rl))
     return f"| {record.seed} | {shares} | {record.wall:.0f} | {record.cpu:.0f} |"
 
 
 def processor() -> str:
-    """What the system calls it."""
+    """Name of the processor."""
     lines: Iterable[str] = ()
     if Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,9 +1,9 @@
-"""What the commands do, noted at one commit and compared at another: for changes that should change nothing.
+"""Record the behaviour of all commands at one commit and compare it at another, to check refactorings.
 
     uv run python ci/behaviour.py note before.json       # some ten minutes on two cores
     uv run python ci/behaviour.py compare before.json    # at the other commit: exits with 1 and shows what differs
 
-Noted are the help of every command, the dry run of every config with every engine, the files of the four tiny
+Records the help of every command, the dry run of every config with every engine, the files of the four tiny
 preparations, the weights of six training steps of each stage, and the scores of an evaluation. Only the command line
 is used, so code can move freely in between. Paths, versions of artifacts and times are left out.
 """
@@ -39,7 +39,7 @@ Noted = dict[str, str]
 
 
 def main(words: list[str]) -> int:
-    """Note or compare; returns the exit code."""
+    """Record or compare; returns the exit code."""
     if len(words) != 2 or words[0] not in ("note", "compare"):
         print(__doc__, file=sys.stderr)
         return 2
@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
 
 
 def compare(before: Noted, after: Noted) -> int:
-    """Print what differs; returns 1 where something does."""
+    """Print differences; returns 1 if there are any."""
     differing = [name for name in sorted(before | after) if before.get(name) != after.get(name)]
     for name in differing:
         lines = (one.get(name, "(not there)").splitlines() for one in (before, after))
@@ -65,7 +65,7 @@ def compare(before: Noted, after: Noted) -> int:
 
 
 def _everything(folder: Path) -> Iterator[tuple[str, str]]:
-    """Name and text of each output."""
+    """Yield name and text of each output."""
     yield from _helps(folder)
     for stage in STAGES:
         for words in _choices(stage):
@@ -81,7 +81,7 @@ def _everything(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _helps(folder: Path) -> Iterator[tuple[str, str]]:
-    """The help of the command, and of each command that it names."""
+    """Help of the main command, and of each command that it lists."""
     top = _run(folder, "--help")
     yield "help", top
     for name in re.findall(r"^  ([a-z]+)(?: +|$)", top, re.MULTILINE):
@@ -100,7 +100,7 @@ def _choices(stage: str) -> Iterator[list[str]]:
 
 
 def _run(folder: Path, *words: str) -> str:
-    """What a command says, and its exit code."""
+    """Output and exit code of a command."""
     environment = os.environ | {"NEMOTRON_HOME": str(folder / "store"), "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
     program = str(Path(sys.executable).parent / "nemotron")
     done = subprocess.run([program, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -111,7 +111,7 @@ def _run(folder: Path, *words: str) -> str:
 
 
 def _digests(folder: Path) -> str:
-    """Each file of a result and the digest of its bytes, but for those that say when and by which code it was made."""
+    """Digest of each file of a result, except those with the time or the code version."""
     kept = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in OF_A_RUN)
     lines = (f"{file.relative_to(folder)} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in kept)
     return "\n".join(lines) or "nothing"

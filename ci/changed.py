@@ -1,11 +1,11 @@
-"""Which members and which engines a change touches, as JSON for a CI matrix.
+"""Print the members and engines that a change affects, as JSON for a CI matrix.
 
     python ci/changed.py origin/main               ["sft", "rl"]
     python ci/changed.py --all                     ["shared", "data", "engines", "app", "serving", "prove", ...]
     python ci/changed.py origin/main --engines     ["nemo_rl"]
 
-The import graph decides: a module touches the members that import it, at any remove, and so a change in one engine
-touches the stages that offer it. The lock, the workspace file and CI itself touch everyone.
+Determined by the import graph: a module affects all members that import it, directly or indirectly, so a change in one
+engine affects the stages that offer it. The lock, the workspace file and CI itself affect everything.
 """
 
 import json
@@ -28,7 +28,7 @@ PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for n
     f"stages.{name}": FOLDERS[name] for name in STAGES
 }
 ENGINES = ("automodel", "evaluator", "megatron", "nemo_rl", "nemo_run")
-"""As `ci/engine.sh` calls them."""
+"""Names used by `ci/engine.sh`."""
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
@@ -40,19 +40,19 @@ TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 
 
 def package_of(path: Path) -> str | None:
-    """The package that a source or data file lies in, None for one that is no part of the code."""
+    """Package of a source or data file, or None for a file outside of all packages."""
     for package, folder in PACKAGES.items():
         if path.is_relative_to(folder) and "tests" not in path.relative_to(folder).parts:
             inner = path.relative_to(folder).parent
             while inner.parts and not (ROOT / folder / inner / "__init__.py").is_file():
-                inner = inner.parent  # a folder of data belongs to the package that it lies in
+                inner = inner.parent  # a data folder belongs to the package around it
             return ".".join([package, *inner.parts])
     return None
 
 
 @cache
 def loads(prefixes: tuple[str, ...]) -> set[str]:
-    """Every module that the packages with these names consist of or import, at any remove."""
+    """All modules of these packages, and everything that they import, directly or indirectly."""
     roots = {package: ROOT / folder for package, folder in PACKAGES.items()}
     entries = []
     for package, folder in roots.items():
@@ -66,7 +66,7 @@ def loads(prefixes: tuple[str, ...]) -> set[str]:
 
 
 def touched(paths: list[str], *, engines: bool) -> list[str]:
-    """Members, or engines, whose tests a change of `paths` calls for, in a fixed order."""
+    """Members, or engines, to test after a change of `paths`, in a fixed order."""
     names = list(ENGINES if engines else FOLDERS)
     if any(path.startswith(TOUCHES_ALL) for path in paths):
         return names
@@ -78,7 +78,7 @@ def touched(paths: list[str], *, engines: bool) -> list[str]:
             package = package_of(path)
             module = f"{package}.{path.stem}" if path.suffix == ".py" and path.stem != "__init__" else package
             beside = not engines and path.is_relative_to(FOLDERS[name])
-            # a module that is gone, and data that lies beside modules, count for whoever uses their package
+            # deleted modules and data files affect all users of their package
             no_module = path.suffix != ".py" or not (ROOT / path).is_file()
             if beside or module in reached or (no_module and package in reached):
                 found.append(name)

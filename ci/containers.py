@@ -1,9 +1,10 @@
-"""Write the names of packages in tests/containers.yaml, from the lock files that the containers are made from.
+"""Write the names of packages in tests/containers.yaml, from the lock files that the containers are built from.
 
     uv run python ci/containers.py nemo-rl=/checkouts/RL megatron-bridge=/checkouts/Megatron-Bridge
 
-Each is a git checkout that has the commits in that file. NeMo-RL's docker/Dockerfile ends with `uv sync --all-groups`,
-Megatron-Bridge's syncs all extras, too, over an image of PyTorch. tests/test_containers.py says what the names are for.
+Each is a git checkout that contains the commits in that file. NeMo-RL's docker/Dockerfile ends with
+`uv sync --all-groups`, Megatron-Bridge's also syncs all extras, over a PyTorch image. For the use of the names see
+tests/test_containers.py.
 """
 
 import subprocess
@@ -31,7 +32,7 @@ def main(checkouts: Mapping[str, str]) -> None:
 
 
 def names_of(entry: Mapping[str, Any], checkout: str) -> set[str]:
-    """The packages that `uv sync` installs for a project and all that they need, and those of the image below."""
+    """Packages that `uv sync` installs for a project, with all dependencies, and those of the base image."""
     command = ["git", "-C", checkout, "show", f"{entry['commit']}:uv.lock"]
     lock = tomllib.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     packages: dict[str, list[dict[str, Any]]] = {}
@@ -68,7 +69,7 @@ def names_of(entry: Mapping[str, Any], checkout: str) -> set[str]:
 
 
 def written(entry: Mapping[str, Any]) -> Iterator[str]:
-    """An entry as lines."""
+    """Lines of an entry."""
     for number, (key, value) in enumerate(entry.items()):
         text = f"[{', '.join(value)}]" if isinstance(value, list) else yaml.safe_dump(value).partition("\n")[0]
         lines = textwrap.wrap(f"{key}: {text}", 116, subsequent_indent="    ", break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Write the table of names that an engine's library knows; runs in the environment of that engine.
+"""Write the table of names that an engine's library knows; run it in that engine's environment.
 
 .engines/megatron/bin/python ci/fields.py megatron_bridge
 .engines/automodel/bin/python ci/fields.py automodel
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "shared" / "engines" / "src" /
 
 
 def of_megatron_bridge() -> dict[str, list[str]]:
-    """Fields of Bridge's ConfigContainer and of the dataclasses in it."""
+    """Fields of Bridge's ConfigContainer and of its nested dataclasses."""
     from nemotron_engines.stand_ins.transformer_engine import install_stubs
 
     install_stubs()
@@ -32,14 +32,14 @@ def of_megatron_bridge() -> dict[str, list[str]]:
 
 
 def of_automodel() -> dict[str, list[str]]:
-    """Names that the takers of Automodel's sections have."""
+    """Parameter names of the functions and classes behind Automodel's sections."""
     from nemotron_engines.automodel.overrides import READ, TAKERS, known_names
 
     return {section: sorted(known_names(section)) for section in ("", *TAKERS, *READ)}
 
 
 def table(engine: str) -> str:
-    """The content of an engine's table."""
+    """Content of an engine's table."""
     found = of_megatron_bridge() if engine == "megatron_bridge" else of_automodel()
     return json.dumps(found, indent=1) + "\n"
 

@@ -1,9 +1,9 @@
-"""Hold the public guides that this project implements against it, where their texts are at hand.
+"""Check that the public guides this project implements still work here, if their texts are available.
 
     uv run python ci/guides.py FOLDER        # a folder of texts or Markdown; without one there is nothing to do
 
-What is taken from them as it stands: the YAML blocks in Automodel's and NeMo-RL's own keys, the overrides in NeMo-RL's
-keys, and the `nemotron` commands, `--run PROFILE` left out. Each must be understood: it composes, and no key is lost.
+Checks the YAML blocks in Automodel's and NeMo-RL's own keys, the overrides in NeMo-RL's keys, and the `nemotron`
+commands without `--run PROFILE`. Each must compose without losing a key.
 """
 
 import re
@@ -30,7 +30,7 @@ AUTOMODEL, NEMO_RL = {"dataset", "peft", "step_scheduler", "validation_dataset"}
 
 
 def merged(blocks: list[str], sections: set[str]) -> dict[str, Any]:
-    """The sections that a guide's YAML blocks show, as one file would have them."""
+    """Merge a guide's YAML blocks into the sections of one file."""
     found: dict[str, Any] = {}
     for block in blocks:
         content = yaml.safe_load(block)
@@ -40,7 +40,7 @@ def merged(blocks: list[str], sections: set[str]) -> dict[str, Any]:
 
 
 def understood(stage: str, choice: str, overrides: list[str], given: set[str]) -> Iterator[str]:
-    """What is wrong with a config: it does not compose, or a key of it is nowhere to be found in the result."""
+    """Problems of a config: it does not compose, or a key is missing from the result."""
     try:
         found = compose(STAGES / stage / "config", choice, overrides)
     except UserError as error:
@@ -55,7 +55,7 @@ def understood(stage: str, choice: str, overrides: list[str], given: set[str]) -
 
 
 def faults(text: str, scratch: Path) -> Iterator[str]:
-    """Everything of one guide that is not understood."""
+    """All problems of one guide."""
     blocks = [body for language, body in BLOCK.findall(text) if language == "yaml"]
     theirs = scratch / "theirs.yaml"
     if (content := merged(blocks, AUTOMODEL)) and "peft" in content:
@@ -72,12 +72,12 @@ def faults(text: str, scratch: Path) -> Iterator[str]:
     for line in re.findall(r"^uv run (nemotron \w[^\n#\[]*)$", text, re.MULTILINE):
         words = re.sub(r"--(run|batch) \S+", "", line).split()
         done = subprocess.run([*words, "--dry-run"], capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 1):  # 1: it is understood, and this machine is not the one for it
+        if done.returncode not in (0, 1):  # 1: understood, but this machine cannot run it
             yield f"{line}: {done.stderr.strip()}"
 
 
 def main(folder: Path, scratch: Path) -> int:
-    """Print what is not understood; returns the exit code."""
+    """Print problems; returns the exit code."""
     found = [
         f"{file.name}: {fault}" for file in sorted(folder.glob("*")) for fault in faults(file.read_text(), scratch)
     ]

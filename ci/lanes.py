@@ -1,7 +1,7 @@
-"""Run every lane of the tests, also after one that failed, and say at the end what each gave.
+"""Run all test lanes, continuing after failures, and print a summary.
 
-The slow lane waits much of its time, for schedulers and for processes that are to be killed. The lanes of checks and
-engines run beside it, one after the other, and show what they say when they have ended.
+The slow lane spends much of its time waiting, for schedulers and for processes that are to be killed. The lanes of
+checks and engines run in parallel to it, one after the other, and print their output when they have ended.
 
     python3 ci/lanes.py                       all lanes that can run here
     python3 ci/lanes.py checks automodel      some of them
@@ -10,7 +10,7 @@ lane        result  passed  failed  skipped      wall       CPU
 ordinary    ok        2310       0       12  18.1 min  31.0 min
 automodel   FAILED      33       1        0   3.2 min   5.9 min
 
-A lane that cannot run here is named, with the command that runs it where it can. Exit code 1 where one failed.
+Lanes that cannot run here are listed, with the command to run them elsewhere. Exit code 1 if one failed.
 """
 
 import os
@@ -36,12 +36,12 @@ CHECKOUTS = "NEMO_RL_CHECKOUTS"
 CLOSING = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
 """pytest's last line: `1 failed, 32 passed, 2 warnings in 493.88s`."""
 CPU = re.compile(r"^CPU time: ([\d.]+) minutes", re.MULTILINE)
-"""What our conftest.py says; it knows of processes that the system would not count."""
+"""Printed by our conftest.py, which also counts processes that the system does not attribute to pytest."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a lane gave. `cpu` and `wall` are seconds."""
+    """Result of a lane. `cpu` and `wall` are seconds."""
 
     name: str
     code: int
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def not_run() -> dict[str, str]:
-    """The lanes that this machine lacks something for, and what to do about each."""
+    """Lanes that this machine cannot run, and what to do about each."""
     folder = os.environ.get(CHECKOUTS)
     if folder and all((Path(folder) / version).is_dir() for version in ("v0.7.0", "nano-v3")):
         return {}
@@ -67,7 +67,7 @@ def not_run() -> dict[str, str]:
 
 
 def run(name: str, command: list[str], *, beside: bool) -> Outcome:
-    """Run a lane and pass on what it says: line by line, or whole at its end where it runs beside another."""
+    """Run a lane and print its output: line by line, or at the end if it runs in parallel."""
     heading = f"\n##### lane {name}: {' '.join(command)}"
     if not beside:
         print(heading, flush=True)
@@ -89,7 +89,7 @@ def run(name: str, command: list[str], *, beside: bool) -> Outcome:
 
 
 def counts_in(text: str) -> dict[str, int]:
-    """How many tests ended how, by pytest's closing line; errors are failures."""
+    """Number of tests by result, from pytest's closing line; errors count as failures."""
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for number, kind in re.findall(r"(\d+) (\w+)", (CLOSING.findall(text) or [""])[-1]):
         kind = "failed" if kind in ("error", "errors") else kind
@@ -99,7 +99,7 @@ def counts_in(text: str) -> dict[str, int]:
 
 
 def summary(outcomes: list[Outcome], left_out: dict[str, str], wall: float) -> str:
-    """The table, what could not run, what failed, and a closing line as pytest has it."""
+    """Table, lanes that could not run, failures, and a closing line in pytest's style."""
     rows = [("lane", "result", "passed", "failed", "skipped", "wall", "CPU"), *(one.cells for one in outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -115,7 +115,7 @@ def summary(outcomes: list[Outcome], left_out: dict[str, str], wall: float) -> s
 
 
 def main(names: list[str]) -> int:
-    """Run the lanes of these names, or all."""
+    """Run the named lanes, or all."""
     unknown = [name for name in names if name not in LANES]
     if unknown:
         print(f"lanes: no lane named '{unknown[0]}'; there are: {', '.join(LANES)}", file=sys.stderr)

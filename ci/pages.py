@@ -1,10 +1,10 @@
-"""Write the parts of the documents that the code knows better: tables of modules, settings, metrics and runs.
+"""Generate parts of the documents from the code: tables of modules, settings, metrics and runs.
 
     uv run python ci/pages.py            # write them
-    uv run python ci/pages.py --check    # exit code 1 where a page is out of date, for CI
+    uv run python ci/pages.py --check    # exit code 1 if a page is out of date, for CI
 
-A generated part stands between `<!-- modules -->` and `<!-- end of modules -->`, and is never edited by hand. What a
-setting means stands below its field in the schema, and nowhere else.
+Generated parts are between `<!-- modules -->` and `<!-- end of modules -->`; never edit them by hand. Settings are
+documented below their field in the schema, and nowhere else.
 """
 
 import ast
@@ -23,7 +23,7 @@ ENGINE = re.compile(r"<!-- settings of (\w+) -->")
 
 
 def replaced(page: str, name: str, content: str) -> str:
-    """A page with the part called `name` made anew."""
+    """Replace the content of the part called `name` in a page."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
@@ -32,7 +32,7 @@ def replaced(page: str, name: str, content: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every page with generated parts, as it should be."""
+    """Every page with generated parts, up to date."""
     made = {}
     for package in sorted((ROOT / "shared").glob("*/src/*")):
         rows = ["| module | what it does |", "|---|---|"]
@@ -70,7 +70,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write, or only compare."""
+    """Write the pages, or only compare them."""
     stale = [(page, text) for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
     for page, text in stale:
         if "--check" in sys.argv:

@@ -1,7 +1,7 @@
-"""The README's table of the tiny run, from the records that benchmarks/tiny_run.py keeps.
+"""The README's table of the tiny run, from the records of benchmarks/tiny_run.py.
 
-Of each machine and version of Python the newest section counts, as long as its stages make as many steps as those of
-the newest section of all: figures of another tiny run would say nothing about this one.
+Uses the newest section for each machine and version of Python, if its stages make as many steps as those of the newest
+section overall: figures for another tiny run would not be comparable.
 """
 
 import re
@@ -19,7 +19,7 @@ SHAPES = ("{:.1f}%", "{:.0f}%", "{:.0f}%", "{:.0f} s", "{:.0f} s")
 
 
 class Section(NamedTuple):
-    """Runs of one code on one machine."""
+    """Runs of the same code on the same machine."""
 
     machine: str
     steps: str
@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def runs_table(records: Path) -> str:
-    """Rows of medians, and of the lowest and highest in brackets."""
+    """Table rows with medians, and minima and maxima in brackets."""
     found = [_section(match) for match in SECTION.finditer(records.read_text(encoding="utf-8"))]
     newest = {section.machine: section for section in found if section.steps == found[-1].steps}
     lines = [f"| {' | '.join(HEADINGS)} |", f"|---|{'--:|' * (len(HEADINGS) - 1)}"]

@@ -1,4 +1,4 @@
-"""Tables of settings: keys and words from the schema, values from the configs; `ci/pages.py` puts them into pages."""
+"""Tables of settings: keys and descriptions from the schema, values from the configs, for `ci/pages.py`."""
 
 import importlib
 from pathlib import Path
@@ -39,10 +39,10 @@ def stage_tables(stage: str) -> dict[str, str]:
 
 
 def engine_table(engine: str) -> str:
-    """The settings of one engine in all stages that have it; what only some of them have, or set otherwise, says so.
+    """Settings of one engine in all stages that have it; marks settings that only some of them have or set differently.
 
     Args:
-        engine: what `engine=` takes; `transformers_lora` are other values of the engine `transformers`.
+        engine: value for `engine=`; `transformers_lora` has other values for the engine `transformers`.
     """
     name = engine.removesuffix("_lora")
     stages = [stage for stage in STAGES if name in engines_of(stage).own]
@@ -54,7 +54,7 @@ def engine_table(engine: str) -> str:
             below = {name.removeprefix(f"{key}."): one for name, one in chosen.items() if name.startswith(f"{key}.")}
             if key in chosen:
                 found.setdefault(key, {})[stage] = f"`{shown(chosen[key])}`"
-            elif below:  # if not, the section around it is null in this stage
+            elif below:  # otherwise the section around it is null in this stage
                 is_section = any(one.startswith(f"{key}.") for one in words[stage])
                 found.setdefault(key, {})[stage] = "the rows below" if is_section else f"`{shown(below)}`"
     rows = ["| key | meaning | default |", "|---|---|---|"]
@@ -73,12 +73,12 @@ def engines_of(stage: str) -> Any:
 
 
 def engine_class(stage: str, engine: str) -> type[BaseModel]:
-    """The class of an engine's section."""
+    """Class of an engine's section."""
     return engines_of(stage).load(engine).settings
 
 
 def values(stage: str, config: str, *overrides: str) -> dict[str, Any]:
-    """Values by dotted key, references as they are written."""
+    """Values by dotted key, with unresolved references."""
     tree = compose(ROOT / "stages" / stage / "config", config, overrides).tree
     return dict(leaves(OmegaConf.to_container(tree, resolve=False)))
 
@@ -89,5 +89,5 @@ def shown(value: Any) -> str:
 
 
 def cell(text: str) -> str:
-    """Text in a table."""
+    """Escape text for a table."""
     return text.replace("|", "\\|")

@@ -1,11 +1,11 @@
-"""Build the documents as a site, and fail where a link or an anchor leads nowhere.
+"""Build the documents as a site, and fail on broken links or anchors.
 
-    uv run python ci/site.py            # only to see that it can be built, for CI
+    uv run python ci/site.py            # only check that it can be built, for CI
     uv run python ci/site.py site       # into a folder; open site/index.html
 
 The pages are those that git tracks: the README, docs/, and the README of each member. They are copied with the files
-that they link to, because a site is built from one folder and ours keep their places. `docs/zensical.toml` has the
-order of the pages; one that is missing there is an error.
+that they link to, because a site is built from one folder and ours stay in place. `docs/zensical.toml` has the order of
+the pages; a page that is missing there is an error.
 """
 
 import re
@@ -21,11 +21,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "docs" / "zensical.toml"
 LEFT_OUT = ("CHANGELOG.md", ".github/", "benchmarks/", "tests/")
-"""What is read where it lies."""
+"""Files to read in the repository, not on the site."""
 LINK = re.compile(r"\]\(([^)#\s]+)")
 NAMED_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 LOADED = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="?https?:|<link[^>]*"?stylesheet[^>]*https?:|class="?mermaid')
-"""What a browser would fetch from elsewhere: the theme draws diagrams of Mermaid by a script from a CDN."""
+"""What a browser would load from other sites; the theme draws Mermaid diagrams with a script from a CDN."""
 
 
 def tracked() -> list[str]:
@@ -44,7 +44,7 @@ def linked(pages: list[str]) -> Iterator[Path]:
 
 
 def named(entry: Any) -> Iterator[str]:
-    """The pages of the navigation, however deep."""
+    """Pages of the navigation, at any depth."""
     if isinstance(entry, str):
         yield entry
     for child in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
@@ -52,7 +52,7 @@ def named(entry: Any) -> Iterator[str]:
 
 
 def build(out: Path | None) -> int:
-    """Build into `out`, or into a folder that is removed again."""
+    """Build into `out`, or into a temporary folder."""
     pages = tracked()
     differ = set(pages) ^ set(named(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"]))
     if differ:
@@ -67,7 +67,7 @@ def build(out: Path | None) -> int:
             if path.is_dir():
                 shutil.copytree(path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
             elif path.suffix == ".md":
-                # The site's Markdown does not take "```toml env.toml" for a fence, and swallows what follows.
+                # The site's Markdown does not recognize "```toml env.toml" as a fence, and drops the text after it.
                 text = path.read_text(encoding="utf-8")
                 target.write_text(NAMED_BLOCK.sub(r'```\1 title="\2"', text), encoding="utf-8")
             else:

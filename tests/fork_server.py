@@ -1,12 +1,12 @@
-"""Run commands in copies of a process that has imported everything: importing takes longer than a tiny training.
+"""Run commands in forks of a process that has imported everything: importing takes longer than a tiny training.
 
     python fork_server.py SOCKET light|heavy
 
 A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "session": false} with the files for
-the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. What begins
-processes of its own inside a command (`nemotron super3 sft`) asks the servers again. `heavy` has torch and all that
-trains on it; `light` has not, as the real process of a preparation has not. In the environment of an engine, `heavy`
-has that engine, with its stand-ins for a GPU.
+the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. Commands that start
+steps (`nemotron super3 sft`) ask the servers for them, too. `heavy` has torch and all training libraries; `light` does
+not, like the real process of a preparation. In the environment of an engine, `heavy` has that engine, with its
+stand-ins for a GPU.
 """
 
 import importlib
@@ -49,11 +49,11 @@ ENGINES = {
         "megatron.bridge.training.pretrain",
     ],
 }
-"""What `heavy` imports where the library is installed: modules, and functions that change what is imported next."""
+"""Imports of `heavy`, if the library is installed: modules, and functions that patch later imports."""
 
 
 def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
-    """Answer as long as the tests run. Returns only in a copy that is to run a command: what to run, and its files."""
+    """Serve until the tests end. Returns only in a fork that is to run a command: what to run, and its files."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen(64)
@@ -67,7 +67,7 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
             line, files, _, _ = socket.recv_fds(connection, 1 << 20, 2)
             while not line.endswith(b"\n"):
                 line += connection.recv(1 << 20)
-            if modules:  # at the first request: many runs of the tests never need it
+            if modules:  # at the first request: many test runs never need it
                 for name in modules:
                     module, _, function = name.partition(":")
                     found = importlib.import_module(module)
@@ -96,13 +96,13 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
 
 
 def note_cpu(path: str, seconds: float, what: str) -> None:
-    """One line in a file beside the server's socket; the tests' summary adds them up."""
+    """Append a line to a file next to the server's socket; the tests' summary adds them up."""
     with Path(path).with_name("cpu_seconds").open("a") as file:
         file.write(f"{seconds:.2f} {what}\n")
 
 
 def run(request: dict[str, Any], files: list[int]) -> object:
-    """Become the process of a command, as far as it can tell."""
+    """Set this process up to look like a new process for the command."""
     for number, file in enumerate(files, start=1):
         os.dup2(file, number)
         os.close(file)
@@ -126,7 +126,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
 
 
 def run_again(command: list[str], stdout: Any = None) -> int:
-    """Stands for the function that `nemotron` starts a step by; what could be imported meanwhile is there already."""
+    """Replacement for the function with which `nemotron` starts a step."""
     from support import Forked
 
     sys.stdout.flush()
@@ -134,13 +134,13 @@ def run_again(command: list[str], stdout: Any = None) -> int:
 
 
 def heavy() -> list[str]:
-    """What trains in this environment."""
+    """Modules that train in this environment."""
     here = (modules for library, modules in ENGINES.items() if is_installed(library))
     return next(here, HEAVY)
 
 
 def is_installed(library: str) -> bool:
-    """Whether a module, and the package that it is in, could be imported."""
+    """Whether a module and its package can be imported."""
     try:
         return importlib.util.find_spec(library) is not None
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""How the tests of the whole project name the commands that a user would type."""
+"""Helpers to run commands in the tests of all members."""
 
 import contextlib
 import importlib
@@ -21,12 +21,12 @@ from nemotron_engines.modeling.architecture import load_architecture
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
 SHARED = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving", "prove")}
-"""Shared members, as `nemotron-NAME` calls them, and their folders below `shared/`."""
+"""Shared members, named as in `nemotron-NAME`, and their folders below `shared/`."""
 MEMBERS = (*SHARED, *STAGES)
 
 
 def member_folder(member: str) -> Path:
-    """Where a member of the workspace lies."""
+    """Folder of a workspace member."""
     return ROOT / "shared" / SHARED[member] if member in SHARED else ROOT / "stages" / member
 
 
@@ -47,23 +47,23 @@ def nemotron(*words: str) -> list[str]:
 
 
 def argv(words: Sequence[str]) -> list[str]:
-    """The process of a command as a reader types it: `nemotron ...`, `python stages/...`, `torchrun stages/...`.
+    """Process arguments for a command as a user types it: `nemotron ...`, `python stages/...`, `torchrun stages/...`.
 
-    Scripts are found from the root of the repository where the working folder does not have them.
+    Scripts that are not in the working folder are taken from the root of the repository.
     """
     program, *rest = words
     if program == "nemotron":
         return nemotron(*rest)
     rest = [str(ROOT / word) if word.startswith("stages/") and word.endswith(".py") else word for word in rest]
     if program == "torchrun":
-        # a free port each time, so that two tests can run beside each other
+        # a free port each time, so that two tests can run in parallel
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", *rest]
     assert program == "python", f"no way to run {program}"
     return [sys.executable, *rest]
 
 
 def call_here(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: object = None) -> int:
-    """Run `python -m stages.sft.train ...` in this process, which saves a second for each of many commands."""
+    """Run `python -m stages.sft.train ...` in this process, which saves a second per command."""
     assert command[1] == "-m"
     said = io.StringIO()
     with contextlib.redirect_stdout(said) if stdout is not None else contextlib.nullcontext():
@@ -74,12 +74,12 @@ def call_here(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile
 
 
 class Forked:
-    """A command in a copy of a process that has imported everything, and the part of `Popen` that tests use."""
+    """A command in a fork of a process that has imported everything, with the parts of `Popen` that tests use."""
 
     def __init__(
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO, stderr: IO, group: bool = False
     ) -> None:
-        """Args: group: the command leads a process group of its own."""
+        """Args: group: make the command lead its own process group."""
         own_program = command[1].endswith(".py") and "stages" not in command[1]
         trains = own_program or any("train" in word for word in command[1:3])
         kind = "heavy" if trains and not {"--dry-run", "-d"} & set(command) else "light"
@@ -92,7 +92,7 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code; None while the command runs."""
+        """Exit code; None while the command runs."""
         ready, _, _ = select.select([self.connection], [], [], 0)
         return self.wait() if ready else self.returncode
 
@@ -104,12 +104,12 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """To the command alone; nothing happens when it has ended, as with `Popen`."""
+        """Signal only the command; does nothing if it has ended, like `Popen`."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def kill_group(self) -> bool:
-        """SIGKILL to the command and all that it started; False when it had ended by itself."""
+        """Kill the command and everything that it started; returns False if it had already ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         return self.wait() == -signal.SIGKILL
@@ -120,7 +120,7 @@ def _servers() -> dict[str, str]:
 
 
 def can_be_forked(command: Sequence[str]) -> bool:
-    """Whether it is `nemotron` or the script of a step: their copies behave as new processes do."""
+    """Whether it is `nemotron` or the script of a step: forks of these behave like new processes."""
     program, first, *rest = command
     module = rest[0] if first == "-m" else ""
     here = first.endswith(".py") or module == "nemotron_app.main" or module.startswith("stages.")
@@ -128,7 +128,7 @@ def can_be_forked(command: Sequence[str]) -> bool:
 
 
 def run_forked(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> "CompletedProcess[str]":
-    """Run a command in a copy of a process that has imported everything, and capture what it says."""
+    """Run a command in a fork of a process that has imported everything, and capture its output."""
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
         code = Forked(command, cwd, env, stdout, stderr).wait()
         stdout.seek(0)
@@ -137,18 +137,18 @@ def run_forked(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> "Co
 
 
 def write_model(folder: Path) -> None:
-    """As much of a model folder as can be looked at before a start: the tiny architecture and a single weight."""
+    """Write as much of a model folder as checks before a start read: the tiny architecture and a single weight."""
     header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     (folder / "config.json").write_text(json.dumps(load_architecture("super3_tiny", {}) | {"vocab_size": 1024}))
 
 
 def last_json(result: "CompletedProcess[str]") -> Any:
-    """What a command printed for programs."""
+    """Parse the JSON result that a command printed."""
     return json.loads(result.stdout)
 
 
-# Overrides that make a tiny run last seconds, for tests that look at behaviour and not at what was learned.
+# Overrides that make a tiny run last seconds, for tests of behaviour rather than learning.
 SHORT = {
     "pretrain": ("train.train_iters=6", "train.eval_interval=3", "train.eval_rows=8", "checkpoint.save_interval=2",
                  "data_prep.synthetic_documents=400", "logger.tensorboard=false"),

@@ -1,1 +1,1 @@
-"""The parts of benchmarks/gpu.py and of the tests in tests/gpu."""
+"""Modules for benchmarks/gpu.py and the tests in tests/gpu."""

@@ -1,4 +1,4 @@
-"""Commands under a time limit: asked to stop first, so that a stage saves what it has, ended only after that."""
+"""Run commands with a time limit: SIGTERM first, so that a stage can save its state, then SIGKILL."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PATIENCE = 45.0
-"""Seconds between being asked to stop and being ended."""
+"""Seconds between SIGTERM and SIGKILL."""
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
 
 
@@ -26,7 +26,7 @@ class Ended(NamedTuple):
 
 
 class Clock:
-    """The minutes that all cases share."""
+    """The time budget shared by all cases."""
 
     def __init__(self, minutes: float) -> None:
         self._end = time.monotonic() + 60 * minutes
@@ -38,10 +38,10 @@ class Clock:
 
 
 def run(command: Sequence[str], limit: float, log: Path) -> Ended:
-    """Run a command from the repository, its output in `log`.
+    """Run a command from the repository, with its output in `log`.
 
-    At the limit it gets SIGTERM, on which our stages write a checkpoint and stop, and later SIGKILL. The process has
-    a group of its own, so that children end with it.
+    At the limit it gets SIGTERM, on which our stages write a checkpoint and stop, and later SIGKILL. It runs in a
+    separate process group, so that children are killed with it.
     """
     sources = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | QUIET | {"PYTHONPATH": sources}
@@ -73,14 +73,14 @@ def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def last_words(output: str) -> str:
-    """The line that says what went wrong: the last one that names an error, else the last one."""
+    """The line that shows what went wrong: the last one with an error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if "rror" in line.partition(":")[0]]
     return (telling or lines or ["no output"])[-1][:300]
 
 
 def probe(python: str, modules: Sequence[str], folder: Path) -> dict[str, Any]:
-    """What an interpreter can run; see programs/probe.py. `problems` says why, where it is nothing."""
+    """What an interpreter can run; see programs/probe.py. `problems` explains an empty result."""
     try:
         ended = run([python, str(PROGRAMS / "probe.py"), *modules], 180, folder / "probe.log")
     except OSError as error:

@@ -1,16 +1,16 @@
-"""How many floating-point operations a training step needs, and what part of a GPU's peak that is.
+"""Count the floating-point operations of a training step, and which share of a GPU's peak it reaches.
 
 Model FLOPs utilisation (MFU) as in the PaLM paper (arXiv 2204.02311, appendix B): operations that the model's
-mathematics asks for, over seconds times the peak; recomputed activations do not count, and the backward pass counts
+mathematics requires, over seconds times the peak; recomputed activations do not count, and the backward pass counts
 twice the forward pass. Forward operations of one token:
 
-- matrices: 2 for each weight that the token meets. Of a mixture of experts these are the router, the latent
+- matrices: 2 for each weight applied to the token. In a mixture of experts these are the router, the latent
   projections, the shared expert, and `num_experts_per_tok` of the `n_routed_experts`. The output layer counts, the
   look-up in the embedding table does not.
-- attention: 4 x heads x head_dim x keys, for scores and weighted values. `keys` is what causal attention within the
-  token's own document sees on average, so that masked-out work does not count as useful.
+- attention: 4 x heads x head_dim x keys, for scores and weighted values. `keys` is the average number visible to causal
+  attention within the token's own document, so that masked work does not count as useful.
 - Mamba-2 scan: 7 x heads x channels x state, as Megatron-LM counts it (`num_floating_point_operations` in
-  megatron/training/training.py): the recurrence, whatever way it is computed. Its convolution is among the weights.
+  megatron/training/training.py): the recurrence, however it is computed. Its convolution is among the weights.
 
 Norms, softmax and other elementwise work are left out, as in both sources.
 """
@@ -27,7 +27,8 @@ from transformers import AutoModelForCausalLM, NemotronHConfig
 FORWARD_AND_BACKWARD = 3
 SCAN_OPERATIONS = 7
 
-# Dense bfloat16 peak in TFLOP/s, without sparsity, from NVIDIA's data sheets. The first name found in the GPU's counts.
+# Dense bfloat16 peak in TFLOP/s, without sparsity, from NVIDIA's data sheets. The first entry contained in the GPU's
+# name is used.
 PEAKS = (
     ("GB200", 2500.0),
     ("B200", 2250.0),
@@ -47,7 +48,7 @@ PEAKS = (
 
 @dataclass(frozen=True)
 class Operations:
-    """Forward operations of one token, by what causes them."""
+    """Forward operations of one token, by layer type."""
 
     matrices: float
     attention: float
@@ -60,7 +61,7 @@ class Operations:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Parameters of a model: all, and those that one token meets (embedding table included)."""
+    """Parameters of a model: all, and those active for one token (embedding table included)."""
 
     parameters: int
     active: int
@@ -72,7 +73,7 @@ class Sizes:
 
 
 def sizes_of(config: NemotronHConfig, keys_per_token: float) -> Sizes:
-    """Count a model without allocating it."""
+    """Count a model's parameters and operations without allocating it."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     share = config.num_experts_per_tok / config.n_routed_experts
@@ -97,10 +98,10 @@ KINDS = {"attention": {"attention", "full_attention"}, "mamba": {"mamba", "linea
 
 
 def count(layers: Sequence[str], kind: str) -> int:
-    """Layers of a kind.
+    """Number of layers of a kind.
 
     Raises:
-        ValueError: none is found, so the names must have changed.
+        ValueError: none found, so the names must have changed.
     """
     found = sum(layer in KINDS[kind] for layer in layers)
     if not found:
@@ -109,7 +110,7 @@ def count(layers: Sequence[str], kind: str) -> int:
 
 
 def keys_per_token(document_lengths: Iterable[int]) -> float:
-    """How many keys a token of these documents sees on average, itself among them, with causal attention."""
+    """Average number of keys that a token of these documents attends to, including itself, with causal attention."""
     lengths = list(document_lengths)
     return sum(length * (length + 1) / 2 for length in lengths) / sum(lengths)
 
@@ -126,10 +127,10 @@ def packed_document_lengths(file: Path) -> list[int]:
 
 
 def peak_of(gpu: str) -> float | None:
-    """Dense bfloat16 peak of a GPU in operations per second, None for one that is not in the table."""
+    """Dense bfloat16 peak of a GPU in operations per second, or None if unknown."""
     return next((1e12 * peak for name, peak in PEAKS if name in gpu), None)
 
 
 def utilisation(tokens_per_second: float, operations: Operations, peak: float | None) -> float | None:
-    """MFU between 0 and 1, None where the peak is not known."""
+    """MFU between 0 and 1, or None if the peak is unknown."""
     return None if peak is None else tokens_per_second * operations.per_training_token() / peak

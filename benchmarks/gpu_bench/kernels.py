@@ -1,4 +1,4 @@
-"""Two implementations of the same Mamba function on the same inputs: how far apart are they, and how fast?
+"""Compare two implementations of the same Mamba function on the same inputs: differences and speed.
 
     inputs = scan_inputs(SHAPES["tiny"], torch.bfloat16, "cuda", packed=True)
     differences(results(kernel, inputs), results(reference, inputs))     {"output": 0.002, "x": 0.003, "A": ...}
@@ -20,7 +20,7 @@ from torch import Tensor
 # mamba-ssm multiplies float32 in TF32 (10 bits of mantissa); bfloat16 has 7, and the kernels keep states in it.
 TOLERANCES = {torch.float32: 5e-3, torch.bfloat16: 3e-2}
 DOCUMENTS = (0, 37, 100, 101, 190)
-"""Where documents start in a packed row: inside chunks, and once for a single token."""
+"""Starts of documents in a packed row: inside chunks, and one document of a single token."""
 
 
 class Shape(NamedTuple):
@@ -30,14 +30,14 @@ class Shape(NamedTuple):
     length: int
     heads: int
     channels: int
-    """Of a head."""
+    """Per head."""
     groups: int
     state: int
     chunk: int
 
     @property
     def width(self) -> int:
-        """Channels that the convolution sees: x, B and C side by side."""
+        """Channels of the convolution: x, B and C concatenated."""
         return self.heads * self.channels + 2 * self.groups * self.state
 
 
@@ -49,7 +49,7 @@ SHAPES = {
 
 @dataclass
 class Inputs:
-    """What a function is called with: tensors by name, those to differentiate by among them, and the rest."""
+    """Arguments of a function: tensors by name, including those to differentiate by, and the rest."""
 
     positional: dict[str, Tensor]
     keywords: dict[str, Tensor] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Inputs:
         return {name: t for name, t in (self.positional | self.keywords).items() if t.requires_grad}
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """The function's result."""
+        """Result of calling the function."""
         return function(*self.positional.values(), **self.keywords, **self.options)
 
 
@@ -91,7 +91,7 @@ def scan_inputs(shape: Shape, dtype: torch.dtype, device: str, *, packed: bool) 
 
 
 def convolution_inputs(shape: Shape, dtype: torch.dtype, device: str, *, packed: bool) -> Inputs:
-    """Inputs of `causal_conv1d_fn` in the memory order that the model hands it: channels side by side."""
+    """Inputs of `causal_conv1d_fn` in the memory order that the model uses: channels adjacent."""
     draw = _drawer(device)
     x = draw(shape.batch, shape.length, shape.width).to(dtype).transpose(1, 2).requires_grad_()
     weights = {"weight": draw(shape.width, 4), "bias": draw(shape.width)}
@@ -101,7 +101,7 @@ def convolution_inputs(shape: Shape, dtype: torch.dtype, device: str, *, packed:
 
 
 def step_inputs(shape: Shape, dtype: torch.dtype, device: str) -> Inputs:
-    """Inputs of `selective_state_update`: one generated token; the first tensor is the state, which it changes."""
+    """Inputs of `selective_state_update`, for one generated token; the first tensor is the state, which it updates."""
     draw = _drawer(device)
     batch, _, heads, channels, groups, state, _ = shape
     per_head = (-1, channels)
@@ -121,7 +121,7 @@ def step_inputs(shape: Shape, dtype: torch.dtype, device: str) -> Inputs:
 
 
 def convolution_step_inputs(shape: Shape, dtype: torch.dtype, device: str) -> Inputs:
-    """Inputs of `causal_conv1d_update`; the second tensor is the state, which it changes."""
+    """Inputs of `causal_conv1d_update`; the second tensor is the state, which it updates."""
     draw = _drawer(device)
     sizes = {"x": (shape.batch, shape.width), "conv_state": (shape.batch, shape.width, 4)}
     sizes |= {"weight": (shape.width, 4), "bias": (shape.width,)}
@@ -143,17 +143,17 @@ def results(function: Callable[..., Any], inputs: Inputs) -> dict[str, Tensor]:
 
 
 def step_results(function: Callable[..., Any], inputs: Inputs, state: str) -> dict[str, Tensor]:
-    """The output of one generated token, and the state that it leaves behind; `inputs` stay as they are."""
+    """The output for one generated token, and the new state; `inputs` stay unchanged."""
     own = {name: t.clone() if name == state else t for name, t in inputs.positional.items()}
     output = Inputs(own, inputs.keywords, inputs.options).call(function)
     return {"output": output, state: own[state]}
 
 
 def differences(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
-    """Relative differences by name; infinite where something is not finite.
+    """Relative differences by name; infinite if a value is not finite.
 
     Raises:
-        ValueError: the two have not the same names and shapes.
+        ValueError: the two have different names or shapes.
     """
     described = [{name: tuple(t.shape) for name, t in one.items()} for one in (found, expected)]
     if described[0] != described[1]:
@@ -173,7 +173,7 @@ def worst(found: dict[str, float]) -> tuple[str, float]:
 
 
 def milliseconds(run: Callable[[], Any], rounds: int = 20) -> float:
-    """Median wall time of a call, the device's work waited for; three calls before do not count."""
+    """Median wall time of a call, including the device's work; three warm-up calls are not counted."""
     for _ in range(3):
         run()
     times = []

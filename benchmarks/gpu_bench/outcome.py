@@ -1,4 +1,4 @@
-"""What became of a case: figures, or the reason why there are none."""
+"""Outcome of a case: figures, or the reason why it was not measured."""
 
 import statistics
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Status = Literal["done", "cut short", "failed", "not run"]
 
 @dataclass
 class Outcome:
-    """`figures` are there when it was done or cut short; `reason` when it was anything but done."""
+    """`figures` are set if it was done or cut short; `reason` unless it was done."""
 
     name: str
     status: Status
@@ -23,12 +23,12 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Nothing is wrong with our code: what was not run says why."""
+        """No error in our code; cases that were not run have a reason."""
         return self.status != "failed"
 
 
 class Speed(NamedTuple):
-    """Of the steps after the warm-up; medians over steps."""
+    """Speed of the steps after the warm-up; medians over steps."""
 
     steps: int
     warm_up: int
@@ -38,10 +38,10 @@ class Speed(NamedTuple):
 
 
 def speed_of(entries: Sequence[dict[str, Any]]) -> Speed | None:
-    """Speed from the training entries of a metrics.jsonl, None where there are too few steps.
+    """Speed from the training entries of a metrics.jsonl, or None for too few steps.
 
-    A step lasts from the end of the one before to its own end. The first fifth (20 steps at most) is warm-up, in which
-    kernels are compiled and tuned. Times there are whole milliseconds.
+    A step lasts from the end of the previous one to its own end. The first fifth (20 steps at most) is warm-up, in
+    which kernels are compiled and tuned. Times are in whole milliseconds.
     """
     steps = [entry for entry in entries if "loss" in entry]
     warm_up = max(1, min(MOST_WARM_UP, int(WARM_UP * len(steps))))
@@ -61,11 +61,11 @@ def losses_of(entries: Sequence[dict[str, Any]]) -> list[float]:
 
 
 class LossGap(NamedTuple):
-    """How the losses of two runs over the same rows differ."""
+    """Difference between the losses of two runs over the same rows."""
 
     steps: int
     first: float
-    """Relative difference at the first step, where the weights are still the same."""
+    """Relative difference at the first step, when the weights are still the same."""
     largest: float
     """Largest relative difference of any step."""
     ends: tuple[float, float]
@@ -73,7 +73,7 @@ class LossGap(NamedTuple):
 
 
 def loss_gap(one: Sequence[float], other: Sequence[float]) -> LossGap | None:
-    """Compare the steps that both have; None where there is none."""
+    """Compare the steps that both have; None without common steps."""
     steps = min(len(one), len(other))
     if not steps:
         return None

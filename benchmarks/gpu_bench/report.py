@@ -1,4 +1,4 @@
-"""The results as one JSON object and as text for people. What was not run is printed with the reason."""
+"""Results as one JSON object and as text for people. Cases that were not run are printed with the reason."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ GIB = 2**30
 
 
 def lines_of_tests(file: Path | None) -> list[dict[str, Any]]:
-    """What tests/gpu/conftest.py wrote: one object per test."""
+    """Output of tests/gpu/conftest.py: one object per test."""
     if file is None or not file.is_file():
         return []
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def heading(machine: dict[str, Any]) -> list[str]:
-    """The GPU, and what each interpreter has."""
+    """The GPU, and the packages of each interpreter."""
     gpu = machine["gpu"]
     lines = ["no GPU: a rehearsal on the CPU; its figures say nothing about a GPU"]
     if gpu:
@@ -35,7 +35,7 @@ def heading(machine: dict[str, Any]) -> list[str]:
 
 
 def tests_table(tests: Sequence[dict[str, Any]]) -> list[str]:
-    """Each test of `pytest -m gpu` with the largest difference and the times that it recorded."""
+    """Each test of `pytest -m gpu` with its largest difference and times."""
     if not tests:
         return ["not run: pytest -m gpu (ci/gpu.sh runs it and hands its results on)"]
     width = max(len(test["test"]) for test in tests)
@@ -75,13 +75,13 @@ def training_table(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def ending(one: Outcome) -> str:
-    """How a case that has figures ended, and on which Mamba code it ran."""
+    """How a case with figures ended, and which Mamba code it used."""
     end = one.status if one.status == "done" else f"{one.status}: {one.reason}"
     return f"{end} ({one.figures['kernels']})"
 
 
 def precision_table(gaps: Iterable[tuple[str, LossGap | str]]) -> list[str]:
-    """bfloat16 next to float32, over the same rows from the same weights."""
+    """bfloat16 compared with float32, over the same rows from the same weights."""
     lines = [f"{'':26} {'steps':>6} {'first step':>11} {'largest':>9} {'end, float32':>13} {'end, bfloat16':>14}"]
     for name, gap in gaps:
         if isinstance(gap, str):
@@ -93,7 +93,7 @@ def precision_table(gaps: Iterable[tuple[str, LossGap | str]]) -> list[str]:
 
 
 def sampling_table(one: Outcome) -> list[str]:
-    """How far the two log-probabilities of a token are apart, and the two probabilities of an answer."""
+    """Gap between the two log-probabilities of a token, and between the two probabilities of an answer."""
     if one.status != "done":
         return [f"{one.name}: {one.status}: {one.reason}"]
     lines = [
@@ -119,7 +119,7 @@ def as_text(sections: dict[str, list[str]]) -> str:
 
 
 def precision_gaps(outcomes: Sequence[Outcome]) -> list[tuple[str, LossGap | str]]:
-    """bfloat16 against float32 for each model and engine that ran in both."""
+    """bfloat16 compared with float32 for each model and engine that ran in both."""
     by_name = {one.name: one for one in outcomes}
     gaps: list[tuple[str, LossGap | str]] = []
     for name, one in by_name.items():
@@ -141,7 +141,7 @@ def write(
     sampling: Outcome,
     grpo: Outcome,
 ) -> None:
-    """gpu.json and gpu.txt, and the text on stdout too."""
+    """Write gpu.json and gpu.txt, and print the text."""
     gaps = precision_gaps(cases)
     text = as_text(
         {

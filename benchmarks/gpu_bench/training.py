@@ -1,4 +1,4 @@
-"""Training cases: which model on which engine, the command of ours that runs it, and what came out."""
+"""Training cases: model, engine, the command that runs them, and the outcome."""
 
 import json
 import random
@@ -15,11 +15,11 @@ from gpu_bench.outcome import Outcome
 ENGINES = ("transformers", "automodel")
 MODULES = {"transformers": ["stages.sft.train", "transformers"], "automodel": ["stages.sft.train", "nemo_automodel"]}
 AFTERWARDS = 15.0
-"""Seconds kept for the report."""
+"""Seconds reserved for the report."""
 GRPO_SHARE = 60.0
-"""Seconds kept for GRPO, where it can run."""
+"""Seconds reserved for GRPO, if it can run."""
 LEAST = 20.0
-"""A case is not begun with fewer seconds."""
+"""Cases are not started with fewer seconds left."""
 WORDS = ("goat", "Oster", "saw", "red", "boat", "near", "old", "mill", "and", "went", "home", "before", "dark", "again")
 
 
@@ -42,7 +42,7 @@ class Case:
     dtype: str
     steps: int
     seconds: float
-    """Time limit of its own."""
+    """Time limit of this case."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ CASES = (
     Case(TINY, "automodel", "float32", 300, 60),
     Case(SUPER3_1B, "transformers", "float32", 30, 75),
 )
-# A laptop's: the whole way of the cases, to see that it is one. Its figures say nothing about a GPU.
+# For laptops: runs all steps of the cases to check that they work; the figures are meaningless.
 REHEARSAL_MODEL = Model("tiny", "super3_tiny", 128, 4, 2e-3)
 REHEARSAL = tuple(Case(REHEARSAL_MODEL, engine, "bfloat16", 12, 120) for engine in ENGINES)
 REHEARSAL += (Case(REHEARSAL_MODEL, "transformers", "float32", 12, 120),)
@@ -76,11 +76,11 @@ class Bench:
     pythons: dict[str, str]
     """Interpreter of each engine."""
     problems: dict[str, list[str]]
-    """Why an engine cannot run there; empty where it can."""
+    """Why an engine cannot run here; empty if it can."""
     clock: Clock
     on_gpu: bool
     peak_flops: float | None
-    """Dense bfloat16 peak of the GPU in operations per second, None where it is not known."""
+    """Dense bfloat16 peak of the GPU in operations per second, or None if unknown."""
 
     @property
     def home(self) -> Path:
@@ -88,7 +88,7 @@ class Bench:
 
 
 def write_chats(path: Path, count: int = 1500) -> Path:
-    """Chats with answers of 30 to 1500 words, the same ones each time; the synthetic rows are a line each."""
+    """Write reproducible chats with answers of 30 to 1500 words; the synthetic rows are only a line each."""
     draw = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
@@ -100,7 +100,7 @@ def write_chats(path: Path, count: int = 1500) -> Path:
 
 
 def prepare_data(bench: Bench, model: Model) -> Path | str:
-    """Packed rows for a model, as an artifact; its training file, or why there is none."""
+    """Prepare packed rows for a model as an artifact; returns its training file, or why there is none."""
     family, chats = data_family(model), bench.work / "chats.jsonl"
     if not chats.is_file():
         write_chats(chats)
@@ -123,7 +123,7 @@ def family_of(case: Case) -> str:
 
 
 def command_of(bench: Bench, case: Case, memory: Path) -> list[str]:
-    """The stage's own training command. All weights are trained, so that the engines do the same work."""
+    """The stage's own training command. Trains all weights, so that the engines do the same work."""
     model = case.model
     settings = [
         "-c", "tiny", f"engine={case.engine}", f"engine.dtype={case.dtype}", f"run.home={bench.home}",
@@ -137,12 +137,12 @@ def command_of(bench: Bench, case: Case, memory: Path) -> list[str]:
     if case.engine == "automodel":
         settings.append("engine.peft=null")
         if case.dtype == "bfloat16" and bench.on_gpu:
-            settings.append("engine.backend.experts=torch_mm")  # the loop over experts is for where nothing else runs
+            settings.append("engine.backend.experts=torch_mm")  # the loop over experts is only a fallback
     return [bench.pythons[case.engine], str(commands.PROGRAMS / "measured_stage.py"), str(memory), "sft", *settings]
 
 
 def run_case(bench: Bench, case: Case) -> Outcome:
-    """Run a case within its time and the benchmark's; the outcome says how far it came."""
+    """Run a case within its own and the benchmark's time limit."""
     if bench.problems[case.engine]:
         return Outcome(case.name, "not run", "; ".join(bench.problems[case.engine]))
     for_grpo = 0 if bench.problems["vllm"] else GRPO_SHARE
@@ -156,14 +156,14 @@ def run_case(bench: Bench, case: Case) -> Outcome:
 
 
 def read_entries(bench: Bench, case: Case) -> list[dict[str, Any]]:
-    """The case's metrics.jsonl; empty where it never began to train."""
+    """The case's metrics.jsonl; empty if training did not begin."""
     files = sorted((bench.home / "runs").glob(f"{family_of(case)}-sft-model-*/metrics.jsonl"))
     lines = files[-1].read_text(encoding="utf-8").splitlines() if files else []
     return [json.loads(line) for line in lines]
 
 
 def judge(case: Case, ended: Ended, entries: Sequence[dict[str, Any]], memory: Path) -> Outcome:
-    """Figures of a run that ended, and what its end means."""
+    """Figures of a run that ended, and the meaning of its exit."""
     speed = outcome.speed_of(entries)
     figures: dict[str, Any] = {"losses": outcome.losses_of(entries), "kernels": kernels_line(ended.output)}
     figures["command_seconds"] = round(ended.seconds, 1)
@@ -180,13 +180,13 @@ def judge(case: Case, ended: Ended, entries: Sequence[dict[str, Any]], memory: P
 
 
 def kernels_line(output: str) -> str:
-    """Which Mamba code ran, in the run's own words."""
+    """Which Mamba code ran, as reported by the run."""
     lines = [line.partition("mamba: ")[2] for line in output.splitlines() if line.startswith("mamba: ")]
     return lines[0] if lines else "not said"
 
 
 def add_utilisation(found: Outcome, sizes: flops.Sizes, peak: float | None) -> None:
-    """MFU, of bfloat16 only: the peak is that of bfloat16."""
+    """Add the MFU, for bfloat16 only, because the peak is for bfloat16."""
     if "tokens_per_second" in found.figures:
         rate = found.figures["tokens_per_second"]
         found.figures["model_flops_per_second"] = rate * sizes.operations.per_training_token()
@@ -205,7 +205,7 @@ def model_sizes(model: Model, train_file: Path) -> flops.Sizes:
 
 
 def forget(bench: Bench, case: Case) -> None:
-    """Remove a case's checkpoints and model, 20 GB of the larger model; its figures have been read."""
+    """Remove a case's checkpoints and model (20 GB for the larger model) once its figures have been read."""
     family = family_of(case)
     for folder in [
         *(bench.home / "runs").glob(f"{family}-sft-model-*"),

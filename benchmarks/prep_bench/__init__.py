@@ -1,1 +1,1 @@
-"""The parts of benchmarks/data_prep.py: corpus, tokenizers, measuring, peers."""
+"""Modules for benchmarks/data_prep.py: corpus, tokenizers, measuring, peers."""

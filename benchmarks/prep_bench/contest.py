@@ -1,4 +1,4 @@
-"""Programs measured side by side: every round runs each of them once, so that a busy minute hits all alike."""
+"""Compare programs: every round runs each of them once, so that load on the machine affects all equally."""
 
 import shutil
 import statistics
@@ -20,16 +20,16 @@ class Contestant:
     name: str
     command: list[str]
     output: Path
-    """Folder that it writes to; removed before each run, and made."""
+    """Output folder; emptied before each run."""
     check: Callable[["Contestant", Usage], Any] = lambda contestant, usage: None
-    """Looks at the output after each run; equal results are expected of all runs."""
+    """Checks the output after each run; all runs must give equal results."""
     own_timer: Callable[["Contestant", Usage], float | None] = lambda contestant, usage: None
-    """Seconds of work by the program's own clock, its start not counted."""
+    """Seconds of work by the program's own clock, without start-up."""
     environment: dict[str, str] = field(default_factory=dict)
     peer: bool = True
-    """False: ours."""
+    """False for our programs."""
     may_fail: bool = False
-    """True: a failure is reported, as a peer's is; else it ends the section."""
+    """Report a failure, as for peers, instead of ending the section."""
     most_rounds: int | None = None
 
 
@@ -44,7 +44,7 @@ class Score(NamedTuple):
     largest_mb: float | None
     own_s: float | None
     found: Any
-    """What `check` gave."""
+    """Result of `check`."""
     peer: bool
     every_wall_s: list[float]
 
@@ -60,7 +60,7 @@ def compete(contestants: Sequence[Contestant], rounds: int, slow_rounds: int, fo
     """Run all contestants in rounds, in the given folder.
 
     Args:
-        slow_rounds: rounds of a peer whose first run takes more than a minute.
+        slow_rounds: rounds for a peer whose first run takes more than a minute.
     """
     runs: dict[str, list[tuple[Usage, float | None, Any]]] = {contestant.name: [] for contestant in contestants}
     failed: dict[str, str] = {}
@@ -98,7 +98,7 @@ def run_once(contestant: Contestant, folder: Path) -> tuple[Usage, float | None,
 
 
 def score(contestant: Contestant, runs: list[tuple[Usage, float | None, Any]]) -> Score:
-    """The medians; raises `CommandFailed` where two runs did not give the same result."""
+    """Medians; raises `CommandFailed` if two runs gave different results."""
     usages = [usage for usage, _, _ in runs]
     if any(found != runs[0][2] for _, _, found in runs):
         raise CommandFailed(f"{contestant.name}: two runs gave different results")

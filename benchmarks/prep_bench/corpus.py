@@ -1,11 +1,11 @@
-"""A corpus for measuring, made from the text that any developer machine has: documentation and source code.
+"""A benchmark corpus made from text on any developer machine: documentation and source code.
 
 One line of `corpus.jsonl` (`corpus.parquet` has the same rows):
 
     {"id": 17, "source": "/usr/share/man/man1/tar.1.gz", "text": ".TH TAR 1 ..."}
 
-Files are read in a seeded order, exact duplicates are dropped, and most long files are cut, so that the lengths
-are those of web documents. The same machine and settings give the same corpus.
+Files are read in a seeded order, exact duplicates are dropped, and most long files are cut, so that the lengths are
+those of web documents. The same machine and settings give the same corpus.
 """
 
 import gzip
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-RECIPE = 1  # count up when the recipe changes: a corpus of another recipe is made again
+RECIPE = 1  # increment when the recipe changes, to rebuild existing corpora
 SYSTEM_FOLDERS = ["/usr/share/doc", "/usr/share/man", "/usr/share/perl", "/usr/share/licenses", "/usr/include"]
 PROSE = {".md", ".rst", ".txt", ".html", ".ipynb", ".mdx", ".pod"}
 CODE = {".py", ".pyi", ".h", ".hpp", ".js", ".ts", ".c", ".pl", ".pm", ".yaml", ".json", ".jinja", ".sh"}
@@ -44,11 +44,11 @@ class Document(NamedTuple):
 
 
 def build_corpus(folder: Path, megabytes: int, extra: list[str], only: bool = False) -> dict[str, Any]:
-    """Make the corpus in a folder, or take the one that is there; gives its description (`corpus.json`).
+    """Make the corpus in a folder, or use an existing one; returns its description (`corpus.json`).
 
     Args:
-        megabytes: text asked for, in 10^6 bytes of UTF-8; where the machine has less, `text_bytes` is smaller.
-        extra: folders to read besides the environment's and the system's own, or `only` these.
+        megabytes: requested text, in 10^6 bytes of UTF-8; if the machine has less, `text_bytes` is smaller.
+        extra: folders to read in addition to the environment's and the system's own, or `only` these.
     """
     wanted = {"recipe": RECIPE, "megabytes": megabytes, "add": sorted(extra), "only": only}
     described = folder / "corpus.json"
@@ -69,14 +69,14 @@ def build_corpus(folder: Path, megabytes: int, extra: list[str], only: bool = Fa
 
 
 def default_folders() -> list[str]:
-    """This environment's packages, the standard libraries on the machine, and what the system documents."""
+    """This environment's packages, the machine's standard libraries, and system documentation."""
     others = sorted(str(folder) for folder in Path("/usr/lib").glob("python3*"))
     python = [sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), *others]
     return [folder for folder in dict.fromkeys(python + SYSTEM_FOLDERS) if Path(folder).is_dir()]
 
 
 def collect(folders: list[str], budget: int, seed: int = 0) -> list[Document]:
-    """Documents of up to `budget` bytes: prose up to its share, then code, then what prose is left."""
+    """Documents of up to `budget` bytes: prose up to its share, then code, then the remaining prose."""
     kinds: dict[str, list[str]] = {"prose": [], "code": []}
     for path in sorted(set(files_below(folders))):
         kind = kind_of(path)
@@ -114,7 +114,7 @@ def suffix_of(path: str) -> str:
 
 
 def usable(paths: list[str], seen: set[bytes]) -> Iterator[Document]:
-    """The documents among some files, each text once."""
+    """Unique documents among some files."""
     for path in paths:
         content = read_file(path)
         if content is None or len(content) not in FILE_BYTES:
@@ -127,7 +127,7 @@ def usable(paths: list[str], seen: set[bytes]) -> Iterator[Document]:
 
 
 def read_file(path: str) -> bytes | None:
-    """The content, unpacked; None for a link, and for what cannot be read or is far too large."""
+    """Decompressed content; None for a link, and for files that are unreadable or far too large."""
     try:
         file = Path(path)
         if file.is_symlink() or file.stat().st_size > FILE_BYTES[-1]:
@@ -139,7 +139,7 @@ def read_file(path: str) -> bytes | None:
 
 
 def text_of(content: bytes, suffix: str) -> str | None:
-    """The text; None where it is not text, very short, or written by a program for a program."""
+    """Decoded text; None for binary, very short and machine-generated files."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -152,7 +152,7 @@ def text_of(content: bytes, suffix: str) -> str | None:
 
 
 def with_web_lengths(documents: list[Document], seed: int = 0) -> list[Document]:
-    """Most of the long documents cut at line ends, in a seeded order."""
+    """Cut most of the long documents at line ends, in a seeded order."""
     chance = np.random.default_rng(seed)
     pieces: list[Document] = []
     for document in documents:
@@ -193,7 +193,7 @@ def write_parquet(documents: list[Document], path: Path) -> None:
 
 
 def read_texts(corpus: Path, every: int = 1) -> Iterator[str]:
-    """The text of every n-th row of a JSONL file."""
+    """Text of every n-th row of a JSONL file."""
     with corpus.open("rb") as file:
         for number, line in enumerate(file):
             if number % every == 0:
@@ -201,7 +201,7 @@ def read_texts(corpus: Path, every: int = 1) -> Iterator[str]:
 
 
 def write_prefix(corpus: Path, path: Path, documents: int) -> Path:
-    """The first rows of a JSONL file, as a smaller corpus."""
+    """Copy the first rows of a JSONL file, as a smaller corpus."""
     with corpus.open("rb") as source, path.open("wb") as target:
         for _, line in zip(range(documents), source, strict=False):
             target.write(line)

@@ -1,4 +1,4 @@
-"""Do two tools write the same data set? Shards are compared as the one data set that they are together.
+"""Check that two tools write the same data set. Shards are compared as one merged data set.
 
 digest_of([Path("shard_000000.bin"), Path("shard_000001.bin")]) == digest_of([Path("corpus_text_document.bin")])
 """
@@ -18,14 +18,14 @@ BLOCK = 1 << 24
 
 
 class Digest(NamedTuple):
-    """SHA-256 of the token file and of the index that one merged data set would have."""
+    """SHA-256 of the token file and of the index of the merged data set."""
 
     bin: str
     idx: str | None
-    """None where a tool writes no index."""
+    """None if the tool writes no index."""
     tokens: int
     documents: tuple[bytes, ...] = ()
-    """A digest of the ids of each document, where there is an index."""
+    """Digest of each document's ids, if there is an index."""
 
 
 class Index(NamedTuple):
@@ -37,10 +37,10 @@ class Index(NamedTuple):
 
 
 def digest_of(bins: list[Path], token_bytes: int = 4) -> Digest:
-    """The digest of the shards in this order; every `.bin` has its `.idx` beside it, or none has.
+    """Digest of the shards in this order; either all or none of the `.bin` files have an `.idx`.
 
     Args:
-        token_bytes: size of a token where no index says it.
+        token_bytes: size of a token if there is no index.
     """
     token_file = digest_of_files(bins)
     size = sum(file.stat().st_size for file in bins)
@@ -54,7 +54,7 @@ def digest_of(bins: list[Path], token_bytes: int = 4) -> Digest:
 
 
 def documents_of(file: Path, index: Index) -> Iterator[bytes]:
-    """A digest of the ids of each document."""
+    """Digests of each document's ids."""
     if not len(index.ends):
         return
     content = file.read_bytes()
@@ -65,7 +65,7 @@ def documents_of(file: Path, index: Index) -> Iterator[bytes]:
 
 
 def changed(found: Digest, reference: Digest) -> set[int] | None:
-    """Numbers of the documents whose ids are others; None where the two do not hold as many documents."""
+    """Indices of documents with different ids; None if the numbers of documents differ."""
     if len(found.documents) != len(reference.documents):
         return None
     pairs = enumerate(zip(found.documents, reference.documents, strict=True))
@@ -82,7 +82,7 @@ def digest_of_files(files: list[Path]) -> str:
 
 
 def read_index(path: Path) -> Index:
-    """Read an index; raises `ValueError` where it is not of the layout, its byte offsets included."""
+    """Read an index; raises `ValueError` if its layout, including byte offsets, is invalid."""
     content = path.read_bytes()
     code = content[17]
     sequences, entries = (int(n) for n in np.frombuffer(content, "<u8", 2, 18))
@@ -95,7 +95,7 @@ def read_index(path: Path) -> Index:
 
 
 def merged(parts: list[Index]) -> bytes:
-    """The index of all the parts one after another."""
+    """Index of all parts concatenated."""
     lengths = np.concatenate([part.lengths for part in parts])
     before = np.cumsum([0, *(len(part.lengths) for part in parts)])
     ends = [np.zeros(1, "<i8"), *(part.ends + shift for part, shift in zip(parts, before, strict=False))]
@@ -108,7 +108,7 @@ def merged(parts: list[Index]) -> bytes:
 
 
 def verdict(found: Digest, reference: Digest) -> str:
-    """How a data set compares with the reference, in words for the table."""
+    """Comparison with the reference, in words for the table."""
     if found.bin == reference.bin:
         return "same bytes" if found.idx == reference.idx else "same .bin" if found.idx is None else "OTHER .idx"
     return "same token count" if found.tokens == reference.tokens else f"OTHER: {found.tokens:,} tokens"

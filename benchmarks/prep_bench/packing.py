@@ -16,9 +16,9 @@ from prep_bench.table import Section
 COUNT, PACK_SIZE = 200_000, 4096
 SCAN_COUNTS = (12_500, 25_000)
 REHEARSED = 100
-"""A rehearsal has that many times fewer."""
+"""Factor by which a rehearsal is smaller."""
 Bins = Any
-"""A sequence of bins, each with indices of sequences."""
+"""Sequence of bins, each with indices of sequences."""
 
 
 def run(bench: Bench) -> list[Section]:
@@ -60,7 +60,7 @@ def _ours(lengths: np.ndarray) -> Bins:
 
 
 def scanned(lengths: np.ndarray) -> Bins:
-    """Each sequence, longest first, into the first bin with room."""
+    """Put each sequence, longest first, into the first bin with room."""
     order = np.argsort(-lengths, kind="stable")
     bins: list[list[int]] = []
     space: list[int] = []
@@ -88,7 +88,7 @@ def _ids(lengths: np.ndarray, one_byte: bool) -> Any:
 
 
 def _gathered(ids: Any, bins: Bins) -> Any:
-    """The ids of each bin as one list; gives what `figures` reads."""
+    """Ids of each bin as one list, for `figures`."""
     import pyarrow as pa
 
     rows = ids.take(pa.array(bins.order))
@@ -103,7 +103,7 @@ def _trl(ids: Any) -> Callable[[], Any]:
     datasets.disable_caching()
     datasets.disable_progress_bars()
     rows = datasets.Dataset(pa.table({"input_ids": ids}))
-    options = {"batch_size": None}  # all rows at once, as we do; its default packs 1,000 at a time
+    options = {"batch_size": None}  # all rows at once, as we do; by default it packs 1,000 at a time
     return lambda: pack_dataset(rows, PACK_SIZE, strategy="bfd", map_kwargs=options)
 
 
@@ -127,7 +127,7 @@ def _time(ways: list[tuple[str, Callable[[], Any]]], rounds: int, lengths: np.nd
 
 
 def figures(result: Any, lengths: np.ndarray) -> str:
-    """Bins and how full they are; raises `ValueError` where a sequence is lost, doubled, or does not fit."""
+    """Number of bins and how full they are; raises `ValueError` if a sequence is lost, duplicated, or does not fit."""
     if hasattr(result, "lists"):  # ours
         result = result.lists()
     if isinstance(result, list):

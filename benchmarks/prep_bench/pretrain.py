@@ -1,4 +1,4 @@
-"""Pretraining data: JSONL to Megatron .bin/.idx, us against every peer that is here, then our memory."""
+"""Pretraining data: JSONL to Megatron .bin/.idx, us against all available peers, then our memory."""
 
 import re
 from pathlib import Path
@@ -14,22 +14,22 @@ from prep_bench.vocabularies import ANSWER_MARKUP, control_names, holds
 
 MAIN, SMALL = "tok131k", "tok32k"
 SMALL_VOCABULARY = 65_500
-"""Token ids of a smaller one take two bytes."""
+"""Token ids of smaller vocabularies take two bytes."""
 PREFIX_SHARE = 8
 FAST, PLAIN = "Megatron-LM preprocess_data_fast.py", "Megatron-LM preprocess_data.py"
 CORE = "megatron-core IndexedDatasetBuilder"
 DATATROVE = "datatrove MegatronDocumentTokenizer"
 DATASETS = "datasets map"
 TOOLS = (FAST, PLAIN, CORE, DATATROVE, DATASETS)
-"""Those whose bytes may be the reference, the nearest to Megatron's own first."""
+"""Tools whose bytes may be the reference, those closest to Megatron first."""
 RAW = "gigatoken encode_files, nothing written"
 ALLOW = "ours, control tokens allowed"
-"""As every peer takes them: the name of a control token in a text becomes the token."""
+"""As in all peers: the name of a control token in a text becomes the token."""
 MEMORY_COPIES = 10
 
 
 def run(bench: Bench) -> list[Section]:
-    """Every program on the whole corpus; the quick ones on an eighth of it and with the small vocabulary."""
+    """Every program on the whole corpus; the fast ones also on an eighth of it and with the small vocabulary."""
     size = f"{bench.text_bytes / 1e6:.0f} MB of text"
     everyone, missing = _contestants(bench, bench.jsonl, MAIN)
     whole = _section(bench, f"pretrain, {size}, 131k vocabulary", everyone, missing, bench.jsonl, MAIN)
@@ -60,17 +60,17 @@ def _section(
 
 
 def judged(section: Section, held: set[int]) -> Section:
-    """Say of each program how its bytes are related to the reference's.
+    """Add to each program how its bytes relate to the reference's.
 
-    Where control tokens are allowed in texts, as peers allow them, ours must be the bytes of a peer. As we prepare
-    data by default, exactly the documents with the name of a control token must be others. Peers may disagree with
-    each other, where their tokenizer libraries do.
+    If control tokens are allowed in texts, as in the peers, our bytes must equal those of a peer. With our default,
+    exactly the documents with the name of a control token must differ. Peers may disagree with each other if their
+    tokenizer libraries do.
 
     Args:
-        held: numbers of the documents that hold such a name.
+        held: indices of the documents with such a name.
 
     Raises:
-        CommandFailed: our bytes are others than these, so that speeds would mean nothing.
+        CommandFailed: our bytes differ in another way, so that speeds would be meaningless.
     """
     scores = [row for row in section.rows if isinstance(row, Score)]
     allowed = next(score for score in scores if score.name == ALLOW)
@@ -111,7 +111,7 @@ def _relation(reference: Score, allowed: Score, held: set[int]) -> list[str]:
 
 
 def _reference(scores: list[Score], allowed: Score) -> Score:
-    """The first tool that agrees with ours where control tokens are allowed, else the first that ran, else ours."""
+    """The first tool that agrees with ours if control tokens are allowed, else the first that ran, else ours."""
     tools = [score for name in TOOLS for score in scores if score.name == name]
     agreeing = [tool for tool in tools if _judge(allowed.found, tool) in ("same bytes", "same .bin")]
     return (agreeing or tools or [allowed])[0]
@@ -130,7 +130,7 @@ def _judge(found: Any, reference: Score) -> str:
 
 
 def work_ratios(scores: list[Score]) -> list[str]:
-    """Work without start-up, by each program's own clock, next to ours."""
+    """Work without start-up, by each program's own clock, compared with ours."""
     ours = scores[0].own_s
     return [
         f"work phase, {score.name}: {score.own_s / ours:.2f} times ours"
@@ -140,7 +140,7 @@ def work_ratios(scores: list[Score]) -> list[str]:
 
 
 def steady_state(whole: Section, part: Section, extra_bytes: int) -> list[str]:
-    """MB of JSONL per second of wall time once a program has started: two sizes, the difference of both."""
+    """MB of JSONL per second of wall time after start-up, from the difference of two sizes."""
     small = {row.name: row for row in part.rows if isinstance(row, Score)}
     lines = []
     for row in whole.rows:
@@ -152,10 +152,10 @@ def steady_state(whole: Section, part: Section, extra_bytes: int) -> list[str]:
 
 
 def workers_told(section: Section) -> list[str]:
-    """What more workers bring, and the cores that one of them keeps busy: a thread writes and hashes its files."""
+    """Effect of more workers, and the cores that one of them uses: a thread writes and hashes its files."""
     many, one = [row for row in section.rows if isinstance(row, Score) and not row.peer][:2]
     if one.name != _named(1):
-        return []  # it was one worker anyway
+        return []  # there was only one worker anyway
     busy = ", ".join(f"{row.name} kept {row.cpu_s / row.wall_s:.2f} cores busy" for row in (many, one))
     why = "the thread that writes and hashes a worker's files takes a core of its own"
     return [f"{many.name} took {many.wall_s / one.wall_s:.2f} times as long as one; {busy}; {why}"]
@@ -194,7 +194,7 @@ def _ours(bench: Bench, corpus: Path, tokenizer: Path) -> list[Contestant]:
         found.append(make(f"ours, {bench.workers} workers, Parquet", bench.corpus / "corpus.parquet", bench.workers))
     if bench.ray and corpus == bench.jsonl and tokenizer == bench.tokenizers[MAIN]:
         found.append(make(f"ours, {bench.workers} workers, Ray", corpus, bench.workers, executor="ray"))
-        found[-1].may_fail = True  # a machine may not let Ray start
+        found[-1].may_fail = True  # some machines do not let Ray start
     return found
 
 
@@ -226,7 +226,7 @@ def _megatron(bench: Bench, name: str, corpus: Path, tokenizer: Path, more: list
 
 
 def _datatrove(bench: Bench, corpus: Path, tokenizer: Path) -> Contestant:
-    """Its parallelism is per file, so it gets the corpus as one file per worker."""
+    """datatrove parallelizes over files, so it gets the corpus as one file per worker."""
     name, parts = DATATROVE, bench.work / f"parts-{corpus.stem}"
     cut_file(corpus, parts, bench.workers)
     arguments = [parts, tokenizer, bench.output(name), bench.workers]
@@ -234,7 +234,7 @@ def _datatrove(bench: Bench, corpus: Path, tokenizer: Path) -> Contestant:
 
 
 def cut_file(corpus: Path, folder: Path, parts: int) -> None:
-    """Files of about equal size, cut at line ends."""
+    """Split a file into parts of about equal size, cut at line ends."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
@@ -276,13 +276,13 @@ def _printed_tokens(contestant: Contestant, usage: Usage) -> int:
 
 
 def _printed_seconds(contestant: Contestant, usage: Usage) -> float | None:
-    """Megatron-LM and our programs print how long the work took."""
+    """Seconds of work, as printed by Megatron-LM and our programs."""
     found = re.findall(r"(?:Elapsed time:|own timer) ([\d.]+) seconds", usage.output)
     return float(found[-1]) if found else None
 
 
 def run_memory(bench: Bench) -> list[Section]:
-    """Our memory on the corpus, and on ten times as much: it should not follow the size."""
+    """Our memory on the corpus, and on ten times as much: it should not grow with the size."""
     folder = bench.work / "ten-times"
     folder.mkdir(exist_ok=True)
     for number in range(MEMORY_COPIES):

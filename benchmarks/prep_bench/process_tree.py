@@ -1,7 +1,7 @@
-"""What a command costs, its whole process tree counted: wall time, CPU-seconds, memory.
+"""Measure a command's whole process tree: wall time, CPU-seconds, memory.
 
-The command gets a session of its own. Every 50 ms /proc is read; a process counts when it is of that session or
-when its parent was counted, since workers of Ray or a fork server may leave the session.
+The command runs in a new session. /proc is read every 50 ms; a process counts if it is in that session or if its parent
+was counted, since workers of Ray or a fork server may leave the session.
 """
 
 import os
@@ -30,11 +30,11 @@ class Usage(NamedTuple):
     largest_mb: float
     """Largest resident memory of one process."""
     output: str
-    """What the command printed, both streams."""
+    """Output of the command, both streams."""
 
 
 class CommandFailed(Exception):
-    """The command ended with an error; the message holds its last lines."""
+    """The command failed; the message has its last lines."""
 
 
 class Process(NamedTuple):
@@ -49,13 +49,13 @@ class Process(NamedTuple):
 
 @dataclass
 class Tree:
-    """The processes that were counted so far."""
+    """Processes counted so far."""
 
     session: int
     older: set[int]
-    """Processes that were there before the command; not reading them keeps a look short."""
+    """Processes that already existed before the command; skipping them makes reading faster."""
     ticks: dict[tuple[int, int], int] = field(default_factory=dict)
-    """CPU time last seen, by (pid, start time): a pid may be used again."""
+    """CPU time last seen, by (pid, start time), because pids are reused."""
     peak: int = 0
     largest: int = 0
 
@@ -92,18 +92,18 @@ def processes(pids: Iterable[int]) -> Iterator[Process]:
 
 
 def _parse(pid: int, stat: str) -> Process:
-    values = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    values = stat.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
     parent, session, user, system, started, pages = (int(values[i]) for i in (1, 3, 11, 12, 19, 21))
     return Process(pid, parent, session, started, user + system, pages * PAGE)
 
 
 def run_measured(command: list[str], environment: dict[str, str], folder: Path) -> Usage:
-    """Run a command to its end in a folder; raises `CommandFailed` where it does not end well.
+    """Run a command to its end in a folder; raises `CommandFailed` if it fails.
 
     Args:
-        environment: variables to set besides those of this process.
+        environment: variables to set in addition to those of this process.
     """
-    with tempfile.TemporaryFile() as printed:  # not a pipe: what outlives the command would keep it open
+    with tempfile.TemporaryFile() as printed:  # not a pipe: processes that outlive the command would keep it open
         older, start = pids_now(), time.perf_counter()
         process = subprocess.Popen(
             command, env={**os.environ, **environment}, cwd=folder, start_new_session=True,
@@ -123,7 +123,7 @@ def run_measured(command: list[str], environment: dict[str, str], folder: Path) 
         last = "\n    ".join(output.splitlines()[-LAST_LINES:])
         raise CommandFailed(f"{' '.join(command)}\n  ended with {process.returncode}:\n    {last}")
     cpu = max(tree.cpu_seconds(), waited.ru_utime + waited.ru_stime)
-    # not waited.ru_maxrss: it includes what this process held when it started the command
+    # not waited.ru_maxrss: it includes the memory of this process when it started the command
     return Usage(wall, cpu, tree.peak / 1e6, tree.largest / 1e6, output)
 
 

@@ -1,4 +1,4 @@
-"""Reinforcement data: the memory that our preparation needs for a large JSONL file, and for a tenth of it."""
+"""RL data: memory of our preparation for a large JSONL file, and for a tenth of it."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ QUESTION_CHARACTERS = 2000
 
 
 class Problems(NamedTuple):
-    """The rows of a file: how many, and SHA-256 over their questions and answers."""
+    """Rows of a file: their number, and SHA-256 over their questions and answers."""
 
     count: int
     digest: str
 
 
 def run(bench: Bench, megabytes: int) -> list[Section]:
-    """Ours only: there is no peer that does the same work."""
+    """Run only our preparation: no peer does the same work."""
     contestants = []
     for size in (megabytes, megabytes // 10):
         source = write_problems(bench.jsonl, bench.work / f"problems-{size}.jsonl", size)
@@ -59,7 +59,7 @@ def problems_in(path: Path) -> Problems:
 
 
 def write_problems(corpus: Path, path: Path, megabytes: int) -> Path:
-    """Questions cut from the corpus, each with a number that makes it unlike all others."""
+    """Write questions cut from the corpus, each with a number that makes it unique."""
     if path.is_file():
         return path
     unfinished = path.with_suffix(".unfinished")

@@ -1,4 +1,4 @@
-"""What the sections of the benchmark share: folders, programs, the corpus, and our own command lines."""
+"""Shared by the sections of the benchmark: folders, programs, the corpus, and our own command lines."""
 
 import re
 import subprocess
@@ -36,14 +36,14 @@ class Bench:
     workers: int
     ray: bool
     rehearsal: bool = False
-    """A few rows, to see that everything runs and is compared; its speeds mean nothing."""
+    """Only a few rows, to check that everything runs and is compared; speeds are meaningless."""
 
     @property
     def jsonl(self) -> Path:
         return self.corpus / "corpus.jsonl"
 
     def output(self, name: str) -> Path:
-        """A folder for what a program writes; its name needs no quotes on a command line."""
+        """Output folder for a program; its name needs no quotes on a command line."""
         return self.work / "output" / re.sub(r"\W+", "-", name)
 
     def ours(self, stage: str, name: str, settings: dict[str, Any], check: Check | None = None) -> Contestant:
@@ -64,19 +64,19 @@ class Bench:
         return Contestant(name, command, self.output(name), check, timer, QUIET, **more)
 
     def lacks(self, *modules: str) -> str | None:
-        """Why a peer that needs these modules cannot be run; None where it can."""
+        """Why a peer that needs these modules cannot be run, or None."""
         missing = [module for module in modules if not has_module(self.peer_python, module)]
         return f"not installed: {', '.join(missing)}" if missing else None
 
 
 def has_module(python: str, module: str) -> bool:
-    """Whether an interpreter finds a module, and the packages around it."""
+    """Whether an interpreter finds a module, and its parent packages."""
     question = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return subprocess.run([python, "-c", question], cwd="/", stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def artifact(home: Path) -> Path:
-    """The one published artifact folder below a home; raises `FileNotFoundError`."""
+    """The only published artifact folder below a home; raises `FileNotFoundError`."""
     found = sorted((home / "artifacts").glob("*/v*/manifest.json"))
     if not found:
         raise FileNotFoundError(f"{home}: nothing was published")
@@ -84,6 +84,6 @@ def artifact(home: Path) -> Path:
 
 
 def work_seconds(contestant: Contestant, usage: Usage) -> float | None:
-    """Seconds of our work phase, where the stage says them: "read 205.0 MB in 1.08 s: ..."."""
+    """Seconds of our work phase, if the stage prints them: "read 205.0 MB in 1.08 s: ..."."""
     found = re.findall(r"\b(?:[kM]B|bytes) in ([\d.]+) s: ", usage.output)
     return float(found[-1]) if found else None

@@ -1,4 +1,4 @@
-"""Fine-tuning data: chats to packed Parquet, us against the loop that one writes first and against datasets.map.
+"""Fine-tuning data: chats to packed Parquet, us against the obvious loop and against datasets.map.
 
 A chat of `chats-20000.jsonl`, its words cut from the corpus:
 
@@ -31,7 +31,7 @@ SYSTEM_SHARE = 0.2
 
 
 class Packed(NamedTuple):
-    """What a packed file holds; `sequences` does not depend on how they were packed."""
+    """Content of a packed file; `sequences` does not depend on how they were packed."""
 
     sequences: str
     """SHA-256 over the sorted digests of all sequences, ids and shifted masks."""
@@ -44,7 +44,7 @@ class Packed(NamedTuple):
 
 
 def run(bench: Bench, chats: int) -> list[Section]:
-    """Both baselines are run by one program, which also says what transformers' masks are."""
+    """Both baselines are run by one program, which also provides transformers' masks."""
     source = write_chats(bench.jsonl, bench.work / f"chats-{chats}.jsonl", chats)
     tokenizer = bench.tokenizers["tok131k"]
     contestants = [_ours(bench, source, tokenizer, workers) for workers in dict.fromkeys((bench.workers, 1))]
@@ -85,10 +85,10 @@ def _judged(section: Section, held: int) -> Section:
     """Compare all sequences with transformers'.
 
     Args:
-        held: chats that hold the name of a control token, which may be behind the cut of a long one.
+        held: chats with the name of a control token, which may be behind the cut of a long one.
 
     Raises:
-        CommandFailed: ours differ where control tokens are allowed in texts, or else in more chats than hold one.
+        CommandFailed: ours differ although control tokens are allowed, or in more chats than have such a name.
     """
     scores = [row for row in section.rows if isinstance(row, Score)]
     peers = [score for score in scores if score.peer]
@@ -122,13 +122,13 @@ def _in_words(score: Score, reference: Score) -> Score:
 
 
 def _others(found: Packed, reference: Packed) -> int:
-    """How many sequences of the one are not in the other, or the other way round where that is more."""
+    """Number of sequences of one that are not in the other, or the other way round if that is more."""
     one, other = Counter(found.each), Counter(reference.each)
     return max((one - other).total(), (other - one).total())
 
 
 def packed_digest(path: Path) -> Packed:
-    """Read a packed file piece by piece; the order of its sequences does not matter."""
+    """Read a packed file in pieces; the order of its sequences does not matter."""
     import pyarrow.parquet as pq
 
     digests: list[bytes] = []
@@ -150,7 +150,7 @@ def _sequence_digests(ids: np.ndarray, mask: np.ndarray, starts: np.ndarray) -> 
 
 
 def write_chats(corpus: Path, path: Path, count: int, seed: int = 0) -> Path:
-    """Chats of lognormal length from the corpus, in order and without using a text twice while there is more."""
+    """Chats of lognormal length from the corpus, in order; texts are reused only after all have been used."""
     if path.is_file():
         return path
     chance, text = np.random.default_rng(seed), Corpus(corpus)
@@ -162,7 +162,7 @@ def write_chats(corpus: Path, path: Path, count: int, seed: int = 0) -> Path:
 
 
 class Corpus:
-    """The corpus as one string, from which pieces are taken."""
+    """The corpus as one string, to take pieces from."""
 
     def __init__(self, corpus: Path) -> None:
         self.corpus = corpus
@@ -170,7 +170,7 @@ class Corpus:
         self.rest = ""
 
     def take(self, characters: int) -> str:
-        """The next characters; from the beginning again at the end of the corpus."""
+        """The next characters, starting over at the end of the corpus."""
         pieces: list[str] = []
         while characters > 0:
             if not self.rest:
@@ -181,7 +181,7 @@ class Corpus:
         return "".join(pieces)
 
     def say(self, characters: int) -> str:
-        """The next characters, and more where they are only white space: nobody says nothing."""
+        """The next characters; more of them if they are only white space, because messages must not be empty."""
         said = self.take(characters)
         while not said.strip():
             said += self.take(characters)

@@ -1,4 +1,4 @@
-"""The results for people, and as JSON."""
+"""Results for people, and as JSON."""
 
 import json
 import os
@@ -32,7 +32,7 @@ print(json.dumps(found))
 
 @dataclass
 class Section:
-    """One table. The first row that was measured is what the others are compared with."""
+    """One table. The others are compared with the first row that was measured."""
 
     title: str
     rows: list[Score | Missing]
@@ -40,7 +40,7 @@ class Section:
 
 
 def machine(peer_python: str) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """Description of the machine and the software."""
     return {
         "code": git_commit(REPOSITORY) or "of no commit",
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
@@ -56,7 +56,7 @@ def machine(peer_python: str) -> dict[str, Any]:
 
 
 def versions(python: str) -> dict[str, str]:
-    """Of the packages that one of the programs uses, as far as this interpreter has them."""
+    """Versions of the packages that the programs use, if this interpreter has them."""
     command = [python, "-c", ASK, *PACKAGES]
     return json.loads(subprocess.run(command, cwd="/", capture_output=True, check=True).stdout)
 

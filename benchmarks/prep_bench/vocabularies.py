@@ -1,4 +1,4 @@
-"""Two byte-level BPE tokenizers trained on the corpus, as folders that transformers and every peer can load.
+"""Train two byte-level BPE tokenizers on the corpus, as folders that transformers and all peers can load.
 
 `tok32k` splits text like GPT-2; `tok131k` like Nemotron 3 (the published tokenizer itself is not needed).
 Ids 0, 1 and 2 are <unk>, <s> and </s>, so the end-of-document id is 2.
@@ -19,9 +19,9 @@ NEMOTRON_SPLIT = (
 )
 NAMED_SPECIALS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 ANSWER_MARKUP = frozenset({"<think>", "</think>"})
-"""Control tokens that stay tokens in documents, whatever the setting."""
+"""Control tokens that stay tokens in documents with any setting."""
 MARKUP = re.compile(r"<[^<>]{1,40}>")
-"""Every name above is of this form."""
+"""Form of all names above."""
 EOD = "</s>"
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\\n' }}"
@@ -37,7 +37,7 @@ class Vocabulary(NamedTuple):
     specials: int
     nemotron: bool
     training_bytes: int
-    """Training sees about this much text, evenly spread; it limits the time to a minute or two on two cores."""
+    """Approximate amount of evenly spread text for training; limits the time to a minute or two on two cores."""
 
 
 VOCABULARIES = [
@@ -47,7 +47,7 @@ VOCABULARIES = [
 
 
 def train(vocabulary: Vocabulary, corpus: Path, text_bytes: int, folder: Path) -> Path:
-    """Train into a folder, or take the folder that is there; gives the folder."""
+    """Train into a folder, or use an existing one; returns the folder."""
     settings = {**vocabulary._asdict(), "text_bytes": text_bytes}
     marker = folder / "trained.json"
     if marker.is_file() and json.loads(marker.read_text()) == settings:
@@ -85,13 +85,13 @@ def special_tokens(count: int) -> Iterator[str]:
 
 
 def control_names(tokenizer: Path) -> frozenset[str]:
-    """Names that our preparation takes for text unless it is told otherwise, and every peer for the token."""
+    """Names that our preparation treats as text by default, and every peer as tokens."""
     added = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
     return frozenset(token["content"] for token in added if token["special"])
 
 
 def holds(text: str, names: frozenset[str]) -> bool:
-    """Whether a text has one of the names in it."""
+    """Whether a text contains one of the names."""
     return not names.isdisjoint(MARKUP.findall(text))
 
 

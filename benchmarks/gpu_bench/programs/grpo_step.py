@@ -1,9 +1,9 @@
-"""GRPO steps of TRL on a small Super3 with random weights, its completions made by vLLM in the same process.
+"""GRPO steps of TRL on a small Super3 with random weights, with completions from vLLM in the same process.
 
     python benchmarks/gpu_bench/programs/grpo_step.py result.json --folder /tmp/grpo [--generator transformers]
 
-Writes what the last step logged, and the wall time of the steps. Heads are wider than those of the tiny model, since
-attention kernels for a GPU have no use for heads of 16.
+Writes the last step's log entries, and the wall time of the steps. Heads are wider than those of the tiny model, since
+attention kernels for GPUs do not support heads of 16.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 FIELDS = {"hidden_size": 256, "head_dim": 64, "mamba_head_dim": 64, "n_groups": 2, "ssm_state_size": 64}
 PROMPTS = ("What is 2 + 3?", "Name a goat.", "Count to four.", "Where does Mira live?")
-# TRL starts vLLM as one member of a process group, which torchrun would have named.
+# TRL starts vLLM as one member of a process group, for which torchrun would set these variables.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29531"}
 
 
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
-    """Make the model folder, train, and give the last step's figures."""
+    """Make the model folder, train, and return the last step's figures."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -61,7 +61,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_model(folder: Path) -> tuple[Any, Any]:
-    """A model with random weights as a Hugging Face folder, which vLLM reads too; loaded again."""
+    """Save a model with random weights as a Hugging Face folder, which vLLM reads too, and load it again."""
     from nemotron_data.tokenizers.folder import provide_tokenizer
     from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model, save_model
     from nemotron_shared.config.schema import ModelSection
@@ -100,7 +100,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def length_reward(completions: list[Any], **_: Any) -> list[float]:
-    """Longer is better: random weights earn something, and not all the same."""
+    """Longer is better, so that random weights get varied rewards."""
     return [len(completion[-1]["content"]) / 100 for completion in completions]
 
 

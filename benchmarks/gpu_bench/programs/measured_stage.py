@@ -1,4 +1,4 @@
-"""A stage's training command with one addition: the most GPU memory that it had allocated, written to a file.
+"""Run a stage's training command, and write its peak of allocated GPU memory to a file.
 
 python benchmarks/gpu_bench/programs/measured_stage.py memory.json sft -c tiny engine=automodel
 """
@@ -14,7 +14,7 @@ import torch
 
 
 class PeakMemory:
-    """torch's own peak, over all the times that an engine sets it back."""
+    """torch's own peak, across all resets by an engine."""
 
     def __init__(self, read: Callable[[], int], reset: Callable[..., Any]) -> None:
         self.read = read
@@ -22,7 +22,7 @@ class PeakMemory:
         self._before = 0
 
     def reset(self, *args: Any, **kwargs: Any) -> None:
-        """In place of `torch.cuda.reset_peak_memory_stats`: remember, then set back."""
+        """Replacement for `torch.cuda.reset_peak_memory_stats`: save the peak, then reset it."""
         self._before = self.highest()
         self._reset(*args, **kwargs)
 
@@ -32,7 +32,7 @@ class PeakMemory:
 
 
 def main(words: list[str]) -> int:
-    """Run the stage; its exit code is ours."""
+    """Run the stage; returns its exit code."""
     file, stage, *rest = words
     step = importlib.import_module(f"stages.{stage}.train").STEP
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What an interpreter can run, as one JSON object; modules are imported, because an installed one may still fail.
+"""Print what an interpreter can run, as one JSON object. Imports the modules, because installed ones may still fail.
 
 python benchmarks/gpu_bench/programs/probe.py torch stages.sft.train nemo_automodel
 """
@@ -16,7 +16,7 @@ REPORTED = ("torch", "transformers", "triton", "nemo_automodel", "trl", "vllm", 
 def problem_with(module: str) -> str | None:
     """Why a module cannot be imported, in one line, or None.
 
-    An import runs other people's code, which may raise anything; whatever it is, it is what the report must say.
+    Catches everything, because an import runs other people's code, which may raise anything.
     """
     try:
         importlib.import_module(module)
@@ -26,7 +26,7 @@ def problem_with(module: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that matter and that are there."""
+    """Versions of relevant installed packages."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def gpu() -> dict[str, Any] | None:
-    """Name and memory of the first GPU, with the speed that a large matrix product reaches on it."""
+    """Name and memory of the first GPU, and its speed for a large matrix product."""
     import torch
 
     if not torch.cuda.is_available():
@@ -55,7 +55,7 @@ def gpu() -> dict[str, Any] | None:
 
 
 def matmul_speed(size: int = 8192, rounds: int = 20) -> float:
-    """Operations per second of bfloat16 products of random square matrices, the median of several."""
+    """Operations per second of bfloat16 products of random square matrices; the median of several."""
     import statistics
 
     import torch
@@ -73,7 +73,7 @@ def matmul_speed(size: int = 8192, rounds: int = 20) -> float:
 
 
 def main(modules: list[str]) -> int:
-    """Print what was found. torch itself missing is a finding, not a failure."""
+    """Print the findings. Missing torch is a finding, not a failure."""
     problems = [found for module in modules if (found := problem_with(module))]
     has_torch = problem_with("torch") is None
     print(json.dumps({

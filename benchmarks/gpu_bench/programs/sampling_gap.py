@@ -1,10 +1,10 @@
-"""How far the log-probabilities of generating are from those of a training pass, with the kernels of this device.
+"""Measure the gap between log-probabilities of generation and of a training pass, with this device's kernels.
 
     python benchmarks/gpu_bench/programs/sampling_gap.py result.json --folder /tmp/sampling --tokens 20000
 
 A small Super3 with random weights (or --model FOLDER) continues prompts of random tokens, in float32 and in mixed
-precision, token by token with a cache. Then one pass over the same tokens, padded on the left, gives each of them a
-log-probability again. Policy gradients take the two for the same number.
+precision, token by token with a cache. Then one pass over the same tokens, padded on the left, computes their
+log-probabilities again. Policy gradients assume that the two are equal.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Gap:
     """Differences between the two log-probabilities of a token, in nats; ratios of probabilities of whole answers."""
 
     differences: list[Tensor] = field(default_factory=list)
-    """One (answers, new tokens) tensor for each batch: of the training pass, less that of generating."""
+    """One (answers, new tokens) tensor for each batch: training pass minus generation."""
 
     def figures(self) -> dict[str, Any]:
         """Counts and extremes over all batches."""
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def load(options: argparse.Namespace) -> Any:
-    """The model on the GPU, where there is one."""
+    """The model, on the GPU if there is one."""
     from nemotron_engines.modeling.build import load_model
 
     engine = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=True)
@@ -75,7 +75,7 @@ def load(options: argparse.Namespace) -> Any:
 
 
 def measure(model: Any, dtype: str, options: argparse.Namespace) -> Gap:
-    """Batches until there are enough tokens; the prompts and draws are the same ones each time."""
+    """Run batches until there are enough tokens, with the same prompts and draws each time."""
     torch.manual_seed(0)
     pick, gap, tokens = random.Random(0), Gap(), 0
     while tokens < options.tokens:
@@ -97,7 +97,7 @@ def draw_prompts(pick: random.Random, count: int, vocabulary: int, device: torch
 
 
 def gap_of_batch(model: Any, prompts: Tensor, mask: Tensor, length: int) -> Tensor:
-    """Log-probabilities of the training pass less those of generating, (answers, length), in float64."""
+    """Log-probabilities of the training pass minus those of generation, (answers, length), in float64."""
     made = model.generate(
         prompts, attention_mask=mask, max_new_tokens=length, do_sample=True, top_k=0, top_p=1.0, temperature=1.0,
         eos_token_id=None, pad_token_id=0, output_logits=True, return_dict_in_generate=True,
@@ -109,12 +109,12 @@ def gap_of_batch(model: Any, prompts: Tensor, mask: Tensor, length: int) -> Tens
 
 
 def logps(logits: Tensor, chosen: Tensor) -> Tensor:
-    """Of the chosen tokens (batch, length), from logits (batch, length, vocabulary)."""
+    """Log-probabilities of the chosen tokens (batch, length), from logits (batch, length, vocabulary)."""
     return logits.float().log_softmax(-1).gather(2, chosen[..., None])[..., 0].double()
 
 
 def precision(device: str, dtype: str) -> AbstractContextManager[Any]:
-    """Mixed precision for bfloat16, as the stages train in it."""
+    """Mixed precision for bfloat16, as in the stages."""
     return torch.autocast(device, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
 
 

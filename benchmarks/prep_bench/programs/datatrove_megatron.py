@@ -1,4 +1,4 @@
-"""datatrove's Megatron writer over the JSONL files of a folder, one task for each of two files.
+"""datatrove's Megatron writer over the JSONL files of a folder, one task for every two files.
 
 python datatrove_megatron.py FOLDER TOKENIZER_FOLDER OUTPUT_FOLDER WORKERS
 """

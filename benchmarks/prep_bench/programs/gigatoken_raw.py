@@ -1,4 +1,4 @@
-"""The limit: one call of the tokenizer library on the whole file, in memory, nothing written.
+"""Upper limit: one call of the tokenizer library on the whole file, in memory, without writing anything.
 
 python gigatoken_raw.py CORPUS.jsonl TOKENIZER_FOLDER
 """

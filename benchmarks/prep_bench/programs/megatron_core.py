@@ -2,7 +2,7 @@
 
 python megatron_core.py CORPUS.jsonl TOKENIZER_FOLDER OUTPUT_PREFIX WORKERS
 
-The wheel of megatron-core holds no program that prepares data; this is what Megatron-LM's own does, with its parts.
+The wheel of megatron-core has no data preparation program; this does the same as Megatron-LM's, with its parts.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Start one of Megatron-LM's tools, also on Python 3.11.
+"""Run one of Megatron-LM's tools, also on Python 3.11.
 
     python megatron_tool.py MEGATRON/tools/preprocess_data_fast.py --input corpus.jsonl ...
 
-Megatron-LM asks for Python 3.12, of which its tools need `typing.override` only.
+Megatron-LM requires Python 3.12, but its tools only need `typing.override` from it.
 """
 
 import runpy

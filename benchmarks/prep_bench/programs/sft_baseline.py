@@ -1,4 +1,4 @@
-"""Chats to packed Parquet the way one writes it first: transformers per row, then first fit over all open bins.
+"""Chats to packed Parquet in the obvious way: transformers per row, then first fit over all open bins.
 
 python sft_baseline.py loop|map CHATS.jsonl TOKENIZER_FOLDER OUTPUT.parquet PACK_SIZE WORKERS
 """
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def first_fit(sequences: list[Sequence], pack_size: int) -> list[list[Sequence]]:
-    """Each sequence into the first bin with room, in the order given."""
+    """Put each sequence into the first bin with room, in the order given."""
     bins: list[list[Sequence]] = []
     space: list[int] = []
     for sequence in sequences:

@@ -1,1 +1,1 @@
-"""Data: reading rows, splitting, tokenized and packed formats, chat templates, and what was refused on the way."""
+"""Data preparation: reading rows, splits, tokenized and packed formats, chat templates, and rejected rows."""

@@ -1,11 +1,11 @@
-"""Keep the rows of an evaluation out of training data: `data_prep.decontaminate`, which every training stage has.
+"""Remove rows that overlap with evaluations from training data: `data_prep.decontaminate`, in every training stage.
 
     decontamination = Decontamination.of(config, task.store)     # reads what `against` names
     if decontamination.keeps(reader, row, texts):                # in a worker, for each row that may be trained on
         ...
     decontamination.say(prepared)                                # one line, of all workers
 
-Each row is judged by itself, so neither the number of workers nor the order of the rows shows in the result.
+Each row is judged independently, so the result does not depend on the number of workers or the order of rows.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ NEEDED = "a row of an evaluation needs a 'question', a 'prompt' or a 'text'"
 
 
 class Config(Protocol):
-    """What is read of a stage's configuration."""
+    """The part of a stage's configuration that is used here."""
 
     @property
     def run(self) -> RunSection: ...
@@ -46,7 +46,7 @@ def sources(config: Config) -> list[Source]:
     """Manifest entries for what `against` names.
 
     Raises:
-        UserError: it is not there.
+        UserError: not found.
     """
     found = []
     for name in _named(config.data_prep.decontaminate):
@@ -60,7 +60,7 @@ def sources(config: Config) -> list[Source]:
 
 @dataclass(frozen=True)
 class Decontamination:
-    """What rows are compared with, and what is done about one that overlaps; picklable."""
+    """What to compare rows with, and what to do about overlaps; picklable."""
 
     settings: DecontaminateSection
     items: Sequence[Item]
@@ -70,7 +70,7 @@ class Decontamination:
         """Read everything that `against` names.
 
         Raises:
-            UserError: it is not there, or has a row that is none of an evaluation.
+            UserError: not found, or a row that is not an evaluation row.
         """
         settings = config.data_prep.decontaminate
         items = [item for name in _named(settings) for item in _items(name, store, config.run.family)]
@@ -78,14 +78,14 @@ class Decontamination:
 
     @cached_property
     def _search(self) -> Search:
-        """Built once per process."""
+        """Index of the items, built once per process."""
         return Search(self.items)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_search"}
 
     def keeps(self, reader: ShardReader, row: Row, texts: Iterable[str]) -> bool:
-        """Whether a row may be trained on; one that overlaps is counted, and left out or stopped at as configured.
+        """Whether a row may be trained on. Overlapping rows are counted, and left out or raised as configured.
 
         Raises:
             UserError: it overlaps, and `action` is `stop`.
@@ -110,7 +110,7 @@ class Decontamination:
             yield from ((n, hit) for n, hit in self._search.find(text).hits.items() if hit.how in self.settings.ways)
 
     def say(self, prepared: Prepared[Any]) -> None:
-        """One line for people, where there was something to compare with."""
+        """Print a one-line summary, if there was something to compare with."""
         if not self.items:
             return
         counts: Counter[str] = prepared.totals.counts
@@ -125,12 +125,12 @@ def _named(settings: DecontaminateSection) -> list[str]:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a file or folder is meant, and not an artifact of the store."""
+    """Whether the name is a file or folder rather than an artifact of the store."""
     return is_path(name) or "://" in name or Path(name).exists()
 
 
 def _files_of(name: str) -> list[str]:
-    """The files of rows at a path: of a prepared folder, those of its tasks."""
+    """Data files at a path; for a prepared folder, those of its tasks."""
     if (Path(name).expanduser() / TASKS).is_file():
         return [str(task.file) for task in read_tasks(Path(name).expanduser()).values()]
     return [str(Path(name).expanduser()) if is_path(name) else name]
@@ -144,10 +144,10 @@ def _items(name: str, store: Store, family: str) -> list[Item]:
 
 
 def _item(number: int, row: Row | BadRow) -> Item:
-    """A row of a file that is not an evaluation's own.
+    """Item for a row of any other file than a prepared evaluation.
 
     Raises:
-        UserError: it is no JSON object, or has nothing to look for.
+        UserError: not a JSON object, or nothing to search for.
     """
     place = f"{KEY}: {row.file}:{row.line}"
     if isinstance(row, BadRow):

@@ -1,4 +1,4 @@
-"""The keys of NVIDIA's `config/data_prep/*.yaml`, and what they are here."""
+"""Translate the keys of NVIDIA's `config/data_prep/*.yaml` to ours."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ CHATS = {
     "pack_size", "algorithm", "parquet_row_group_size", "parquet_compression", "chat_template", "messages_field",
     "tools_field", "used_in_filter", "used_in_field", "train_ratio", "valid_ratio", "test_ratio",
 }  # fmt: skip
-"""Keys that only the preparation of chats has."""
+"""Keys that only chat preparation has."""
 TEXT = {"text_field", "min_doc_chars", "valid_shards", "test_shards"}
-"""Keys that only the preparation of text has."""
+"""Keys that only text preparation has."""
 SHARDS = NoEffect("files are cut by size, data_prep.shard_mb, and their number changes nothing")
 HUB = NoEffect("the hub's own library downloads, and tries again")
 
 
 TEMPLATES: dict[str, str | None] = {"super3": "nano3", "ultra3": "nano3", "lightning35": None}
-"""NVIDIA's names of templates: Super and Ultra talk like Nano, Lightning's template is in its model's folder."""
-# What NVIDIA's preparation takes where its file is silent.
+"""NVIDIA's template names: Super and Ultra use Nano's, Lightning's is in its model's folder."""
+# Defaults of NVIDIA's preparation that differ from ours.
 SILENT: Settings = {"tokenizer.add_bos": False, "tokenizer.add_eos": True}
 SILENT_CHATS = SILENT | {
     "pack_size": 4096, "algorithm": "first_fit_shuffle", "parquet_row_group_size": 1000, "parquet_compression": "zstd",
@@ -33,12 +33,12 @@ SILENT_TEXT = SILENT | {"text_field": "text", "min_doc_chars": None, "max_doc_to
 
 
 def template(value: Any) -> Settings:
-    """The template that a name of NVIDIA's means here."""
+    """Our setting for one of NVIDIA's template names."""
     return {"data_prep.chat_template": TEMPLATES.get(value, value)}
 
 
 def whole(content: Settings, name: str) -> Whole:
-    """What NVIDIA's preparation takes where a file is silent: of chats, of text, or of problems, which take nothing."""
+    """NVIDIA's defaults for keys that a file does not set: for chats or text; problems have none."""
     flat = {key for key in content if not isinstance(content[key], dict)}
     flat |= {f"tokenizer.{key}" for key in content.get("tokenizer") or {}}
     if "tokenizer" not in content and not (CHATS | TEXT) & flat:
@@ -55,7 +55,7 @@ def whole(content: Settings, name: str) -> Whole:
 
 
 def seed(value: Any) -> Settings:
-    """Null means the run's own."""
+    """Null means the run's own seed."""
     return {} if value is None else {"data_prep.seed": value}
 
 

@@ -1,15 +1,15 @@
-"""Which held-out rows of an evaluation occur in training text: word for word, in a long run of words, or reworded.
+"""Find evaluation rows in training text: verbatim, as a long run of words, or reworded.
 
     search = Search(items_of(task))
     search.find("Quiz. WHAT IS 3+14-5? 12.")  ->  {0: Hit("exact", "Quiz. WHAT IS 3+14-5? 12.")}
 
-    exact   the row's text, or its `key`, stands in the training text, as `overlap` finds it
-    run     13 words of the row follow each other there; of a row of 8 to 12 words: all of them
-    near    within a stretch half as long again as the row, there are 7 of 10 of its runs of three words
+    exact   the training text contains the row's text, or its `key`, as `overlap` finds it
+    run     13 consecutive words of the row appear in it; of a row of 8 to 12 words: all of them
+    near    a stretch up to 1.5 times as long as the row contains 7 of 10 of its word trigrams
 
-A run of 13 words is what GPT-3's authors counted as overlap, seven tenths of short runs what PaLM's did. Rows of fewer
-than 8 words are only looked for word for word: "Where does Mira live?" is no copy of "Where does Tova live?". Words
-that more than ten rows of a task share are its wording, and count for nothing.
+GPT-3's authors counted a run of 13 words as overlap, PaLM's seven tenths of short runs. Rows of fewer than 8 words are
+only searched for verbatim: "Where does Mira live?" is not a copy of "Where does Tova live?". Trigrams shared by more
+than ten rows of a task are boilerplate and ignored.
 """
 
 import re
@@ -30,7 +30,7 @@ WORDING = 10
 SENTENCE_WORDS = 3
 EXCERPT = 80
 
-# a word with the signs of a formula; an ideograph or a syllable of scripts without blanks is a word of its own
+# a word with the signs of a formula; in scripts without spaces, each ideograph or syllable is a word
 WORD = re.compile(r"[぀-鿿가-힯]|[0-9a-z_+*/=\u00aa-\u1fff-]+")
 END_OF_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 Gram = tuple[str, str, str]
@@ -38,12 +38,12 @@ Gram = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row of an evaluation, and what of it is looked for.
+    """A row of an evaluation, and what to search for.
 
     Attributes:
-        keys: any of them, word for word, is the row itself.
-        stated: what a model is meant to have read, where the task asks for that; no overlap, but counted.
-        sentences: of a text; a text whose sentences are all there is there as a whole.
+        keys: texts that identify the row if they appear verbatim.
+        stated: facts that the task expects a model to have read; counted, but not an overlap.
+        sentences: of a text; the text is found if all its sentences are.
     """
 
     task: str
@@ -56,7 +56,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """In which way an item occurs, and the words around it."""
+    """How an item matched, and the words around it."""
 
     how: How
     excerpt: str
@@ -64,7 +64,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What of the items occurs in one text; sentences by the item and their number in it."""
+    """Items found in one text; sentences by item and their index in it."""
 
     hits: Mapping[int, Hit]
     stated: frozenset[int]
@@ -72,7 +72,7 @@ class Found:
 
 
 def items_of(task: EvalTask, limit: int | None = None) -> list[Item]:
-    """The rows of a prepared task."""
+    """Items for the rows of a prepared task."""
     rows = read_task_rows(task.file, task.kind)
     return [
         item_of(task.name, number, row, recall=task.recall)
@@ -82,7 +82,7 @@ def items_of(task: EvalTask, limit: int | None = None) -> list[Item]:
 
 
 def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = False) -> Item:
-    """What of a row is looked for; a row is a choice, a question, or else a text."""
+    """Item for a row, which is a choice, a question, or else a text."""
     question = next((row[name] for name in ("question", "prompt") if isinstance(row.get(name), str)), None)
     if question is None:
         text = str(row["text"])
@@ -91,7 +91,7 @@ def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = Fa
         return Item(task, number, text, (text,), sentences=tuple(dict.fromkeys(long_enough)))
     if "choices" not in row:
         return Item(task, number, question, tuple({question: 0, str(row.get("key") or question): 0}))
-    # the key of a choice is only its subject, which training may well speak of
+    # the key of a choice is only its subject, which training text may well mention
     stem = row.get("stem")
     statement = f"{stem} {row['choices'][row['answer']]}" if stem else None
     keys = (question,) if recall or statement is None else (question, statement)
@@ -99,12 +99,12 @@ def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = Fa
 
 
 def words_of(normalised: str) -> list[str]:
-    """The words of a text that `normalise_key` has folded."""
+    """Words of a text that `normalise_key` has folded."""
     return WORD.findall(normalised)
 
 
 class Search:
-    """Looks for all items at once: a text is read once, however many there are."""
+    """Search for all items in one pass over each text."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
@@ -126,7 +126,7 @@ class Search:
             self._roles[normalise_key(sentence)].append(("sentence", number, place))
 
     def _distinctive_grams(self) -> dict[Gram, list[tuple[int, int]]]:
-        """Three words -> the items that have them, and where; not those that are the wording of a task."""
+        """Trigrams -> the items that contain them, and where; without a task's boilerplate."""
         grams: defaultdict[Gram, list[tuple[int, int]]] = defaultdict(list)
         for number, item in enumerate(self.items):
             if self._lengths[number] >= LEAST_WORDS:
@@ -140,11 +140,11 @@ class Search:
         return distinctive
 
     def comparable(self, number: int) -> bool:
-        """Whether an item is long enough to be found where it is not repeated word for word."""
+        """Whether an item is long enough for matches that are not verbatim."""
         return number in self._needed
 
     def find(self, text: str) -> Found:
-        """Everything of the items that occurs in `text`, each by the strongest way."""
+        """All items that occur in `text`, each with its strongest kind of match."""
         folded = normalise_key(text)
         hits: dict[int, Hit] = {}
         stated: set[int] = set()
@@ -164,7 +164,7 @@ class Search:
         return Found(hits, frozenset(stated), frozenset(sentences))
 
     def _alike(self, words: Sequence[str]) -> Iterator[tuple[int, How, int, int]]:
-        """Items that share a run or most of their words with a stretch: number, how, and the stretch."""
+        """Items that share a run or most of their trigrams with a stretch: number, how, and the stretch."""
         seen: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for place, gram in enumerate(_grams(words)):
             for number, own in self._grams.get(gram, ()):
@@ -179,7 +179,7 @@ class Search:
                 yield number, "near", *stretch
 
     def _stretch(self, number: int, places: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-        """The first stretch, not much longer than the item, that has enough of its grams."""
+        """First stretch, not much longer than the item, that has enough of its trigrams."""
         needed, width = self._needed[number], STRETCH * self._lengths[number]
         if len(places) < needed:
             return None
@@ -203,7 +203,7 @@ def _grams(words: Sequence[str]) -> Iterable[Gram]:
 
 
 def _run_of(places: Sequence[tuple[int, int]], length: int) -> int | None:
-    """Where `length` grams follow each other in the text just as in the item; None if nowhere."""
+    """Position of `length` trigrams that are consecutive in both text and item; None if not found."""
     by_offset: defaultdict[int, list[int]] = defaultdict(list)
     for place, own in places:
         by_offset[place - own].append(place)

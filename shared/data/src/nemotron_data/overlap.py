@@ -1,8 +1,8 @@
-"""Find held-out questions that occur in training text: whoever trains on the test measures nothing.
+"""Find held-out questions in training text, which would invalidate the evaluation.
 
     find_overlap(["What is 2 + 3?"], ["Quiz. WHAT IS 2 + 3? 5."])  ->  {"What is 2 + 3?": Occurrence(text=0, ...)}
 
-Both sides are normalised as in `split.normalise_key`. A question must stand alone: "2 + 3" does not occur in
+Both sides are normalised as in `split.normalise_key`. A question must be delimited: "2 + 3" does not occur in
 "12 + 3" or in "2 + 3*4", because neither neighbour may be a letter, a digit or one of + * / = -.
 """
 
@@ -20,7 +20,7 @@ ANCHOR_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Where a question occurs first: index of the text, character in the normalised text; and how often in all."""
+    """First occurrence of a question: index of the text, character in the normalised text; and the total count."""
 
     text: int
     position: int
@@ -29,7 +29,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """Up to four neighbouring tokens of a question, rare among the questions, and where they stand in it."""
+    """Up to four neighbouring tokens of a question that few other questions have, and their position in it."""
 
     question: str
     start: int
@@ -40,8 +40,8 @@ class _Anchor:
 def find_overlap(keys: Iterable[str], texts: Iterable[str]) -> dict[str, Occurrence]:
     """Those of `keys` that occur in any of `texts`, in the order of `keys`.
 
-    One pass over the texts, whatever the number of keys: a question is compared only where its anchor occurs.
-    Raises `UserError` for a key that is empty.
+    One pass over the texts for any number of keys: a question is compared only where its anchor occurs.
+    Raises `UserError` for an empty key.
     """
     originals: defaultdict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(keys):
@@ -59,7 +59,7 @@ def find_overlap(keys: Iterable[str], texts: Iterable[str]) -> dict[str, Occurre
 
 
 class KeyIndex:
-    """Questions by anchor. One without any token, such as a Chinese one, is searched for from end to end."""
+    """Questions by anchor. Questions without any token, such as Chinese ones, are searched for directly."""
 
     def __init__(self, questions: list[str]) -> None:
         windows = {question: list(_windows(question)) for question in questions}
@@ -69,13 +69,13 @@ class KeyIndex:
         for anchors in filter(None, windows.values()):
             rarest = min(anchors, key=lambda anchor: shared[anchor.text])
             self.by_size.setdefault(rarest.tokens, {}).setdefault(rarest.text, []).append(rarest)
-        # most words of a text begin no anchor, and need no closer look
+        # fast path: most words of a text start no anchor
         self.first = {
             size: {match[0] for match in map(TOKEN.match, anchors) if match} for size, anchors in self.by_size.items()
         }
 
     def occurrences(self, text: str) -> Iterator[tuple[str, int]]:
-        """(question, position) for every place in the normalised `text` where a question stands alone."""
+        """Yield (question, position) for every delimited occurrence in the normalised `text`."""
         spans = [match.span() for match in TOKEN.finditer(text)]
         words = [text[start:end] for start, end in spans]
         for size, anchors in self.by_size.items():
@@ -102,7 +102,7 @@ def _windows(question: str) -> Iterator[_Anchor]:
 
 
 def _stands_alone(question: str, text: str, position: int) -> bool:
-    """Is the question at this place, with no token character on either side?"""
+    """Whether the question is at this position, with no token character on either side."""
     end = position + len(question)
     if position < 0 or not text.startswith(question, position):
         return False

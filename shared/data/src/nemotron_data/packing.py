@@ -1,13 +1,13 @@
-"""Put sequences of different lengths into bins of one size, so that little of a training batch is padding.
+"""Pack sequences of different lengths into bins of one size, to reduce padding in training batches.
 
     pack(np.array([6, 4, 7, 3]), 10, "best_fit_decreasing", seed=0).lists()  ->  [[2, 3], [0, 1]]
 
-best_fit_decreasing:  longest first, each into the fullest bin that still has room. Fewest bins.
-first_fit_decreasing: another name of it; first fit in that order needs as many bins.
-first_fit_shuffle:    in a seeded random order, each into the first bin that still has room. Lengths mix within a bin.
+best_fit_decreasing:  longest first, each into the fullest bin with enough room. Fewest bins.
+first_fit_decreasing: an alias; first fit in that order needs as many bins.
+first_fit_shuffle:    in a seeded random order, each into the first bin with enough room. Mixes lengths within a bin.
 concatenative:        in the given order; a sequence that does not fit starts the next bin. Most bins, order kept.
 
-The bins of all but the last are shuffled at the end, because finished bins hold their lengths in order.
+All but `concatenative` shuffle the bins at the end, because the algorithms produce them ordered by length.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ import numpy as np
 
 from nemotron_shared.errors import UserError, did_you_mean
 
-WORD_BITS = 60  # a Python integer of up to 60 bits stays two machine digits
+WORD_BITS = 60  # a Python integer of up to 60 bits fits two machine digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Bins:
 
 
 def pack(lengths: np.ndarray, pack_size: int, algorithm: str, seed: int) -> Bins:
-    """Bins of indices into `lengths` (tokens, 1-D); each index comes once and no bin holds more than `pack_size`.
+    """Pack sequences into bins of indices into `lengths` (tokens, 1-D), at most `pack_size` tokens each.
 
-    The same arguments give the same bins. Raises `UserError` for an unknown algorithm and for a sequence that is
-    empty or longer than `pack_size`.
+    Deterministic. Raises `UserError` for an unknown algorithm and for a sequence that is empty or longer than
+    `pack_size`.
     """
     if algorithm not in ALGORITHMS:
         known = ", ".join(ALGORITHMS)
@@ -83,7 +83,7 @@ ALGORITHMS: dict[str, Callable[[np.ndarray, int, np.random.Generator], Bins]] = 
 
 
 def _shuffled(order: np.ndarray, numbers: np.ndarray, random: np.random.Generator) -> Bins:
-    """Bins in random order. Sequence `order[i]` was put, as the i-th, into bin `numbers[i]`."""
+    """Bins in random order. `order[i]` is the sequence placed i-th, `numbers[i]` its bin."""
     sizes = np.bincount(numbers)
     mixed = random.permutation(len(sizes))
     place = np.empty_like(mixed)
@@ -93,11 +93,11 @@ def _shuffled(order: np.ndarray, numbers: np.ndarray, random: np.random.Generato
 
 
 def _best_fit(falling: np.ndarray, pack_size: int) -> list[int]:
-    """The bin of each of these lengths, which fall: the bin with the least space that suffices.
+    """Bin for each length, sorted in decreasing order: the one with the least sufficient space.
 
-    Open bins wait on stacks by their remaining space; the smallest space that suffices is the next set bit. Equal
-    lengths are placed together. The bin that takes one of them is the fullest that can take the next, so it gets as
-    many as it holds, and so do all bins of its stack.
+    Open bins are kept on stacks by remaining space; the smallest sufficient space is the next set bit. Equal lengths
+    are placed together: the bin that takes one of them is also the fullest that can take the next, so it gets as many
+    as fit, and so do all bins of its stack.
     """
     numbers: list[int] = []
     opened = 0
@@ -130,7 +130,7 @@ def _best_fit(falling: np.ndarray, pack_size: int) -> list[int]:
 
 
 class _BitSet:
-    """Numbers from 0 to size - 1, in words of 60 bits; a summary has bit w set when word w is not zero."""
+    """Set of numbers from 0 to size - 1, in words of 60 bits; a summary has bit w set if word w is not zero."""
 
     def __init__(self, size: int) -> None:
         self.words = [0] * (size // WORD_BITS + 1)
@@ -148,7 +148,7 @@ class _BitSet:
             self.summary ^= 1 << word
 
     def next_from(self, number: int) -> int:
-        """The smallest member >= `number`, or -1."""
+        """Smallest member >= `number`, or -1."""
         word, bit = divmod(number, WORD_BITS)
         rest = self.words[word] >> bit
         if rest:
@@ -165,7 +165,7 @@ def _lowest_bit(number: int) -> int:
 
 
 def _first_fit(lengths: list[int], pack_size: int) -> list[int]:
-    """The bin of each length: the earliest with enough space.
+    """Bin for each length: the first one with enough space.
 
     `space` is a complete binary tree in an array: node i has the children 2i and 2i + 1, the leaves are all bins that
     could be opened, and each node holds the largest space below it.

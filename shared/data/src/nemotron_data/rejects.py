@@ -1,8 +1,8 @@
-"""Rows that data preparation refused, each with its place and the reason, in `rejected.jsonl`.
+"""Rejected rows of data preparation, with place and reason, in `rejected.jsonl`.
 
     {"file": "chats.jsonl", "line": 17, "reason": "unknown role", "detail": "", "snippet": "{\"messages\": [{\"ro..."}
 
-`prep.reader` writes the file as the rows come; memory holds only one counter per reason.
+`prep.reader` streams the file; memory holds only one counter per reason.
 """
 
 import json
@@ -11,7 +11,7 @@ SNIPPET_CHARACTERS = 200
 
 
 class Refused(Exception):
-    """A row that cannot be used. `reason` is a fixed phrase, rows are counted by it; `detail` is about this row."""
+    """A row that cannot be used. `reason` is a fixed phrase to count by; `detail` is about this row."""
 
     def __init__(self, reason: str, detail: str = "", remedy: str | None = None) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -21,7 +21,7 @@ class Refused(Exception):
 
 
 def snippet_of(content: str | bytes) -> str:
-    """The start of a bad row, at most `SNIPPET_CHARACTERS` long, with undecodable bytes written as \\xNN."""
+    """Start of a bad row, at most `SNIPPET_CHARACTERS` long, with undecodable bytes written as \\xNN."""
     head = content[: 4 * SNIPPET_CHARACTERS]
     raw = head if isinstance(head, bytes) else head.encode("utf-8", "backslashreplace")
     text = raw.decode("utf-8", "backslashreplace")

@@ -1,11 +1,11 @@
-"""Token sequences with their masks, back to back in flat files: what workers write and packing reads.
+"""Token sequences with masks, concatenated in flat files that workers write and packing reads.
 
     ids.bin      11 12 13 21 22  2 14 15 23  2     int32
     mask.bin      0  0  0  1  1  1  0  0  1  1     uint8: was this token written by the assistant?
     lengths.npy   6           4                    int32
-    splits.npy    0           0                    uint8: place in SPLITS
+    splits.npy    0           0                    uint8: index in SPLITS
 
-The files are mapped into memory, so sequences of any total size are read with little of it.
+The files are memory-mapped, so any total size can be read with little memory.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from nemotron_data.split import SPLITS
 
 
 class SequenceWriter:
-    """Appends sequences to the files of one folder."""
+    """Append sequences to the files of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,14 +32,14 @@ class SequenceWriter:
         return self
 
     def add(self, ids: np.ndarray, mask: np.ndarray, lengths: np.ndarray, splits: np.ndarray) -> None:
-        """Append sequences: flat ids and mask, and for each sequence its length and its place in SPLITS."""
+        """Append sequences: flat ids and mask, and for each sequence its length and its index in SPLITS."""
         self._ids.write(np.ascontiguousarray(ids, np.int32).data)
         self._mask.write(np.ascontiguousarray(mask, np.uint8).data)
         self._lengths.append(lengths.astype(np.int32))
         self._splits.append(splits.astype(np.uint8))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._ids, self._mask:  # a full disk may show only now
+        with self._ids, self._mask:  # a full disk may only raise on close
             pass
         if kind is None:
             np.save(self._folder / "lengths.npy", np.concatenate([np.empty(0, np.int32), *self._lengths]))
@@ -48,13 +48,15 @@ class SequenceWriter:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences of several folders as one, in the order of the folders; sequence i is in folder `folder[i]`.
+    """Sequences of several folders, concatenated in the order of the folders.
 
     Attributes:
         lengths: int64, tokens of each sequence.
-        splits: uint8, place of each in SPLITS.
-        folder: int32. low: int64, where in that folder's files the sequence begins.
-        ids, masks: one array of each folder, int32 and uint8.
+        splits: uint8, index of each in SPLITS.
+        folder: int32, index of the folder of each sequence.
+        low: int64, start of the sequence in that folder's files.
+        ids: one int32 array for each folder.
+        masks: one uint8 array for each folder.
     """
 
     lengths: np.ndarray
@@ -81,7 +83,7 @@ class Sequences:
         return len(self.lengths)
 
     def of_split(self, split: str) -> "Sequences":
-        """Those of one split, in the same order."""
+        """Sequences of one split, in the same order."""
         chosen = np.flatnonzero(self.splits == SPLITS.index(split))
         parts = (array[chosen] for array in (self.lengths, self.splits, self.folder, self.low))
         return Sequences(*parts, ids=self.ids, masks=self.masks)
@@ -101,7 +103,7 @@ def _joined(parts: list[np.ndarray], kind: type) -> np.ndarray:
 
 
 def _mapped(path: Path, kind: type) -> np.ndarray:
-    """The whole file as a plain array: slices of it cost less than those of numpy's own class for mapped files."""
+    """Map the whole file as a plain array, because slices of np.memmap are slower."""
     if not path.stat().st_size:
         return np.empty(0, kind)
     return np.asarray(np.memmap(path, kind, mode="r"))

@@ -1,7 +1,7 @@
-"""Decide from a key alone which split a row belongs to.
+"""Assign rows to splits by their key alone.
 
-A row keeps its split when other rows come or go, when files are reordered and on any number of workers; two rows
-with the same question land in the same split, so a copy of a held-out question can never be trained on.
+A row keeps its split if other rows are added or removed, if files are reordered, and on any number of workers. Rows
+with the same question get the same split, so a copy of a held-out question is never trained on.
 """
 
 import math
@@ -15,7 +15,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def normalise_key(key: str) -> str:
-    """Fold what a reader would call the same text: compatibility forms, letter case and white space.
+    """Fold differences that a reader would ignore: compatibility forms, letter case and white space.
 
     >>> normalise_key("  What is\\n２+2? ")
     'what is 2+2?'
@@ -25,7 +25,7 @@ def normalise_key(key: str) -> str:
 
 
 def bucket(key: str, salt: str) -> float:
-    """A number in [0, 1), uniform over normalised keys and independent between salts."""
+    """Number in [0, 1), uniform over normalised keys and independent between salts."""
     return _fraction_of(f"{salt}\0{normalise_key(key)}")
 
 
@@ -38,7 +38,7 @@ def _fraction_of(text: str) -> float:
 class Split:
     """Named parts of a data set, such as `Split({"train": 0.98, "valid": 0.01, "test": 0.01}, salt="sft-1")`.
 
-    The order in which the parts are written does not matter. Raises `UserError` unless the fractions sum to 1.
+    The order of the parts does not matter. Raises `UserError` unless the fractions sum to 1.
     """
 
     fractions: dict[str, float]
@@ -54,22 +54,22 @@ class Split:
             raise UserError(
                 f"split fractions sum to {total:g}, not 1: {self.fractions}", "change one so that they sum to 1"
             )
-        # upper end of each part that is not empty, in order of its name; the last takes all that is left
+        # upper end of each nonempty part, sorted by name; the last takes the rest
         names = sorted(name for name, fraction in self.fractions.items() if fraction > 0)
         ends = [math.fsum(self.fractions[name] for name in names[: i + 1]) for i in range(len(names) - 1)]
         object.__setattr__(self, "_bounds", tuple(zip([*ends, 1.0], names, strict=True)))
 
     @property
     def only(self) -> str | None:
-        """The part that everything belongs to, where there is but one."""
+        """The part that everything belongs to, if there is only one."""
         return self._bounds[0][1] if len(self._bounds) == 1 else None
 
     def of(self, key: str) -> str:
-        """The name of the part that `key` belongs to."""
+        """Name of the part that `key` belongs to."""
         return self._part_at(bucket(key, self.salt))
 
     def of_document(self, text: str) -> str:
-        """The name of the part that a whole document belongs to, by its exact text: equal documents stay together."""
+        """Name of the part that a document belongs to, by its exact text: equal documents stay together."""
         return self._part_at(_fraction_of(text))
 
     def _part_at(self, place: float) -> str:

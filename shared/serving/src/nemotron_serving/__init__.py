@@ -1,1 +1,1 @@
-"""Answers with a model that was made: in a terminal, over HTTP, and for a file of prompts."""
+"""Run models: in a terminal, over HTTP, and for a file of prompts."""

@@ -1,6 +1,6 @@
-"""The routes of the server: OpenAI's completions, over one model.
+"""Routes of the server: OpenAI's completions, for one model.
 
-GET /v1/models /health /metrics and / (a page to chat); POST /v1/chat/completions and /v1/completions.
+GET /v1/models /health /metrics and / (a chat page); POST /v1/chat/completions and /v1/completions.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
 COMPLETION_TOKENS = 16
-"""What OpenAI takes where /v1/completions is not told a length."""
+"""OpenAI's default length for /v1/completions."""
 RETRY_SECONDS = 2
 
 
 @dataclass(frozen=True)
 class Api:
-    """What each route answers.
+    """Handlers of all routes.
 
     Attributes:
-        names: what requests may call the model; the first is what it calls itself.
-        most_tokens: the length of an answer where a chat request names none.
-        told: what was said in the terminal and is not said again.
+        names: names that requests may use for the model; the first one is used in responses.
+        most_tokens: maximum length of chat answers, unless the request sets one.
+        told: warnings already printed in the terminal.
     """
 
     model: Model
@@ -53,7 +53,7 @@ class Api:
     told: set[str] = field(default_factory=set)
 
     def app(self, key: str | None) -> Starlette:
-        """The application; `key` is what clients must know, if anything."""
+        """The application; `key` is the API key that clients must send, if any."""
         routes = [
             Route("/", page),
             Route("/health", self.health),
@@ -67,11 +67,11 @@ class Api:
         return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
 
     async def health(self, request: Request) -> Response:
-        """It can be asked as soon as it is ready."""
+        """Available as soon as the server is ready."""
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
-        """The one model, under each of its names."""
+        """The model, under each of its names."""
         about = {"object": "model", "created": 0, "owned_by": "nemotron", "max_model_len": self.model.context}
         listed = [{"id": name, **about} for name in self.names]
         wanted = request.path_params.get("name")
@@ -81,7 +81,7 @@ class Api:
         return JSONResponse({"id": wanted, **about})
 
     async def metrics(self, request: Request) -> Response:
-        """What is going on, as Prometheus reads it."""
+        """Metrics in Prometheus format."""
         running, waiting = self.model.batch.load
         values = {
             "requests_running": running,
@@ -109,7 +109,7 @@ class Api:
             choices = [
                 Choice(index, prompt, text) for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
             ]
-            for choice, found in zip(choices, scores, strict=True):  # known already: nothing is computed twice
+            for choice, found in zip(choices, scores, strict=True):  # already known: nothing is computed twice
                 best = found[-1]
                 choice.tokens.append(Token(best.best_id, best.best_logprob, ((best.best_id, best.best_logprob),)))
                 choice.pieces += choice.text.feed(best.best_id) + choice.text.end()
@@ -127,10 +127,10 @@ class Api:
         return JSONResponse(wire.whole(made, usage([prompt.ids for prompt in prompts], choices)))
 
     async def chat(self, request: Request, asked: dict[str, Any]) -> Response:
-        """Answer the conversation with the model's own chat template."""
+        """Answer the conversation, using the model's chat template."""
         wanted = ChatCompletion.model_validate(asked)
         self._require_name(wanted.model)
-        # as they were sent: a validated copy has another order of keys, and nulls that nobody wrote
+        # as sent: a validated copy has another order of keys, and additional nulls
         tools = [] if wanted.tool_choice == "none" else asked.get("tools") or []
         options = wanted.chat_template_kwargs or {}
         if wanted.reasoning_effort == "none":
@@ -152,7 +152,7 @@ class Api:
     def _begin(
         self, wanted: Asked, prompts: list[Prompt], texts: list[Text], most: int, logprobs: int | None
     ) -> list[Choice]:
-        """Ask for every answer, or for none."""
+        """Start all answers, or none."""
         n = wanted.n or 1
         temperature = 1.0 if wanted.temperature is None else wanted.temperature
         choices: list[Choice] = []
@@ -186,14 +186,17 @@ class Api:
                 if wanted.stream_options and wanted.stream_options.include_usage:
                     yield event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
                 yield b"data: [DONE]\n\n"
-            except Exception as error:  # the status is sent already
+            except Exception as error:  # the status has been sent already
                 yield event(Refusal(500, f"{type(error).__name__}: {error}").content)
 
         return Streamed(events(), choices)
 
     def _require_shown(self, messages: list[Message], tools: list[dict[str, Any]]) -> None:
-        """Refuse calls and results that the model would not see, without which its answer means nothing. A model may
-        know its tools by heart, or need no system prompt: that these are not shown is told once, in the terminal."""
+        """Refuse calls and results that the template does not show, because the answer would be meaningless.
+
+        A model may know its tools by heart, or need no system prompt: if these are not shown, warn once in the
+        terminal.
+        """
         hidden = self.model.prompter.hidden(messages, tools)
         if lost := [kind for kind in hidden if kind not in (SYSTEM, TOOLS)]:
             raise Refusal(400, f"{told(lost)}: leave them out, or ask a model whose chat template has them")
@@ -206,7 +209,7 @@ class Api:
             raise Refusal(404, f"no model '{name[:100]}'; there is: {', '.join(self.names)}", "model_not_found")
 
     def _prompt(self, prompt: str | list[int]) -> Prompt:
-        """Control tokens in a text are meant as such: whoever writes a raw prompt writes the template's part too."""
+        """Control token names in a raw prompt become tokens, because its author also writes the template's part."""
         made = self.model.prompter.text(prompt, control=True) if isinstance(prompt, str) else Prompt(prompt)
         if not made.ids:
             raise Refusal(400, "prompt is empty")
@@ -216,14 +219,14 @@ class Api:
 
 
 async def _whole(request: Request, choices: list[Choice]) -> None:
-    """Wait for all answers, unless the client goes away first."""
+    """Wait for all answers, unless the client disconnects first."""
 
     async def gone() -> None:
         while not await request.is_disconnected():
             await asyncio.sleep(0.2)
 
     answering = asyncio.gather(*(choice.finish() for choice in choices))
-    # one that is cancelled below is awaited by nobody, which asyncio would tell as an error
+    # a cancelled one is never awaited, which asyncio would log as an error
     answering.add_done_callback(lambda done: done.cancelled() or done.exception())
     leaving = asyncio.create_task(gone())
     try:
@@ -241,7 +244,7 @@ async def _whole(request: Request, choices: list[Choice]) -> None:
 def _answered(
     make: Callable[[Request, dict[str, Any]], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """A route whose errors have OpenAI's form."""
+    """Wrap a handler so that its errors have OpenAI's format."""
 
     async def route(request: Request) -> Response:
         try:

@@ -1,4 +1,4 @@
-"""One thread that owns a model and answers many requests at once: a new one joins at the next token.
+"""Continuous batching: one thread owns the model, and new requests join at the next token.
 
     with Batch(model, eos={11}, size=16) as batch:
         answer = batch.generate([1, 5, 9], Sampling(max_tokens=24))
@@ -6,8 +6,8 @@
             ...
         answer.reason                              # "stop" or "length"
 
-A prompt is computed by itself and its cache then put beside the others': the answer does not depend on who else asks,
-up to the rounding of sums in another order.
+A prompt is prefilled separately and its cache then added to the batch, so an answer does not depend on other requests,
+except for rounding of sums in another order.
 """
 
 import queue
@@ -30,15 +30,15 @@ Reason = Literal["stop", "length", "cancelled"]
 
 
 class Full(Exception):
-    """As many requests wait as may wait."""
+    """The queue is full."""
 
 
 class CannotAnswer(UserError):
-    """The model fails at what was asked, and another one need not."""
+    """The model fails on this request; others may still work."""
 
 
 class TokenScore(NamedTuple):
-    """Log-probability (nats) of a token that follows its predecessors, and of the likeliest one there."""
+    """Log-probability (nats) of a token given its predecessors, and of the likeliest token at its position."""
 
     logprob: float
     best_id: int
@@ -46,14 +46,14 @@ class TokenScore(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last thing that a request hears; `error` where it failed."""
+    """Final event of a request; `error` if it failed."""
 
     reason: Reason
     error: Exception | None = None
 
 
 class Answer:
-    """An answer while it is made: iterate over its tokens, or pass `hear` to `generate` and be called with each."""
+    """An answer in progress: iterate over its tokens, or pass `hear` to `generate` for a callback with each."""
 
     def __init__(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None) -> None:
         self.ids, self.chooser = ids, Chooser(sampling, ids)
@@ -64,7 +64,7 @@ class Answer:
         self.hear = hear or self._heard.put
 
     def cancel(self) -> None:
-        """Nobody waits any more: end at the next token."""
+        """End at the next token."""
         self.cancelled = True
 
     def __iter__(self) -> Iterator[Token]:
@@ -76,7 +76,7 @@ class Answer:
 
 
 class Batch:
-    """The model's thread. Requests wait where `size` are being answered already."""
+    """The model's thread. Answers `size` requests at once; others wait."""
 
     def __init__(
         self, model: Any, eos: set[int], size: int, most_waiting: int | None = None, name: str = "the model"
@@ -98,7 +98,7 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End after the token at hand; whoever waits hears that it was cancelled."""
+        """End after the current token; pending requests are cancelled."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many requests are being answered, and how many wait."""
+        """Number of requests in progress, and number of waiting ones."""
         return len(self._running), len(self._waiting) + len(self._scores)
 
     def generate(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None = None) -> Answer:
@@ -116,17 +116,17 @@ class Batch:
             hear: called in the model's thread with each token and with the end.
 
         Raises:
-            Full: too many wait already.
+            Full: the queue is full.
         """
         answer = Answer(ids, sampling, hear)
         self._add(self._waiting, answer)
         return answer
 
     def score(self, ids: list[int]) -> "Future[list[TokenScore]]":
-        """Scores of ids[1:], and last the likeliest token after them all: as many as there are ids.
+        """Scores of ids[1:], followed by the likeliest token after all of them: as many as there are ids.
 
         Raises:
-            Full: too many wait already.
+            Full: the queue is full.
         """
         future: Future[list[TokenScore]] = Future()
         self._add(self._scores, (ids, future))
@@ -160,7 +160,7 @@ class Batch:
                 self._admit()
                 if self._running:
                     self._step()
-            except Exception as error:  # of whatever kind: it belongs to those who asked, and the next may go well
+            except Exception as error:  # any error is passed to these requests; the next ones may succeed
                 for answer in self._running:
                     answer.hear(End("cancelled", self._told_of(error)))
                 self._clear()
@@ -170,7 +170,7 @@ class Batch:
             future.cancel()
 
     def _admit(self) -> None:
-        """Compute the prompts of those who wait, while there is room, and put them beside the others."""
+        """Prefill waiting requests while there is room, and add them to the batch."""
         while self._waiting and len(self._running) < (self._size if self._joins else 1):
             answer = self._waiting.popleft()
             if answer.cancelled:
@@ -181,7 +181,7 @@ class Batch:
                 cache = DynamicCache(config=self._model.config)
                 out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 token = self._told(answer, out.logits[0, -1])
-            except Exception as error:  # this request's own; the others go on
+            except Exception as error:  # fail only this request
                 answer.hear(End("cancelled", self._told_of(error)))
                 continue
             if token is not None:
@@ -202,7 +202,7 @@ class Batch:
         self._next.append(token)
 
     def _step(self) -> None:
-        """One token for everybody who is being answered."""
+        """Generate one token for every request in the batch."""
         self._mask = torch.cat([self._mask, torch.ones(len(self._mask), 1, dtype=torch.long)], 1)
         device = self._model.device
         out = self._model(
@@ -227,7 +227,7 @@ class Batch:
             self._leave_out([row for row, _ in going_on])
 
     def _leave_out(self, rows: list[int]) -> None:
-        """Go on with these rows only."""
+        """Remove these rows from the batch."""
         if not rows:
             self._clear()
             return
@@ -239,7 +239,7 @@ class Batch:
         keep(self._cache, rows, width)
 
     def _told_of(self, error: Exception) -> Exception:
-        """What a person can read: a config may ask for anything, and most of it fails only where it is computed."""
+        """Readable error: a config may ask for anything, and most problems only appear in the computation."""
         if isinstance(error, NOT_THE_FILE):
             return error
         remedy = "download or make the model again, or give another one"
@@ -248,7 +248,7 @@ class Batch:
         return made
 
     def _told(self, answer: Answer, logits: torch.Tensor) -> int | None:
-        """Choose a token and tell it; None where the answer has ended."""
+        """Choose a token and emit it; returns None if the answer has ended."""
         if answer.cancelled:
             answer.hear(End("cancelled"))
             return None
@@ -265,7 +265,7 @@ class Batch:
         return token.id
 
     def _score_some(self) -> None:
-        """Rows are filled up on the right, where a causal model does not see it."""
+        """Score waiting texts together, padded on the right, where a causal model does not see the padding."""
         with self._changed:
             taken = [self._scores.popleft() for _ in range(min(len(self._scores), self._size))]
         if not taken:
@@ -284,7 +284,7 @@ class Batch:
 
 
 def _token_scores(logits: torch.Tensor, ids: list[int]) -> list[TokenScore]:
-    """`logits` has the shape (len(ids), vocabulary); the last row is about the token after `ids`."""
+    """`logits` has the shape (len(ids), vocabulary); the last row predicts the token after `ids`."""
     logprobs = torch.log_softmax(logits.float(), dim=-1)
     best, best_ids = logprobs.max(dim=-1)
     following = torch.tensor([*ids[1:], int(best_ids[-1])], device=logits.device)

@@ -1,7 +1,7 @@
-"""Caches of several sequences as one: put beside each other, and taken apart again.
+"""Join the caches of several sequences into a batch, and take them apart again.
 
-Attention keys are filled up on the left, so that the newest token of each sequence is in the last column; the mask
-hides what was filled up. Mamba's states have no length, and are only stacked.
+Attention keys are padded on the left, so that the newest token of each sequence is in the last column; the mask hides
+the padding. Mamba states have no length, and are only stacked.
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ JOINED = (DummyLayer, DynamicLayer, LinearAttentionLayer, LinearAttentionAndFull
 
 
 def can_be_joined(cache: DynamicCache) -> bool:
-    """Whether every layer is of a kind that `join` knows; sliding windows, for one, are not."""
+    """Whether every layer is of a kind that `join` supports; sliding windows, for example, are not."""
     return all(type(layer) in JOINED for layer in cache.layers)
 
 
 def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
-    """The rows of `first`, then those of `second`, in `first`."""
+    """Append the rows of `second` to `first`."""
     pairs: list[tuple[Any, Any]] = list(zip(first.layers, second.layers, strict=True))
     for one, other in pairs:
         for states in ("conv_states", "recurrent_states"):
@@ -40,13 +40,13 @@ def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
 
 
 def _as_wide(one: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
-    """Both of (rows, heads, width, channels), filled up on the left to the width of the wider one."""
+    """Pad both (rows, heads, width, channels) on the left to the same width."""
     width = max(one.shape[-2], other.shape[-2])
     return [F.pad(each, (0, 0, width - each.shape[-2], 0)) for each in (one, other)]
 
 
 def keep(cache: DynamicCache, rows: list[int], width: int) -> None:
-    """Only these rows, and only the last `width` columns of the keys."""
+    """Keep only these rows, and the last `width` columns of the keys."""
     layers: list[Any] = cache.layers
     for layer in layers:
         for states in ("conv_states", "recurrent_states"):

@@ -1,10 +1,10 @@
-"""The calls that a model writes: read whole, or not at all, so that nothing is called with less than it wrote.
+"""Parse tool calls in model output, completely or not at all, so that no tool is called with partial arguments.
 
     {"name": "add", "arguments": {"a": 1}}                              Hermes, Qwen, our tiny template
     [{"name": "add", "parameters": {"a": 1}}, ...]                      Llama 3's name for them, several at once
     <function=add><parameter=a>1</parameter></function>                 Qwen Coder, Nemotron 3
 
-In XML every value is text. The schema of the tool says what it stands for: the first alternative that it fits.
+In XML every value is text, converted to the first alternative of the tool's schema that it fits.
 """
 
 import re
@@ -18,34 +18,34 @@ XML_CALL = re.compile(r"<function=([^>\n]+)>((?:(?!<function=).)*)</function>", 
 XML_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 OF_CALLS = {"name", "type", "id"}
 WORDS = {"True": True, "False": False, "true": True, "false": False, "None": None, "null": None}
-"""As templates write them, which print Python's values."""
+"""Literals in JSON, and in Python as printed by templates."""
 TYPES: Mapping[str, Any] = {
     "object": dict, "array": list, "boolean": bool, "null": type(None), "integer": int, "number": (int, float),
 }  # fmt: skip
 DEEPEST = 16
-"""Of references in a schema, which may lead in a circle."""
+"""Maximum depth of references in a schema, which may be circular."""
 
 
 class Call(NamedTuple):
-    """A tool that the model wants called; `arguments` is JSON text."""
+    """A tool call; `arguments` is JSON text."""
 
     name: str
     arguments: str
 
     def as_message(self, number: str) -> dict[str, Any]:
-        """As OpenAI has it among an answer's `tool_calls`."""
+        """As an entry of OpenAI's `tool_calls`."""
         return {"id": number, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 def parse_calls(text: str, tools: Mapping[str, Mapping[str, Any]], closed: bool = True) -> list[Call]:
-    """The calls that a text is; none where it is anything else, or where any of it cannot be read.
+    """Parse the calls in a text; returns none if it is anything else, or if a part cannot be read.
 
     Args:
-        tools: by name, what each is: {"name": ..., "parameters": its schema}.
-        closed: the text has come to its end, and was not cut off.
+        tools: definition of each tool by name: {"name": ..., "parameters": its schema}.
+        closed: the text is complete, not cut off.
     """
     if closed and text.count("</function>") < text.count("<function=") == 1:
-        text += "</function>"  # which nothing was lost with
+        text += "</function>"  # nothing is lost without it
     if text.lstrip().startswith(("{", "[")):
         try:
             found = parse_json(text)
@@ -62,12 +62,12 @@ def parse_calls(text: str, tools: Mapping[str, Mapping[str, Any]], closed: bool 
 
 def _json_call(found: Any) -> Call | None:
     if isinstance(found, dict) and isinstance(found.get("function"), dict):
-        found = found["function"]  # in the form in which clients send it
+        found = found["function"]  # wrapped as in requests
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
         return None
     given = next((name for name in ("arguments", "parameters") if name in found), None)
     if given is None and not found.keys() <= OF_CALLS:
-        return None  # they may stand there under another name
+        return None  # they may be under another name
     arguments = arguments_of(found.get(given) if given else None)
     return None if arguments is None else Call(found["name"], to_json(dict(arguments)))
 
@@ -83,7 +83,7 @@ def _xml_call(name: str, inner: str, tools: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _properties(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a tool, of all parts of its schema."""
+    """Parameters of a tool, from all parts of its schema."""
     found: dict[str, Any] = {}
     for part in _alternatives(schema, root):
         properties = part.get("properties")
@@ -92,7 +92,7 @@ def _properties(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed(value: str, schema: Any, root: Mapping[str, Any]) -> Any:
-    """A text as the first alternative of its schema that it fits; as it is where it fits none, or a text is asked for.
+    """Convert text to the first alternative of its schema that it fits; strings, and text that fits none, stay as is.
 
     Args:
         root: the schema in which references are looked up.
@@ -123,14 +123,14 @@ def _read(value: str, kind: str) -> tuple[bool, Any]:
     except (ValueError, RecursionError):
         return False, None
     if kind in ("integer", "number"):
-        # a number that keeps its spelling is neither of Python's
+        # a number that keeps its spelling is not an int or float
         is_number = not isinstance(read, bool | dict | list | str) and read is not None
         return is_number and (kind == "number" or float(read).is_integer()), read
     return kind in TYPES and isinstance(read, TYPES[kind]), read
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    """The types of one alternative, in their order; a schema that names none may show one."""
+    """Types of one alternative, in order; without a type they are derived from other keywords."""
     named = schema.get("type")
     if named is None:
         shown = {"properties": "object", "additionalProperties": "object", "items": "array", "prefixItems": "array"}
@@ -141,7 +141,7 @@ def _types(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _alternatives(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """The schema, and those that it refers to or is put together from, in their order."""
+    """Yield the schema, and those that it refers to or is composed of, in order."""
     if not isinstance(schema, dict) or depth > DEEPEST:
         return
     yield schema
@@ -154,7 +154,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Itera
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a reference within the schema names, as "#/$defs/Place"; None for any other."""
+    """Resolve a reference within the schema, such as "#/$defs/Place"; None for any other."""
     found: Any = root if reference.startswith("#") else None
     for name in reference.removeprefix("#").split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")

@@ -4,8 +4,7 @@
     nemotron chat sft:v2 --system "Answer briefly."
     echo "What is 2+2?" | nemotron chat            only the answer, on standard output
 
-A typed line is a message; a pasted or piped text is one message, and so is what stands between two lines of three
-double quotes.
+Each line is a message; pasted or piped text is one message, and so is text between two lines of three double quotes.
 Ctrl-C stops an answer, Ctrl-D ends. /help lists the commands.
 """
 
@@ -48,7 +47,7 @@ def command(
     chosen: Chosen, temperature: float | None, top_p: float | None, max_tokens: int, seed: int | None,
     system: str | None, think: str | None,
 ) -> int:  # fmt: skip
-    """See the head of this module."""
+    """Run the command; see the module docstring."""
     terminal = sys.stdin.isatty()
     piped = "" if terminal else read_pipe()
     if not terminal and not piped.strip():
@@ -62,7 +61,7 @@ def command(
             return 0 if talk.ask(piped.rstrip("\n")) else 130
         say("/help lists the commands")
         with suppress(ImportError):
-            import readline  # noqa: F401 - input() edits lines and remembers them once this is there
+            import readline  # noqa: F401 - importing it gives input() line editing and history
         for text in messages():
             if not text.startswith("/"):
                 talk.ask(text)
@@ -72,10 +71,10 @@ def command(
 
 
 def read_pipe() -> str:
-    """All of standard input.
+    """Read all of standard input.
 
     Raises:
-        UserError: it is no text in UTF-8.
+        UserError: not UTF-8.
     """
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
@@ -85,7 +84,7 @@ def read_pipe() -> str:
 
 
 def messages() -> Iterator[str]:
-    """What is typed, message by message, until the end of the input."""
+    """Yield typed messages until the end of the input."""
     while True:
         try:
             text = read_message()
@@ -100,7 +99,7 @@ def messages() -> Iterator[str]:
 
 
 def read_message() -> str:
-    """A line, with those that were pasted together with it; or what stands between two lines of quotes."""
+    """A line with all lines pasted together with it, or the text between two lines of quotes."""
     lines = [input("> ")]
     if lines[0].strip() == BLOCK:
         lines = []
@@ -114,7 +113,7 @@ def read_message() -> str:
 
 @dataclass
 class Talk:
-    """A conversation and where it is shown."""
+    """A conversation and the place where it is shown."""
 
     model: Any
     sampling: Any
@@ -123,15 +122,15 @@ class Talk:
     system: str | None = None
     turns: list[dict[str, str]] = field(default_factory=list)
     told: str | None = None
-    """The system message of which it was said that the model does not see it."""
+    """The system message for which the user was warned that the model does not see it."""
 
     def ask(self, text: str) -> bool:
-        """Show the answer while it comes; False where it was stopped. A question without an answer is forgotten."""
+        """Stream the answer; returns False if it was stopped. A question without an answer is removed."""
         self.turns.append({"role": "user", "content": text})
         before = len(self.turns)
         try:
             return self._answer()
-        except UserError as error:  # too long, or refused by the template: the conversation goes on without it
+        except UserError as error:  # too long, or refused by the template: continue without it
             if not sys.stdin.isatty():
                 raise
             remedy = "/undo or /reset makes room" if "context is" in error.message else error.remedy
@@ -182,11 +181,11 @@ class Talk:
 
     @property
     def conversation(self) -> list[dict[str, str]]:
-        """All messages, the system's first."""
+        """All messages, the system message first."""
         return ([{"role": "system", "content": self.system}] if self.system else []) + self.turns
 
     def obey(self, text: str) -> bool:
-        """A command; True ends the conversation."""
+        """Run a command; returns True to end the conversation."""
         name, _, rest = text.partition(" ")
         rest = rest.strip()
         if name == "/exit":
@@ -225,7 +224,7 @@ class Talk:
 
 
 class Shown:
-    """An answer on its way out: thoughts dimmed, and nothing in it that a terminal would obey."""
+    """An answer being printed: reasoning is dimmed, and terminal control sequences are removed."""
 
     def __init__(self, out: TextIO, thoughts: bool) -> None:
         self._out, self._thoughts, self._terminal = out, thoughts, out.isatty()
@@ -249,7 +248,7 @@ class Shown:
         self._out.flush()
 
     def end(self) -> None:
-        """The end of the answer."""
+        """End the answer."""
         self._out.write(
             (PLAIN if self._dim and self._terminal else "") + ("" if self._line.endswith("\n") else os.linesep)
         )

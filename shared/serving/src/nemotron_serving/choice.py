@@ -1,4 +1,4 @@
-"""One answer of a request, followed from the model's thread into the server's loop."""
+"""One answer of a request, passed from the model's thread to the server's event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -27,10 +27,10 @@ class Choice:
     _answer: Any = None
 
     def begin(self, model: Model, sampling: Sampling) -> None:
-        """Ask the model.
+        """Submit it to the model.
 
         Raises:
-            Full: too many wait already.
+            Full: the queue is full.
         """
         if sampling.max_tokens == 0:
             self._heard.put_nowait(End("length"))
@@ -38,21 +38,21 @@ class Choice:
         loop = asyncio.get_running_loop()
 
         def hear(what: Token | End) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and with it whoever asked
+            with suppress(RuntimeError):  # the loop has ended, so there is no client any more
                 loop.call_soon_threadsafe(self._heard.put_nowait, what)
 
         self._answer = model.batch.generate(self.prompt.ids, sampling, hear)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel it."""
         if self._answer is not None:
             self._answer.cancel()
 
     async def updates(self) -> AsyncIterator[tuple[list[Piece], Token | None]]:
-        """New pieces, with the token that made them certain; the last ones have none.
+        """Yield new pieces, with the token that completed them; the last ones come without a token.
 
         Raises:
-            Exception: whatever kept the model from answering.
+            Exception: any error of the model.
         """
         try:
             while not self.text.stopped:
@@ -75,23 +75,23 @@ class Choice:
             self.cancel()
 
     async def finish(self) -> "Choice":
-        """The whole answer."""
+        """Wait for the whole answer."""
         async for _ in self.updates():
             pass
         return self
 
     def said(self, kind: str) -> str:
-        """All pieces of a kind as one text."""
+        """Text of all pieces of a kind."""
         return "".join(piece.text for piece in self.pieces if piece.kind == kind)
 
     @property
     def calls(self) -> list[Call]:
-        """The tools to call."""
+        """Tool calls."""
         return [piece.call for piece in self.pieces if piece.call]
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, list[Piece], Token | None]]:
-    """The updates of several answers, as they come."""
+    """Updates of several answers, as they arrive."""
     line: asyncio.Queue[tuple[Choice, list[Piece], Token | None] | Exception | None] = asyncio.Queue()
 
     async def follow(choice: Choice) -> None:
@@ -99,7 +99,7 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[Choice, list[
             async for pieces, token in choice.updates():
                 line.put_nowait((choice, pieces, token))
             line.put_nowait(None)
-        except Exception as error:  # told to whoever reads the line
+        except Exception as error:  # passed to the consumer of the queue
             line.put_nowait(error)
 
     tasks = [asyncio.create_task(follow(choice)) for choice in choices]

@@ -1,12 +1,12 @@
-"""`nemotron export`: a model as a folder that stands by itself, for transformers, other programs and the hub.
+"""`nemotron export`: write a model as a self-contained folder, for transformers, other programs and the hub.
 
     nemotron export sft ./my-model                 the whole weights, adapters merged
     nemotron export sft ./my-adapter --adapter     the LoRA adapter alone, in PEFT's layout
     nemotron export sft ./my-model --licence apache-2.0 --push my-org/my-model
                                                    and afterwards to the hub, private unless --public
 
-README.md is the model's card: its data, its scores with their intervals, its history, its licence. Weights that are not
-finite, or not those of config.json, are refused.
+README.md is the model card: data, scores with confidence intervals, history, licence. Weights that are not finite, or
+do not match config.json, are refused.
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ def command(
     look: Look, model: str, folder: Path, adapter: bool, licence: str | None, push: str | None, public: bool,
     force: bool, trust_code: bool,
 ) -> int:  # fmt: skip
-    """See the head of this module."""
+    """Run the command; see the module docstring."""
     end_on_sigterm()
     if push is not None and not (BARE.fullmatch(push) and "@" not in push):
         raise UserError(f"--push {push}: not a repository of the hub", "write --push ORGANISATION/NAME")
@@ -63,10 +63,10 @@ def command(
 
 
 def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
-    """Refuse weights that nobody could load, before anything is written.
+    """Refuse weights that cannot be loaded, before anything is written.
 
     Raises:
-        UserError: they are not finite, also as float32, or not those of config.json.
+        UserError: not finite, also as float32, or not those of config.json.
     """
     files = exported_files(artifact, adapter=adapter)
     weights = [files[name] for name in files if name.endswith(".safetensors")]
@@ -89,7 +89,7 @@ def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
 
 
 def _require_range(file: Path) -> None:
-    """Refuse numbers of double precision that are infinite where they are loaded, which is as float32 or less."""
+    """Refuse double-precision numbers that become infinite when loaded as float32 or less."""
     from safetensors import safe_open
 
     with safe_open(file, "pt") as tensors:
@@ -101,10 +101,10 @@ def _require_range(file: Path) -> None:
 
 
 def send(folder: Path, names: list[str], repository: str, *, private: bool) -> str:
-    """Send these files to the hub, as one commit; returns its address.
+    """Upload these files to the hub in one commit; returns its address.
 
     Raises:
-        UserError: there is no token, or the hub does not take them.
+        UserError: no token, or the hub refuses them.
     """
     address = f"hf://{repository}"
     with hub_errors(address, HubPlace(repository, None, "model")):

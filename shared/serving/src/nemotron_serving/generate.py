@@ -3,10 +3,10 @@
     nemotron generate sft prompts.jsonl --out answers.jsonl
     nemotron generate rl prompts.txt --out answers.jsonl --temperature 0.7 --seed 1
 
-Each line of the file has `messages`, `prompt`, `question` or `input`, and may have `tools`; in any other file than
-.jsonl each line is a prompt. The line that comes out has what went in, and `response`, `finish_reason` and, where the
-model thought or called tools, `reasoning` and `tool_calls`. Lines are in the order of the file. A run that was stopped
-goes on when the same command is given again.
+Each line of the file has `messages`, `prompt`, `question` or `input`, and may have `tools`; in files other than .jsonl
+each line is a prompt. Output lines have all input fields, and `response`, `finish_reason` and, if the model reasoned or
+called tools, `reasoning` and `tool_calls`. Lines are in the order of the file. To resume a stopped run, repeat the
+command.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ SAY_EVERY = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the file: what it holds, and the conversation with its tools, or the text, that it asks with."""
+    """One line of the file: its fields, and either a conversation with tools or a text to continue."""
 
     number: int
     given: dict[str, Any]
@@ -60,7 +60,7 @@ class Row:
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="answers made at once")
 @click.option("--force", is_flag=True, help="write FILE again where it exists")
 def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int, **asked: Any) -> int:
-    """See the head of this module."""
+    """Run the command; see the module docstring."""
     target = output_file(out)
     rows = list(read_rows(file, asked["raw"], asked["system"]))
     if out.exists() and not force:
@@ -89,13 +89,13 @@ def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int,
 
 
 def read_rows(file: Path, raw: bool, system: str | None) -> Iterator[Row]:
-    """The prompts of a file.
+    """Read the prompts of a file.
 
     Raises:
-        UserError: there is none, or a line without one.
+        UserError: no prompts, or a line without one.
     """
     found = 0
-    for number, line in enumerate(_text_of(file).split("\n"), start=1):  # JSON may hold the other ends of lines
+    for number, line in enumerate(_text_of(file).split("\n"), start=1):  # JSON may contain other line separators
         if line.strip():
             found += 1
             yield _row(f"{file}:{number}", number, line, file.suffix == ".jsonl", raw, system)
@@ -139,7 +139,7 @@ def _row(place: str, number: int, line: str, is_json: bool, raw: bool, system: s
         from nemotron_data.chat.prompt import asked_messages
         from nemotron_data.chat.rows import tools_of
 
-        # a table's columns have one type, whose nulls are not the row's
+        # table columns have one type, which adds nulls to rows
         without = without_table_nulls(given)
         turns = without[name] if name == "messages" else [{"role": "user", "content": asked}]
         try:
@@ -155,7 +155,7 @@ def _row(place: str, number: int, line: str, is_json: bool, raw: bool, system: s
 
 
 class Progress:
-    """Answers as they are made, in the order in which they end: a kill loses the line at hand and no other."""
+    """Journal of finished answers, in the order in which they end: a kill loses only the line being written."""
 
     def __init__(self, file: Path, identity: str, rows: int) -> None:
         self._file = file
@@ -185,13 +185,13 @@ class Progress:
         self._open.flush()
 
     def forget(self) -> None:
-        """It is written where it belongs."""
+        """Delete the journal, once the answers are in the output file."""
         self._open.close()
         self._file.unlink()
 
 
 def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, asked: dict[str, Any]) -> None:
-    """Ask for every row, `size` at once, and keep what comes."""
+    """Answer every row, `size` at once, and keep the results."""
     with chosen.ready(size) as model:
         from nemotron_serving.batch import End
         from nemotron_serving.sampling import Token
@@ -238,7 +238,7 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
 
 
 def _tell_hidden(prompter: Any, rows: list[Row]) -> None:
-    """A line for what the model does not see of the rows."""
+    """Print a line about parts of the rows that the model does not see."""
     from nemotron_data.chat.shown import told
 
     hidden = Counter(prompter.hidden(row.messages, row.tools) for row in rows if row.messages is not None)
@@ -250,7 +250,7 @@ def _tell_hidden(prompter: Any, rows: list[Row]) -> None:
 def _made(
     tokenizer: Any, row: Row, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]
 ) -> dict[str, Any]:
-    """What is added to a line."""
+    """Fields to add to a line."""
     from nemotron_data.tokenizers.names import TokenNames
     from nemotron_serving.text import Text
     from nemotron_serving.wire import entries_of

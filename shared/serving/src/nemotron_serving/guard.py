@@ -1,4 +1,4 @@
-"""What stands before the server's routes: who may ask, how much, and how long it may take."""
+"""Checks before the server's routes: API key, size limits and timeouts."""
 
 import asyncio
 import hmac
@@ -18,12 +18,12 @@ DEEPEST = 64
 BODY_SECONDS = 30.0
 SEND_SECONDS = 60.0
 OPEN_PATHS = ("/", "/health")
-"""They tell nothing of the model; a page has no other way to ask for the key."""
+"""They reveal nothing about the model; the page must load without the key in order to ask for it."""
 LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 
 
 class Refusal(Exception):
-    """An answer in the form of OpenAI's errors."""
+    """An error in OpenAI's format."""
 
     def __init__(self, status: int, message: str, code: str | None = None, **headers: str) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class Refusal(Exception):
 
     @property
     def content(self) -> dict[str, Any]:
-        """The body."""
+        """Body of the response."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, kind)
         return {"error": {"message": self.message, "type": kind, "param": None, "code": self.code}}
@@ -43,11 +43,11 @@ class Refusal(Exception):
 
 
 ENDING = Refusal(503, "the server is shutting down")
-"""What those are told who wait for an answer when the server ends."""
+"""Response to pending requests when the server ends."""
 
 
 class Guard:
-    """Asks for the key, or, where there is none, that the request was meant for this machine."""
+    """Require the key or, without one, a request addressed to this machine."""
 
     def __init__(self, app: ASGIApp, key: str | None) -> None:
         self._app, self._key = app, None if key is None else key.encode()
@@ -62,7 +62,7 @@ class Guard:
         async def in_time(message: Message) -> None:
             nonlocal begun
             begun = True
-            async with asyncio.timeout(SEND_SECONDS):  # a client that does not read keeps nothing alive
+            async with asyncio.timeout(SEND_SECONDS):  # clients that do not read must not keep the connection alive
                 await send(message)
 
         try:
@@ -73,13 +73,13 @@ class Guard:
         try:
             with suppress(TimeoutError):
                 await self._app(scope, receive, in_time)
-        except asyncio.CancelledError:  # the server ends, and does not wait for this one
+        except asyncio.CancelledError:  # the server is shutting down, and does not wait for this one
             if not begun:
                 await ENDING.response()(scope, receive, in_time)
 
     def _require(self, path: str, headers: Headers) -> None:
         if self._key is None:
-            # a page of another site may have had its name point here
+            # guard against DNS rebinding: a page of another site may have had its name point here
             name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
             if len(headers.getlist("host")) != 1 or (name not in LOCAL_NAMES and headers["host"] not in LOCAL_NAMES):
                 raise Refusal(403, "this server answers this machine only: ask for localhost or 127.0.0.1")
@@ -91,10 +91,10 @@ class Guard:
 
 
 async def json_of(request: Request) -> dict[str, Any]:
-    """The body of a request.
+    """Read the body of a request.
 
     Raises:
-        Refusal: it is too large or too slow, or no JSON object of bounded depth with each key once.
+        Refusal: it is too large or too slow, or not a JSON object of bounded depth with unique keys.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, "send JSON: Content-Type: application/json")
@@ -122,7 +122,7 @@ async def json_of(request: Request) -> dict[str, Any]:
 
 
 def _require_each_key_once(body: bytearray) -> None:
-    """Refuse an object with a key twice, of which the parser keeps the last value and says nothing of the others."""
+    """Refuse an object with a repeated key; the parser would silently keep the last value."""
     try:
         twice = repeated_key(bytes(body))
     except ValueError as error:  # an integer of thousands of digits
@@ -132,7 +132,7 @@ def _require_each_key_once(body: bytearray) -> None:
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and objects."""
+    """Nesting depth of lists and objects."""
     depth, level = 0, [value]
     while level := [one for one in level if isinstance(one, dict | list)]:
         depth += 1

@@ -1,4 +1,4 @@
-"""A model that answers: its weights, its tokenizer, its chat template, and what it says of itself.
+"""A loaded model that answers requests: weights, tokenizer, chat template and generation defaults.
 
 with ready(artifact, device="auto", size=8, slow_kernels=False) as model:
     answer = model.batch.generate(model.prompter.chat(messages).ids, Sampling(max_tokens=64))
@@ -25,20 +25,20 @@ from nemotron_shared.runtime.models.ends import generation_of
 from nemotron_shared.stages import STAGES
 
 DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-"""What decides about a draw, and what stands for nothing said."""
+"""Settings that affect sampling, and values that leave it unchanged."""
 LARGEST_CONTEXT = 10**9
-"""Tokenizers say more than this where nobody has told them a length."""
+"""Tokenizers without a configured length report a larger number than this."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What answers.
+    """A model that answers requests.
 
     Attributes:
-        name: how people refer to it.
-        context: tokens of prompt and answer together, at most.
-        chats: it has a chat template and was taught to use it.
-        asks: what the model's own generation_config.json asks for; its temperature is 0 where it does not draw.
+        name: its name for people.
+        context: maximum tokens of prompt and answer together.
+        chats: it has a chat template and was trained with it.
+        asks: defaults from the model's generation_config.json; temperature 0 if it does not sample.
     """
 
     name: str
@@ -53,19 +53,19 @@ class Model:
         self, max_tokens: int, temperature: float | None, top_p: float | None, seed: int | None,
         logprobs: int | None = None,
     ) -> Sampling:  # fmt: skip
-        """What somebody wants; where that is None, and for what nobody can want, as the model asks."""
+        """Sampling settings of a request; unset ones, and those that requests cannot set, are the model's defaults."""
         wanted = {"temperature": temperature, "top_p": top_p}
         told = {name: value for name, value in wanted.items() if value is not None}
         return replace(self.asks, max_tokens=max_tokens, seed=seed, logprobs=logprobs, **told)
 
     def room(self, prompt: Prompt, wanted: int | None, most: int) -> int:
-        """How many tokens the answer may have.
+        """Maximum number of tokens for the answer.
 
         Args:
-            wanted: what was asked for; None takes `most`, or as many as still fit.
+            wanted: the requested number; None uses `most`, or as many as still fit.
 
         Raises:
-            UserError: prompt and answer together are longer than the context.
+            UserError: prompt and answer together exceed the context.
         """
         used, left = len(prompt.ids), self.context - len(prompt.ids)
         if left < max(wanted or 1, 1):
@@ -79,20 +79,20 @@ class Model:
 def ready(
     artifact: Artifact, *, device: str, size: int, slow_kernels: bool, most_waiting: int | None = None
 ) -> Generator[Model]:
-    """The model, loaded and answering until the block ends.
+    """Load the model, and answer requests until the block ends.
 
     Args:
-        size: how many requests are answered at once.
-        most_waiting: how many more may wait; None does not count.
-        slow_kernels: a large model may run on the pure-torch kernels.
+        size: number of requests answered at once.
+        most_waiting: maximum number of waiting requests; None for no limit.
+        slow_kernels: allow a large model to run on the pure-torch kernels.
     """
-    logging.set_verbosity_error()  # a tokenizer's remark on long texts says less than our own check
+    logging.set_verbosity_error()  # the tokenizer's warning about long texts is less precise than our own check
     say(f"[{artifact.reference}] loading")
     engine = ModelLoadingEngine(
         name="serving", device="auto", attn_implementation="sdpa", allow_reference_kernels=slow_kernels
     )
     on_gpu = device == "auto" and torch.cuda.is_available()
-    read_config(artifact.path, trusted=artifact.trusted)  # the tokenizer's library reads it, and would be blamed for it
+    read_config(artifact.path, trusted=artifact.trusted)  # so that its errors are not reported as the tokenizer's
     tokenizer = load_tokenizer(artifact.path)
     model: Any = load_model(artifact.path, engine, trusted=artifact.trusted).eval()
     model = model.to("cuda:0" if on_gpu else "cpu")
@@ -108,7 +108,7 @@ def ready(
 
 
 def _asks(asked: dict[str, Any]) -> Sampling:
-    """What generation_config.json asks for, as transformers reads it: without do_sample, nothing is drawn."""
+    """Defaults in generation_config.json, as transformers reads it: greedy without do_sample."""
     greedy = Sampling(0, repetition_penalty=asked.get("repetition_penalty") or 1.0)
     if not asked.get("do_sample"):
         return greedy

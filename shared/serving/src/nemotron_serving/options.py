@@ -1,4 +1,4 @@
-"""The options that chat, generate and serve have in common."""
+"""Options shared by chat, generate and serve."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +21,7 @@ MODEL = "NAME[:V] | FOLDER | hf://ORG/NAME"
 
 @dataclass(frozen=True)
 class Chosen:
-    """The model of a command line, and how it is loaded."""
+    """The model of a command line, and how to load it."""
 
     look: Look
     artifact: Artifact
@@ -30,7 +30,7 @@ class Chosen:
     allow_reference_kernels: bool
 
     def ready(self, size: int, most_waiting: int | None = None) -> "AbstractContextManager[Model]":
-        """The model, loaded; the libraries are imported here and not before."""
+        """Load the model; imports the libraries only now."""
         from nemotron_engines.modeling.threads import set_threads
         from nemotron_serving.model import ready
 
@@ -40,10 +40,10 @@ class Chosen:
 
 
 def model_options(default_newest: bool) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Add MODEL, --device and the like; what they mean becomes the first argument.
+    """Add MODEL, --device and related options; they are passed as the first argument.
 
     Args:
-        default_newest: MODEL may be left out.
+        default_newest: make MODEL optional.
     """
 
     def decorate(command: Callable[..., int | None]) -> Callable[..., int | None]:

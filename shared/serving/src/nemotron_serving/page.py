@@ -1,4 +1,4 @@
-"""The page to chat, as the server sends it."""
+"""Serve the chat page."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 
 async def page(request: Request) -> Response:
-    """A page to chat: one file, which may load and send nothing but what it asks this server."""
+    """The chat page: one file, allowed to connect to this server only."""
     html = (files("nemotron_serving") / "page.html").read_text(encoding="utf-8")
     hashes = {tag: base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
               for tag, inner in re.findall(r"<(style|script)>(.*?)</\1>", html, re.DOTALL)}  # fmt: skip

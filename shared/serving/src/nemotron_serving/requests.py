@@ -1,4 +1,4 @@
-"""What may be asked of the server: OpenAI's fields, of their types. What would not be obeyed is refused."""
+"""Request schemas of the server: OpenAI's fields, with their types. Fields that would have no effect are refused."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ NOT_FOR_TEMPLATES = {
     *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
     *("load_audio_from_video", "processor_kwargs", "sanitize_control_tokens"),
 }
-"""What `apply_chat_template` of transformers takes besides: no template is told of it, and nothing here does it."""
+"""Further arguments of transformers' `apply_chat_template`: not template variables, and not implemented here."""
 
 Text = Annotated[str, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -29,7 +29,7 @@ Flag = Annotated[bool, Field(strict=True)]
 
 
 class StreamOptions(BaseModel):
-    """How the stream ends."""
+    """Options for the end of a stream."""
 
     model_config = ConfigDict(extra="forbid")
     include_usage: Flag = False
@@ -37,7 +37,7 @@ class StreamOptions(BaseModel):
 
 
 class Asked(BaseModel):
-    """What both kinds of completions have in common."""
+    """Fields of both kinds of completions."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,14 +50,14 @@ class Asked(BaseModel):
     stop: Text | Annotated[list[Text], Field(max_length=MOST_STOPS)] | None = None
     stream: Flag | None = False
     stream_options: StreamOptions | None = None
-    # of no consequence to an answer
+    # no effect on an answer
     user: Text | None = None
     metadata: dict[str, Any] | None = None
     store: Flag | None = None
     service_tier: Text | None = None
     prompt_cache_key: Text | None = None
     safety_identifier: Text | None = None
-    # obeyed only where they ask for nothing
+    # accepted only with values that have no effect
     presence_penalty: Number | None = 0
     frequency_penalty: Number | None = 0
     logit_bias: dict[str, Any] | None = None
@@ -65,7 +65,7 @@ class Asked(BaseModel):
     @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
     @classmethod
     def asks_for_nothing(cls, value: Any) -> Any:
-        """These would change an answer, and nothing here computes them."""
+        """Refuse penalties and the like, which are not implemented."""
         if value:
             raise ValueError("is not supported here: leave it out")
         return value
@@ -73,7 +73,7 @@ class Asked(BaseModel):
     @field_validator("stop")
     @classmethod
     def stops_somewhere(cls, value: str | list[str] | None) -> str | list[str] | None:
-        """An empty text would stop every answer before it begins, which nobody means."""
+        """An empty text would stop every answer before it begins, which is never intended."""
         if value == "" or (isinstance(value, list) and "" in value):
             raise ValueError("is empty: give a text, or leave it out")
         return value
@@ -100,7 +100,7 @@ class Completion(Asked):
 
     @model_validator(mode="after")
     def streams_one(self) -> "Completion":
-        """What nobody streams is refused."""
+        """Refuse combinations that cannot be streamed."""
         if self.stream and self.echo:
             raise ValueError("echo is not streamed: leave out stream or echo")
         return self
@@ -114,7 +114,7 @@ class Completion(Asked):
 
 
 class Function(BaseModel):
-    """What a tool is."""
+    """Definition of a tool."""
 
     model_config = ConfigDict(extra="allow")
     name: Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -122,7 +122,7 @@ class Function(BaseModel):
 
 
 class Tool(BaseModel):
-    """A function that the model may ask to be called."""
+    """A function that the model may call."""
 
     model_config = ConfigDict(extra="allow")
     type: Literal["function"]
@@ -147,7 +147,7 @@ class ChatCompletion(Asked):
     @field_validator("response_format")
     @classmethod
     def is_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Nothing here makes a model keep to a schema."""
+        """Refuse JSON modes: nothing here constrains a model to a schema."""
         if value and value.get("type") != "text":
             raise ValueError("only {'type': 'text'} is supported here")
         return value
@@ -155,7 +155,7 @@ class ChatCompletion(Asked):
     @field_validator("chat_template_kwargs")
     @classmethod
     def only_options(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Options are numbers, texts and truth values, and replace nothing that the server sets."""
+        """Allow only numbers, texts and booleans, and nothing that the server sets itself."""
         for name, option in (value or {}).items():
             if name in SET_BY_SERVER or name in NOT_FOR_TEMPLATES or isinstance(option, dict | list):
                 raise ValueError(f"{name}: not an option of a template")
@@ -163,12 +163,12 @@ class ChatCompletion(Asked):
 
     @model_validator(mode="after")
     def tells_what_it_is_asked(self) -> "ChatCompletion":
-        """The likeliest tokens are told with the chosen ones, or not at all."""
+        """Refuse `top_logprobs` without `logprobs`."""
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: set it to true, or leave top_logprobs out")
         return self
 
     @property
     def limit(self) -> int | None:
-        """The newer name goes before the older one."""
+        """Maximum tokens; the newer field has precedence."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens

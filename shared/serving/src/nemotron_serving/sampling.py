@@ -1,4 +1,4 @@
-"""How the next token is chosen: the likeliest, or drawn with a generator of the request's own."""
+"""Choose the next token: the likeliest, or sampled with the request's own generator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import NamedTuple
 import torch
 
 COLDEST = 1e-6
-"""A temperature below it would be 0 in single precision, and draws the likeliest token anyway."""
+"""A lower temperature would be 0 in single precision, and samples the likeliest token anyway."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a request asks of its answer.
+    """Sampling settings of a request.
 
     Attributes:
         temperature: 0 takes the likeliest token each time.
-        top_p: draw from the likeliest tokens that have this share of the probability together.
-        top_k: draw from this many of the likeliest tokens; 0 does not count.
-        min_p: draw from tokens that have this share of the likeliest one's probability.
-        repetition_penalty: divides the positive logits of tokens that are there already, and multiplies the negative.
-        seed: the same seed draws the same answer; None draws another one each time.
-        logprobs: how many of the likeliest tokens to tell with each token; None tells nothing.
+        top_p: sample from the likeliest tokens that together have this share of the probability.
+        top_k: sample from this many of the likeliest tokens; 0 for no limit.
+        min_p: sample from tokens with at least this share of the likeliest one's probability.
+        repetition_penalty: divides the positive logits of tokens that have occurred, and multiplies the negative ones.
+        seed: the same seed samples the same answer; None uses a random one.
+        logprobs: number of likeliest tokens to return with each token; None returns no log-probabilities.
     """
 
     max_tokens: int
@@ -43,17 +43,17 @@ class Token(NamedTuple):
 
 
 def require_finite(logits: torch.Tensor) -> None:
-    """Refuse logits that nothing can be chosen by; -inf excludes a token.
+    """Refuse invalid logits; -inf excludes a token.
 
     Raises:
-        ValueError: they are no numbers.
+        ValueError: NaN or infinity.
     """
     if not bool(torch.isfinite(logits.amax(-1)).all()):
         raise ValueError("its logits are not finite: its weights are damaged, or too large for their type")
 
 
 class Chooser:
-    """Chooses the tokens of one request.
+    """Choose the tokens of one request.
 
     Args:
         prompt: the ids before them.
@@ -69,13 +69,13 @@ class Chooser:
             self._generator.manual_seed(sampling.seed)
 
     def choose(self, logits: torch.Tensor) -> Token:
-        """The next token.
+        """Choose the next token.
 
         Args:
             logits: of the whole vocabulary, on any device.
 
         Raises:
-            ValueError: they are no numbers, so that nothing can be chosen.
+            ValueError: NaN or infinity.
         """
         logits = logits.float().cpu()
         require_finite(logits)
@@ -99,7 +99,7 @@ class Chooser:
         return weighed
 
     def _drawn(self, logits: torch.Tensor) -> int:
-        # the largest is taken away first: a tiny temperature must not make infinities of them
+        # subtract the maximum first: a tiny temperature must not produce infinities
         shares = torch.softmax((logits - logits.max()) / max(self.sampling.temperature, COLDEST), dim=-1)
         sampling = self.sampling
         if sampling.top_p == 1 and not sampling.top_k and not sampling.min_p:
@@ -108,10 +108,10 @@ class Chooser:
         kept = sorted_shares.clone()
         if sampling.top_k:
             kept[sampling.top_k :] = 0
-            kept /= kept.sum()  # top_p is of those that are left
+            kept /= kept.sum()  # top_p refers to the remaining tokens
         if sampling.top_p < 1:
             first = kept[0].clone()
             kept = kept.where(kept.cumsum(0) - kept < sampling.top_p, 0)
-            kept[0] = first  # also where top_p would be 0 in single precision
+            kept[0] = first  # also if top_p is 0 in single precision
         kept[sorted_shares < sampling.min_p * sorted_shares[0]] = 0
         return int(order[torch.multinomial(kept, 1, generator=self._generator)])

@@ -1,12 +1,12 @@
-"""`nemotron serve`: an OpenAI-compatible server over a model.
+"""`nemotron serve`: an OpenAI-compatible server for a model.
 
-    nemotron serve sft                             http://127.0.0.1:8000, and a page to chat there
-    nemotron serve rl:v2 --port 0                  a free port, which is said
+    nemotron serve sft                             http://127.0.0.1:8000, with a chat page
+    nemotron serve rl:v2 --port 0                  a free port, printed at the start
     nemotron serve sft --host 0.0.0.0 --api-key-env SERVE_KEY
-                                                   other machines may ask, with the key that $SERVE_KEY holds
-    nemotron serve sft --engine vllm               vLLM's own server, where it and a GPU are there
+                                                   other machines may connect, with the key in $SERVE_KEY
+    nemotron serve sft --engine vllm               vLLM's own server, if installed, on a GPU
 
-SIGTERM and Ctrl-C end it: answers under way have five seconds more.
+SIGTERM and Ctrl-C end it; answers in progress get five more seconds.
 """
 
 import ipaddress
@@ -40,7 +40,7 @@ def command(
     chosen: Chosen, host: str, port: int, api_key_env: str | None, name: str | None, engine: str, batch_size: int,
     queue: int, max_tokens: int,
 ) -> int:  # fmt: skip
-    """See the head of this module."""
+    """Run the command; see the module docstring."""
     key = _key(host, api_key_env)
     reference = chosen.artifact.reference
     name = name or (chosen.artifact.path.name if chosen.artifact.is_external else reference)
@@ -65,10 +65,10 @@ def command(
 
 
 def _key(host: str, variable: str | None) -> str | None:
-    """The key that clients must know.
+    """The key that clients must send.
 
     Raises:
-        UserError: others than this machine could ask without one, or the variable holds none.
+        UserError: other machines could connect without a key, or the variable is empty.
     """
     try:
         is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -87,7 +87,7 @@ def _key(host: str, variable: str | None) -> str | None:
 
 
 def _without_vllm(program: Path, device: str) -> str | None:
-    """Why vLLM cannot serve here; None where it can."""
+    """Why vLLM cannot serve here, or None."""
     if device == "cpu":
         return "it needs a GPU, and --device cpu asks for none"
     if not os.access(program, os.X_OK):
@@ -98,14 +98,14 @@ def _without_vllm(program: Path, device: str) -> str | None:
 def vllm_words(
     program: Path, folder: Path, name: str, host: str, port: int, batch_size: int, trusted: bool
 ) -> list[str]:
-    """The command line of vLLM's own server for the same wishes; the key goes by its environment."""
+    """Command line of vLLM's own server with the same options; the key is passed in its environment."""
     from nemotron_data.tokenizers.folder import TokenizerFolder
 
     words = [str(program), "serve", str(folder), "--served-model-name", name, "--host", host, "--port", str(port)]
-    words += ["--generation-config", "vllm"]  # a request that says nothing of it draws with 1, as here
+    words += ["--generation-config", "vllm"]  # so that requests without a temperature use 1, as here
     words += ["--max-num-seqs", str(batch_size), *(["--trust-remote-code"] if trusted else [])]
     template = TokenizerFolder(folder).own_template() or ""
-    is_xml = "<function=" in template  # as Nemotron 3's own; the other markup is JSON
+    is_xml = "<function=" in template  # as in Nemotron 3; the other markup is JSON
     if "<tool_call>" in template:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if is_xml else "hermes"]
     if "<think>" in template:

@@ -1,4 +1,4 @@
-"""The server around the routes: uvicorn, with an end that waits for answers, and no patience for idle connections.
+"""The server around the routes: uvicorn, with a graceful shutdown and timeouts for idle connections.
 
 with serving(Api(model, ("tiny",), 256).app(None)) as url:     # http://127.0.0.1:41234, until the block ends
     ...
@@ -21,16 +21,16 @@ from nemotron_shared.errors import UserError
 
 LOOPBACK = "127.0.0.1"
 REQUEST_SECONDS = 10.0
-"""From the begin of a connection, or the end of an answer, to the end of the next request's headers."""
+"""Timeout from the start of a connection, or the end of an answer, to the end of the next request's headers."""
 GRACE_SECONDS = 5
 MOST_CONNECTIONS = 512
 LARGEST_HEADERS = 16 * 1024
 
 
 class Impatient(H11Protocol):
-    """Closes a connection on which the next request does not come in time.
+    """Close connections on which the next request does not arrive in time.
 
-    uvicorn itself waits for ever once a byte of it is there, also for the rest of a body that nobody reads any more.
+    uvicorn itself waits forever once a byte has arrived, also for the rest of a body that is no longer read.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -39,14 +39,14 @@ class Impatient(H11Protocol):
         self._expect_request()
 
     def on_response_complete(self) -> None:
-        """See the base class, which may begin with the next request at once."""
+        """See the base class, which may start the next request at once."""
         self._expect_request()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """See the base class, which lets both it and the application answer, also where an answer has begun already."""
+        """See the base class, which lets both it and the application answer, even if an answer has already begun."""
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # what the application says comes too late
+            self.cycle.disconnected = True  # any response of the application comes too late
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
@@ -59,13 +59,13 @@ class Impatient(H11Protocol):
     def _require_request(self, last: Any) -> None:
         if self.cycle is last:
             self.transport.close()
-            self.loop.call_later(GRACE_SECONDS, self.transport.abort)  # for who does not read what it still holds
+            self.loop.call_later(GRACE_SECONDS, self.transport.abort)  # for clients that do not read the rest
 
 
 class Server(uvicorn.Server):
-    """Ends on SIGTERM and Ctrl-C as the work that it is: exit code 0, and no signal raised again afterwards.
+    """Treat SIGTERM and Ctrl-C as a normal end: exit code 0, and the signal is not raised again.
 
-    Whoever still waits for an answer at the end is told so; uvicorn's own end cuts them off, with a traceback for each.
+    Answers still pending at the end get an error; uvicorn itself cuts them off, with a traceback for each.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -81,7 +81,7 @@ class Server(uvicorn.Server):
             task.cancel()
 
     def _hang_up(self) -> None:
-        """For clients that do not read what they are told."""
+        """Abort connections of clients that do not read."""
         for connection in [*self.server_state.connections]:
             connection.transport.abort()
 
@@ -101,10 +101,10 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound; port 0 takes a free one.
+    """Bind a socket; port 0 takes a free one.
 
     Raises:
-        UserError: the address is taken, or is none of this machine.
+        UserError: the address is in use, or does not belong to this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -115,13 +115,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
-    """The address to ask."""
+    """URL of the server."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def server_for(app: Starlette) -> Server:
-    """A server that is not listening yet."""
+    """A server that does not listen yet."""
     return Server(
         uvicorn.Config(
             app,
@@ -140,14 +140,14 @@ def server_for(app: Starlette) -> Server:
 
 
 def run(app: Starlette, bound: socket.socket) -> None:
-    """Answer until a signal asks for the end; answers under way may take some seconds more."""
+    """Serve until a signal; answers in progress may take a few more seconds."""
     server = server_for(app)
     asyncio.run(server.serve(sockets=[bound]))
 
 
 @contextmanager
 def serving(app: Starlette) -> Generator[str]:
-    """The URL of a server in a thread of this process, on this machine only, that ends with the block."""
+    """Run a server in a thread of this process, for this machine only, until the block ends; yields its URL."""
     with listen(LOOPBACK, 0) as bound:
         server = server_for(app)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), name="server", daemon=True)

@@ -1,4 +1,4 @@
-"""Answers that are sent while they are made."""
+"""Stream answers while they are generated."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,17 +13,17 @@ from nemotron_serving.guard import ENDING
 
 
 class Streamed(StreamingResponse):
-    """Answers as events, which end when they cannot be sent any more."""
+    """Answers as server-sent events; stops if they cannot be sent."""
 
     def __init__(self, events: AsyncIterator[bytes], choices: list[Choice]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         self._choices = choices
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the base class, which leaves its iterator open where sending fails."""
+        """See the base class, which leaves its iterator open if sending fails."""
         try:
             await super().__call__(scope, receive, send)
-        except asyncio.CancelledError:  # the server ends, which an end of the stream alone would not tell
+        except asyncio.CancelledError:  # shutdown: the end of the stream alone would not tell the client
             await send({"type": "http.response.body", "body": event(ENDING.content), "more_body": False})
         finally:
             for choice in self._choices:
@@ -31,5 +31,5 @@ class Streamed(StreamingResponse):
 
 
 def event(content: Any) -> bytes:
-    """One part of a stream."""
+    """One event of a stream."""
     return b"data: " + orjson.dumps(content) + b"\n\n"

@@ -1,4 +1,4 @@
-"""From tokens to text while they come: whole characters only, cut before a stop string, thoughts and calls told apart.
+"""Incremental decoding of answers: whole characters, cut before a stop string, split into reasoning, content and calls.
 
 stream = Text(tokenizer, stop=["###"], in_thought=prompt.in_thought, tools=False)
 for token in answer:
@@ -17,7 +17,7 @@ from nemotron_serving.calls import Call, parse_calls
 
 
 class Piece(NamedTuple):
-    """A part of an answer, as far as it is certain."""
+    """A part of an answer that cannot change any more."""
 
     kind: Literal["reasoning", "content", "call"]
     text: str
@@ -25,10 +25,11 @@ class Piece(NamedTuple):
 
 
 class Text:
-    """An answer's pieces. Without `markup` everything is content, as text that is only continued is.
+    """Decoder for an answer. Without `markup` everything is content, as for plain completions.
 
     Attributes:
-        stopped: at a stop string. length: characters so far, those of markup included.
+        stopped: a stop string was found.
+        length: characters so far, including markup.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class Text:
         self._parts = Parts(in_thought, tools) if markup else None
 
     def feed(self, token: int) -> list[Piece]:
-        """What one more token makes certain."""
+        """Add a token; returns the pieces that are now certain."""
         return self._certain(self._words.feed(token), at_end=False)
 
     def end(self) -> list[Piece]:
-        """The rest."""
+        """Return the remaining pieces."""
         return self._certain(self._words.end(), at_end=True)
 
     def _certain(self, text: str, *, at_end: bool) -> list[Piece]:
@@ -70,12 +71,12 @@ class Text:
 
 
 def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `tag`."""
+    """Number of characters at the end of `text` that may be the beginning of `tag`."""
     return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if text.endswith(tag[:size])), 0)
 
 
 class Parts:
-    """Tells thoughts (`<think>`), answer and tool calls (`<tool_call>`, in JSON or XML) apart."""
+    """Separate reasoning (`<think>`), content and tool calls (`<tool_call>`, in JSON or XML)."""
 
     def __init__(self, in_thought: bool, tools: Sequence[Mapping[str, Any]]) -> None:
         self._where: Literal["reasoning", "content", "call"] = "reasoning" if in_thought else "content"
@@ -83,7 +84,7 @@ class Parts:
         self._held, self._begun, self._fresh = "", False, True
 
     def feed(self, text: str, *, at_end: bool = False) -> list[Piece]:
-        """The pieces that are certain."""
+        """Add text; returns the pieces that are certain."""
         text, self._held = self._held + text, ""
         pieces: list[Piece] = []
         while True:
@@ -115,11 +116,11 @@ class Parts:
     def _tell(self, pieces: list[Piece], text: str, *, whole: bool) -> None:
         """Args: whole: the part ends here."""
         if self._where == "call":
-            # also one that the end of the answer cuts off before it is closed, if nothing else is missing
+            # also a call that is cut off just before its closing tag, if nothing else is missing
             calls = parse_calls(text, self._tools, closed=whole)
             if calls:
                 pieces += [Piece("call", text if number == 0 else "", call) for number, call in enumerate(calls)]
-            elif text:  # not what the template's markup says: shown as it is, and not lost
+            elif text:  # not a valid call: show the text rather than lose it
                 pieces.append(Piece("content", f"<tool_call>{text}" + ("</tool_call>" if whole else "")))
             return
         if self._fresh:

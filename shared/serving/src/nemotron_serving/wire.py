@@ -1,4 +1,4 @@
-"""Answers in the forms of OpenAI's interface: whole, in chunks, with log-probabilities."""
+"""Answers in OpenAI's formats: whole, in chunks, with log-probabilities."""
 
 import secrets
 import time
@@ -14,7 +14,7 @@ from nemotron_serving.text import Piece
 
 
 class Wire:
-    """Writes the answers of one request."""
+    """Write the answers of one request."""
 
     def __init__(self, model: str, tokenizer: Any, *, chat: bool, logprobs: bool) -> None:
         self._tokenizer, self._chat, self._logprobs = tokenizer, chat, logprobs
@@ -53,11 +53,11 @@ class Wire:
         return made | {"message": message, "logprobs": found}
 
     def first(self, choice: Choice) -> dict[str, Any]:
-        """What a streamed chat answer begins with."""
+        """First chunk of a streamed chat answer."""
         return self._delta(choice, {"role": "assistant", "content": ""})
 
     def deltas(self, choice: Choice, pieces: Sequence[Piece], token: Token | None) -> list[dict[str, Any]]:
-        """What is new; the log-probability of a token goes with the first piece, or alone."""
+        """Chunks for new pieces; the log-probability of a token goes with the first piece, or alone."""
         if not self._chat:
             text = "".join(piece.text for piece in pieces)
             places = self._places.setdefault(choice.index, Places(self._tokenizer))
@@ -77,7 +77,7 @@ class Wire:
         return deltas
 
     def last(self, choice: Choice) -> dict[str, Any]:
-        """Why a streamed answer has ended."""
+        """Last chunk of a streamed answer, with the finish reason."""
         if not self._chat:
             return {"index": choice.index, "text": "", "finish_reason": choice.reason, "logprobs": None}
         return self._delta(choice, {}) | {"finish_reason": choice.reason}
@@ -91,17 +91,17 @@ class Wire:
         return piece.call.as_message(f"call_{secrets.token_hex(8)}")
 
     def _told(self, choice: Choice) -> list[Token]:
-        """The tokens of an answer, without those that begin where a stop string has cut it off."""
+        """Tokens of an answer, without those that begin after a stop string cut it off."""
         if not choice.text.stopped:
             return choice.tokens
         places = Places(self._tokenizer)
         return [token for token in choice.tokens if places.of(token.id) < choice.text.length]
 
     def completion_logprobs(self, tokens: Sequence[Token], places: Places | None = None) -> dict[str, Any]:
-        """As /v1/completions gives them.
+        """Log-probabilities in the format of /v1/completions.
 
         Args:
-            places: where the tokens before these have led to.
+            places: position after the tokens before these.
         """
         places = places or Places(self._tokenizer)
         return {
@@ -112,12 +112,12 @@ class Wire:
         }
 
     def echoed(self, ids: Sequence[int], scores: Sequence[TokenScore], choice: Choice) -> dict[str, Any]:
-        """The prompt before its continuation, each token of it with its log-probability; the first has none."""
+        """The prompt followed by its continuation, with log-probabilities for all tokens but the prompt's first."""
         known = [Token(number, score.logprob, ((score.best_id, score.best_logprob),))
                  for number, score in zip(ids[1:], scores, strict=False)]  # fmt: skip
         found = None
         if self._logprobs:
-            # the text has the prompt's special tokens, and the answer's not
+            # the text has the prompt's special tokens, but not the answer's
             places = Places(self._tokenizer, prompt=ids)
             found = self.completion_logprobs([Token(ids[0]), *known, *self._told(choice)], places)
             found["top_logprobs"][0] = None
@@ -126,7 +126,7 @@ class Wire:
 
 
 def entries_of(names: TokenNames, tokens: Iterable[Token]) -> list[dict[str, Any]]:
-    """Tokens with their log-probabilities, as chats and files of answers have them; all bytes together are the text."""
+    """Tokens with their log-probabilities, as in chats and files of answers; their concatenated bytes are the text."""
 
     def one(number: int, logprob: float | None) -> dict[str, Any]:
         return {"token": names.of(number), "logprob": logprob, "bytes": list(names.bytes_of(number))}
@@ -135,6 +135,6 @@ def entries_of(names: TokenNames, tokens: Iterable[Token]) -> list[dict[str, Any
 
 
 def usage(prompts: Sequence[Sequence[int]], choices: Sequence[Choice]) -> dict[str, int]:
-    """How many tokens there were."""
+    """Token counts."""
     asked, made = sum(map(len, prompts)), sum(len(choice.tokens) for choice in choices)
     return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}

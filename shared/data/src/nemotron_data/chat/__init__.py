@@ -1,1 +1,1 @@
-"""Conversations: rows to messages, messages to text, and which of it the assistant wrote."""
+"""Chat data: rows to messages, messages to text, and assistant spans."""

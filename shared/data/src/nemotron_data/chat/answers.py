@@ -1,15 +1,16 @@
-r"""Where the answers are in what a chat template without {% generation %} gives.
+r"""Find assistant spans in the output of a chat template without {% generation %}.
 
     <|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n<think></think>4<|im_end|>\n
                                                             ~~~~~~~~~~~~~~~~~~~~~~~~~
 
-`turns` tells what the loop over the messages put out for an answer. Of that, the header goes that the prompt ends with.
-All else counts, as in the templates that others mark by hand: reasoning, also where the prompt opens it with <think>;
-tool calls; the mark and the line's end that close the turn. What the template strips is not there to count.
+`turns` reports what the loop over the messages printed for an answer. The header that also ends the prompt is removed.
+Everything else counts, as in templates annotated by hand: reasoning (even if the prompt already opens <think>), tool
+calls, and the end mark and newline that close the turn. Text that the template strips cannot count.
 
-A template may put more into a turn: a reminder, the system prompt's beginning, the next turn's header. So each answer's
-text has to be what the template gives for it in a plain conversation (see `plain`), where there is nothing but marks
-besides what it says. And words that are put into the answers have to come out there alone. Any doubt is a refusal.
+A template may add other text to a turn: a reminder, the start of the system prompt, the header of the next turn. So
+the text of each answer must match what the template prints for it in a plain conversation (see `plain`), which
+contains only the answer and marks. Also, probe words inserted into the answers must appear in the spans only. In any
+doubt, refuse the row.
 """
 
 import re
@@ -47,19 +48,19 @@ ADD_MARKS = "put {% generation %} ... {% endgeneration %} around what the assist
 END_MARKS = re.compile(rf"(?:\s|{MARK})*")
 
 Tracer = Callable[[Sequence[Message], Any, bool, dict[str, Any]], Trace]
-"""Renders messages with tools, with or without the prompt at the end, with options."""
+"""Render messages with tools, optionally with the generation prompt, with template options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    r"""What a template puts before and behind a plain answer.
+    r"""What a template prints before and after a plain answer.
 
     Attributes:
-        header: before it, such as "<|im_start|>assistant\n"; empty where prompts end with the question.
-        closed_later: the end mark of an answer where only the next question puts it out.
-        tools: what plain conversations are rendered with; None but for templates that are for tools alone.
-        forms: of an answer in plain conversations.
-        ends_calls: nothing follows a call in its turn but marks.
+        header: text before it, such as "<|im_start|>assistant\n"; empty if prompts end with the question.
+        closed_later: the end mark of an answer, if the template prints it only with the next question.
+        tools: tools to render plain conversations with; None except for templates that require tools.
+        forms: forms of an answer in plain conversations.
+        ends_calls: only marks follow a call in the turn.
     """
 
     header: str
@@ -70,7 +71,7 @@ class Frame:
 
 
 class AnswerFinder:
-    """Finds the answers of conversations in the text of one template."""
+    """Find the answers in conversations rendered with one template."""
 
     def __init__(self, trace: Tracer, eos_token: str) -> None:
         self._trace = trace
@@ -78,7 +79,7 @@ class AnswerFinder:
         self._usual: Frame | None = None
 
     def find(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
-        """The text, and the [start, end) characters that the assistant wrote, in order and disjoint."""
+        """Return the text and the [start, end) assistant spans, sorted and disjoint."""
         frame = None if options else self._usual
         if frame is None:
             frame = self._known_frame(bool(tools), options)
@@ -102,7 +103,7 @@ class AnswerFinder:
     def _answer(
         self, i: int, frame: Frame, trace: Trace, messages: Sequence[Message], tools: Any, options: dict[str, Any]
     ) -> list[Span]:
-        """Turn i without its header, with its end mark."""
+        """Spans of turn i: without its header, with its end mark."""
         if not trace.parts[i]:
             return []
         (start, end), *more = trace.parts[i]
@@ -115,13 +116,13 @@ class AnswerFinder:
             asked = self._trace(messages[:i], tools, True, options)
             header = _other_header(i, trace, asked, messages)
         answer = [(start + header, end), *more, *self._end_mark(i, frame, trace)]
-        # a space at the end is often one token with the next word, which is not the assistant's
+        # a trailing space often shares a token with the next word, which the assistant did not write
         start, end = answer[-1]
         answer[-1] = start, start + len(trace.text[start:end].rstrip(" "))
         return answer
 
     def _is_its_own(self, i: int, message: Message, text: str, frame: Frame, options: dict[str, Any]) -> bool:
-        """Is a turn what the template gives for this answer in a plain conversation?"""
+        """Check that a turn is what the template prints for this answer in a plain conversation."""
         if says_something(message) and not text.strip():
             raise UserError(f"the chat template does not show an answer: turn {i}", ADD_MARKS)
         if not message.get("tool_calls"):
@@ -147,7 +148,7 @@ class AnswerFinder:
         return False
 
     def _alone(self, messages: list[Message], at: int, frame: Frame, options: dict[str, Any]) -> str | None:
-        """The text of an answer in a plain conversation; None where the template refuses that."""
+        """Text of an answer in a plain conversation; None if the template refuses it."""
         try:
             trace = self._trace(messages, frame.tools, False, options)
             return _text(trace, self._answer(at, frame, trace, messages, frame.tools, options))
@@ -155,13 +156,13 @@ class AnswerFinder:
             return None
 
     def _known_frame(self, with_tools: bool, options: dict[str, Any]) -> Frame:
-        """The frame, and the forms of answers in it."""
+        """The frame and the forms of answers, computed once."""
         try:
             frame = self._frame(None, options)
         except UserError:
             if not with_tools:
                 raise
-            frame = self._frame([TOOL], options)  # some templates are for tools alone
+            frame = self._frame([TOOL], options)  # some templates require tools
         plain, thinking = (self._forms(answer, frame, options) for answer in (ANSWER, THINKING))
         if not all(self._only_marks(form, frame) for form in plain):
             raise UserError("the chat template puts words of its own into answers", ADD_MARKS)
@@ -171,17 +172,17 @@ class AnswerFinder:
         return replace(frame, forms=forms, ends_calls=ends_calls)
 
     def _forms(self, answer: Message, frame: Frame, options: dict[str, Any]) -> set[Form]:
-        """What an answer is in plain conversations."""
+        """Forms of an answer in plain conversations."""
         texts = [self._alone(messages, at, frame, options) for messages, at in plain_around(answer)]
         return {form_of(text) for text in texts if text is not None and SAID in text}
 
     def _only_marks(self, form: Form, frame: Frame) -> bool:
-        """Whether there is nothing but marks besides what is said, and an end mark behind it."""
+        """Whether the form has only marks besides the message's own text, and ends with an end mark."""
         *leads, end = form[::2]
         return self._is_end(end) and all(MARKS.fullmatch(_without(lead, frame.header)) for lead in leads)
 
     def _frame(self, tools: Any, options: dict[str, Any]) -> Frame:
-        """Look at two plain questions and their answers, and at the prompt for the second one."""
+        """Derive the frame from two plain questions with answers, and from the prompt for the second one."""
         told = self._trace([QUESTION, ANSWER, QUESTION, ANSWER], tools, False, options)
         asked = self._trace([QUESTION, ANSWER, QUESTION], tools, True, options)
         answers = [told.of(1).split(SAID), told.of(3).split(SAID)]
@@ -190,7 +191,7 @@ class AnswerFinder:
         (lead, end), (last_lead, last_end) = answers
         first, second = told.text.index(ASKED), told.text.rindex(ASKED)
 
-        # what the prompt adds to the question; some templates put it into the question's turn
+        # what the generation prompt adds to the question; some templates put it into the question's turn
         question = told.text[second : told.parts[3][0][0]].rstrip()
         prompt = asked.text[asked.text.rindex(ASKED) :]
         if not prompt.startswith(question):
@@ -198,13 +199,13 @@ class AnswerFinder:
         prompt = _before_thought(prompt.removeprefix(question)).lstrip()
         leads = [_before_thought(lead).lstrip(), _before_thought(last_lead).lstrip()]
         header = common_start(*leads)
-        # a prompt may go on with words that answers begin with only at times
+        # a prompt may continue with words that only some answers begin with
         goes_on = header and leads == [header, header] and prompt.startswith(header.rstrip())
         header = common_start(header, prompt) if prompt else header
         if not header.startswith(prompt.rstrip()) and not goes_on:
             raise UserError("the chat template's answers do not begin as its prompts end", ADD_MARKS)
 
-        # what stands before the first question and before the second one should be the same
+        # the text before the first and before the second question should be the same
         opening = told.of(0).partition(ASKED)[0] if ASKED in told.of(0) else told.text[:first]
         second_opening = told.text[told.parts[1][-1][1] : second]
         opening, second_opening = (re.sub(r"\d", "0", text) for text in (opening, second_opening))  # "[Round 2]"
@@ -212,11 +213,11 @@ class AnswerFinder:
         later = second_opening[: len(second_opening) - same]
         if later.strip() and not (same and self._is_end(later)):
             raise UserError("the chat template opens later questions in another way", ADD_MARKS)
-        # an answer with a next turn may end with another mark than the last one, but not with that turn's beginning
+        # an answer before another turn may end with another mark than the last one, but not with the start of that turn
         shared = common_start(end.rstrip()[::-1], told.text[:first].rstrip()[::-1])[::-1]
         moved = shared != self._eos_token and re.search(MARK, shared) is not None
         longer = last_end.strip() != "" and end.strip() != last_end.strip() and end.strip().startswith(last_end.strip())
-        # "</a><u>", where the very first question alone is opened by another mark
+        # "</a><u>", if only the very first question has another opening mark
         several = len(re.findall(MARK, end)) > 1 and opening.strip() != "" and not second_opening.strip()
         if moved or longer or several or not (self._is_end(end) and self._is_end(last_end)):
             raise UserError("the chat template puts more than an answer into the answer's turn", ADD_MARKS)
@@ -226,7 +227,7 @@ class AnswerFinder:
         return END_MARKS.fullmatch(text.replace(self._eos_token, " ") if self._eos_token else text) is not None
 
     def _end_mark(self, i: int, frame: Frame, trace: Trace) -> list[Span]:
-        """The end mark of turn i where the template puts it out after the turn."""
+        """End mark of turn i, if the template prints it after the turn."""
         after = next((parts[0][0] for parts in trace.parts[i + 1 :] if parts), None)
         if after is not None:
             later = frame.closed_later
@@ -237,11 +238,11 @@ class AnswerFinder:
         if self._is_end(rest):
             return [(trace.end, len(trace.text))]
         if frame.header and rest.startswith(frame.header):
-            return []  # a template that puts out a prompt, asked or not
+            return []  # templates that always print a generation prompt
         raise UserError(f"the chat template ends with text of its own: {rest.strip()[:40]}", ADD_MARKS)
 
     def _check_place(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> None:
-        """Do words that are put into the answers come out there alone?"""
+        """Check that probe words inserted into the answers appear in the answers only."""
         changed = [
             with_word(message) if says_something(message) and _is_answer(message) else message for message in messages
         ]
@@ -256,20 +257,20 @@ def _is_answer(message: Message) -> bool:
 
 
 def common_start(one: str, other: str) -> str:
-    """What both begin with."""
+    """Common prefix."""
     differ = (at for at, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs)
     return one[: next(differ, min(len(one), len(other)))]
 
 
 def _other_header(i: int, trace: Trace, asked: Trace, messages: Sequence[Message]) -> int:
-    """How many characters of turn i `asked`, the prompt for it, ends with.
+    """Number of characters of turn i that `asked`, the prompt for it, ends with.
 
-    After a tool's message many templates go on with the assistant's turn, some behind a mark.
+    After a tool message many templates continue the assistant's turn, some after a mark.
     """
     prompt = asked.text[asked.end :]
     last = next((j for j, parts in enumerate(asked.parts) if parts and parts[-1][1] == asked.end), i)
     if last < i and messages[last].get("role") != "assistant":
-        # the prompt may be in the last message's turn, which then is longer than in the whole conversation
+        # the prompt may be part of the last message's turn, which is then longer than in the whole conversation
         known, now = trace.of(last), asked.of(last)
         prompt = now.removeprefix(known) + prompt
     prompt = _before_thought(prompt).rstrip()
@@ -284,7 +285,7 @@ def _before_thought(text: str) -> str:
 
 
 def _without(text: str, header: str) -> str:
-    """A text without the headers in it: some templates put the thought into a turn of its own."""
+    """Remove headers from a text: some templates put reasoning into a separate turn."""
     return text.replace(header.strip(), " ") if header else text
 
 

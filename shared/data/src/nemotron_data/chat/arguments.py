@@ -1,11 +1,11 @@
-r"""Arguments of a tool call. Some templates read them as an object, others print them as text; here they are both,
-and an object to those that ask.
+r"""Tool call arguments that work both as an object and as JSON text.
 
     {{ call.function.arguments | tojson }}                     Qwen, Hermes
     {% for name, value in call.function.arguments | items %}   Nemotron 3, GLM
     {{ '```json\n' + call.function.arguments + '\n```' }}      DeepSeek V3 and R1
 
-Rows hold either, too. A number that a text spells 1.50 is 1.50 in both: no template makes 1.5 of it.
+Some templates expect an object, others print text; rows contain either. Numbers keep their spelling in both: 1.50 never
+becomes 1.5.
 """
 
 import json
@@ -17,11 +17,11 @@ from typing import Any
 
 MARK = secrets.token_hex(8)
 NUMBER = re.compile(f'"{MARK}([-+.eE0-9]+)"')
-"""Where JSON takes a number as it is written; a text would have to guess the mark."""
+"""A number as JSON spells it; ordinary text cannot contain the mark."""
 
 
 class WrittenNumber(Decimal):
-    """A number that Python would spell in another way than its text does."""
+    """A number that Python would spell differently than its text."""
 
     text: str
 
@@ -39,10 +39,10 @@ class WrittenNumber(Decimal):
 
 
 class Arguments(dict[str, Any]):
-    """An object that is its JSON text wherever text is wanted.
+    """Object that turns into its JSON text wherever text is expected.
 
     Attributes:
-        given: the text that it was given as; None where it was given as an object.
+        given: the text it was parsed from; None if it was given as an object.
     """
 
     __slots__ = ("given",)
@@ -53,7 +53,7 @@ class Arguments(dict[str, Any]):
 
     @property
     def text(self) -> str:
-        """Its JSON."""
+        """The JSON text."""
         return to_json(dict(self), default=str) if self.given is None else self.given
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Arguments(dict[str, Any]):
 
 
 def arguments_of(given: Any) -> Arguments | None:
-    """What a call is given: an object, its JSON text, or nothing, which are no arguments; None for all else."""
+    """Arguments from an object, JSON text, or nothing (no arguments); None for anything else."""
     if given is None or isinstance(given, Arguments):
         return Arguments({}) if given is None else given
     if isinstance(given, str):
@@ -84,7 +84,7 @@ def arguments_of(given: Any) -> Arguments | None:
 
 
 def parse_json(text: str) -> Any:
-    """JSON whose numbers keep their spelling."""
+    """Parse JSON; numbers keep their spelling."""
     return json.loads(text, parse_float=_number)
 
 
@@ -102,7 +102,7 @@ def to_json(
     *,
     default: Callable[[Any], Any] | None = None,
 ) -> str:
-    """JSON with every number as it was written; the arguments have the order that templates give them in."""
+    """Dump JSON with numbers as originally written; parameters are in the order in which templates pass them."""
     numbers = False
 
     def written(other: Any) -> Any:

@@ -1,12 +1,12 @@
-"""Chat templates from elsewhere run in a process of their own: a template is a program, and may be a greedy one.
+"""Run untrusted chat templates in a separate process: a template is a program, and may use too much time or memory.
 
     template = open_template(source, "model/chat_template.jinja", eos_token="<|im_end|>")
     text, spans = template.render_with_spans(messages)
 
 error: chats.jsonl:7: the chat template takes too much: more than 10 s of computing, in model/chat_template.jinja
 
-There is one such process for each process of ours, started for the first template and kept for all rows. The system
-ends it where a row takes too much, even inside one long step of the interpreter. Our own templates run here.
+Each of our processes starts at most one such process, for its first template, and keeps it for all rows. The kernel
+kills it if a row exceeds a limit, even inside one long step of the interpreter. Our own templates run in this process.
 """
 
 import os
@@ -29,19 +29,19 @@ from nemotron_shared.errors import UserError
 
 PROGRAM = "nemotron_data.chat.confined_program"
 WALL_SECONDS = 300.0
-"""The processor time decides; this is for a process that gets none."""
+"""Wall-clock limit. CPU time is the actual limit; this one is for a process that gets no CPU."""
 KEPT_VARIABLES = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
-"""All that the process is told of our environment, which may hold tokens."""
+"""The only environment variables the process gets; others may contain tokens."""
 ATTEMPTS = 2
 REMEDY = "correct the template, or the conversation that it is for"
 
 
 class Overdue(UserError):
-    """A template takes too long. It would for the next rows too, so nobody goes on with them."""
+    """A template takes too long. Callers stop at this row, because the next rows would take as long."""
 
 
 class Template(Protocol):
-    """What a chat template does, wherever it runs; see `ChatTemplate`."""
+    """Interface of a chat template, in whichever process it runs; see `ChatTemplate`."""
 
     def render(
         self,
@@ -50,34 +50,34 @@ class Template(Protocol):
         add_generation_prompt: bool = False,
         **options: Any,
     ) -> str:
-        """The conversation as text."""
+        """Render the conversation."""
         ...
 
     def render_with_spans(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
     ) -> tuple[str, list[Span]]:
-        """The text, and which characters the assistant wrote."""
+        """Render, and return the [start, end) assistant spans."""
         ...
 
     def render_with_blocks(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
     ) -> tuple[str, list[Span]]:
-        """The text, and the characters in the template's generation blocks, whether or not they count in our loss."""
+        """Render, and return the spans of all generation blocks, whether or not they count in our loss."""
         ...
 
     def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
-        """The same for each of them, or the error that it would be."""
+        """Render each conversation; a refused one gives its error instead."""
         ...
 
 
 def open_template(source: str, label: str, **special_tokens: str | None) -> Template:
-    """A template, ready to render.
+    """Open a template, ready to render.
 
     Args:
-        label: what it is called in messages: its file, or the model that it came with.
+        label: name in error messages: its file, or the model it belongs to.
 
     Raises:
-        UserError: it is none.
+        UserError: invalid template.
     """
     if source in _ours():
         return ChatTemplate(source, **special_tokens)
@@ -86,14 +86,14 @@ def open_template(source: str, label: str, **special_tokens: str | None) -> Temp
 
 @cache
 def _ours() -> frozenset[str]:
-    """Texts of the templates that this package brings; whoever named one of them, nothing in it is greedy."""
+    """Sources of the templates shipped with this package; these are trusted, however they were named."""
     from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE
 
     return frozenset([CHAT_TEMPLATE, *(path.read_text(encoding="utf-8") for path in SHIPPED.glob("*.jinja"))])
 
 
 class ConfinedTemplate:
-    """A template in the other process, which compiles it when it first hears of it."""
+    """A template in the other process, compiled there on first use."""
 
     def __init__(self, source: str, label: str, **special_tokens: str | None) -> None:
         self.source, self._label = source, label
@@ -123,10 +123,10 @@ class ConfinedTemplate:
         return self._ask("render_with_blocks", (messages, tools), **options)
 
     def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
-        """See `ChatTemplate`. One question for all of them costs a sixth of one for each."""
+        """See `ChatTemplate`. One request for all of them takes a sixth of the time of one request each."""
         try:
             found = self._asked("render_with_spans", conversations, {})
-        except UserError:  # one of them took too much: which one?
+        except UserError:  # one of them took too much: find out which one
             return [self._found(one) for one in conversations]
         return [self._read(*one) for one in found]
 
@@ -137,7 +137,7 @@ class ConfinedTemplate:
             return error
 
     def _ask(self, verb: str, *calls: Any, **options: Any) -> tuple[str, list[Span]]:
-        """The answer to one call."""
+        """Result of one call."""
         found = self._read(*self._asked(verb, calls or ((),), options)[0])
         if isinstance(found, UserError):
             raise found
@@ -151,7 +151,7 @@ class ConfinedTemplate:
         return UserError(answer["error"], answer.get("remedy"))
 
     def _asked(self, verb: str, calls: Sequence[Any], options: dict[str, Any]) -> list[tuple[Answer, str]]:
-        """The answers; a process that something else has ended is started again, once.
+        """Results of all calls. Restarts the process once if something other than a call has ended it.
 
         Raises:
             UserError: a call ended the process.
@@ -179,14 +179,14 @@ class ConfinedTemplate:
 
 
 class _Process:
-    """The process that renders, and what it has compiled."""
+    """The rendering process, and the templates it has compiled."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100
         with theirs:
-            # apart from the terminal's group: Ctrl-C is our business, and we may still want an answer
+            # own process group: we handle Ctrl-C ourselves, and may still need a reply
             program = [sys.executable, "-P", "-m", PROGRAM]
             self._process = subprocess.Popen(program, stdin=theirs.fileno(), env=environment, process_group=0)
         self._socket.settimeout(WALL_SECONDS)
@@ -194,14 +194,14 @@ class _Process:
         self._known: dict[bytes, int] = {}
 
     def ask(self, template: bytes, request: bytes, most: Sequence[int]) -> list[tuple[Answer, str]]:
-        """The answers to a request, one for each call.
+        """Send a request and return the results, one for each call.
 
         Args:
-            most: characters that each may have.
+            most: maximum characters of each result.
 
         Raises:
             EOFError, ConnectionError: the process has ended.
-            TimeoutError: it says nothing.
+            TimeoutError: the process does not reply.
         """
         number = self._known.get(template)
         about = pickle.dumps((len(self._known), template) if number is None else (number, None))
@@ -210,7 +210,7 @@ class _Process:
         return [read_answer(self._answers, characters) for characters in most]
 
     def end(self) -> int:
-        """End it, and tell how it ended where it already had."""
+        """Kill it; returns its exit status if it had already ended."""
         global _here
         _here = None
         self._answers.close()
@@ -221,7 +221,7 @@ class _Process:
         return self._process.wait()
 
     def leave_to_parent(self) -> None:
-        """After a fork the process is the parent's: drop our copy of the line to it, so that its end is seen."""
+        """After a fork the process is the parent's: close our copy of its pipe so that the parent sees its end."""
         self._answers.close()
         self._socket.close()
         self._process.returncode = 0
@@ -232,7 +232,7 @@ _lock = threading.Lock()
 
 
 def _process() -> _Process:
-    """The one that renders for this process."""
+    """The rendering process of this process."""
     global _here
     if _here is None:
         _here = _Process()

@@ -1,10 +1,10 @@
-"""The process that renders templates from elsewhere; see `confined`, which starts it and speaks with it.
+"""The process that renders untrusted templates; see `confined`, which starts it and talks to it.
 
-It begins with limits that it cannot lift again: memory, no files, no programs. Each call has so much processor time
-before SIGPROF ends the process, whatever it is doing then.
+It first sets limits that it cannot raise again: memory, no files, no programs. Each call gets a CPU time limit, after
+which SIGPROF ends the process.
 
-    <-  pickled (number of a template, its source and tokens where it is new), (verb, arguments, options, characters)
-    ->  {"length": 42, "spans": [[12, 30]]}\\n and so many bytes of text;  {"error": "...", "remedy": "..."}\\n
+    <-  pickled (number of a template, its source and tokens if it is new), (verb, arguments, options, characters)
+    ->  {"length": 42, "spans": [[12, 30]]}\\n and as many bytes of text;  {"error": "...", "remedy": "..."}\\n
 """
 
 import json
@@ -21,13 +21,13 @@ from nemotron_shared.errors import UserError
 CPU_SECONDS = 10
 MEMORY_BYTES = 1 << 30
 LONGEST = 1 << 26
-"""Characters of a text, whatever it is made of."""
+"""Maximum characters of any text."""
 ADDED = 1 << 18
-"""Characters that a template may put into any conversation: many are kept and tokenized together."""
+"""Characters that a template may add to any conversation. Low, because many texts are kept and tokenized together."""
 TIMES = 16
-"""How often it may show what it was given; JSON inside of JSON takes six characters for one."""
+"""How often it may repeat its input; JSON nested in JSON takes six characters for one."""
 LARGEST_HEAD = 1 << 26
-"""Bytes of the line before the text."""
+"""Maximum bytes of the header line."""
 TOO_MUCH = "the chat template takes too much: "
 LIMITS = {
     resource.RLIMIT_AS: MEMORY_BYTES,
@@ -38,7 +38,7 @@ LIMITS = {
 
 
 class Answer(TypedDict, total=False):
-    """What comes before the text."""
+    """Header sent before the text."""
 
     length: int
     spans: list[list[int]]
@@ -47,15 +47,15 @@ class Answer(TypedDict, total=False):
 
 
 def most_for(given: int) -> int:
-    """Characters that the text of a call may have that was given so many bytes."""
+    """Maximum characters of output for this many bytes of input."""
     return min(LONGEST, ADDED + TIMES * given)
 
 
 def read_answer(stream: Any, most: int) -> tuple[Answer, str]:
-    """One answer, as JSON and UTF-8: whoever got out of the template's sandbox can send no more than that.
+    """Read one result, as JSON and UTF-8, so that code that escapes the template's sandbox cannot send anything else.
 
     Args:
-        most: characters of the text.
+        most: maximum characters of the text.
 
     Raises:
         EOFError: the process has ended.
@@ -72,12 +72,12 @@ def read_answer(stream: Any, most: int) -> tuple[Answer, str]:
 
 
 def main() -> None:
-    """Answer until the other side has gone."""
+    """Serve requests until the other side closes the pipe."""
     with socket.socket(fileno=0) as line:
         requests, answers = line.makefile("rb", 1 << 20), line.makefile("wb", 1 << 20)
         templates: dict[int, ChatTemplate] = {}
         for kind, most in LIMITS.items():
-            with suppress(ValueError, OSError):  # macOS has no limit of memory, and a lower one may be there already
+            with suppress(ValueError, OSError):  # macOS has no memory limit, and a lower one may be set already
                 resource.setrlimit(kind, (most, most))
         with suppress(EOFError, ConnectionError):
             while True:

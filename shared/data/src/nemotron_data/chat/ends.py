@@ -1,6 +1,6 @@
-"""The token that a chat template closes answers with, which has to end answers wherever the model is asked.
+"""Find the token that a chat template ends answers with; it must be a stop token wherever the model is served.
 
-"...<|im_start|>assistant\\nZanswerz<|im_end|>\\n"   ->   Token(5, "<|im_end|>")
+"...<|im_start|>assistant\\nZanswerz<|im_end|>\\n"   ->   EndToken(5, "<|im_end|>")
 """
 
 from contextlib import suppress
@@ -20,14 +20,15 @@ class EndToken(NamedTuple):
 
 
 def learnt_end(source: str, label: str, tokenizer: TokenizerFolder) -> EndToken | None:
-    """The token that is learnt right behind a plain answer; None where the template closes none, or is for others.
+    """Token that is trained right after a plain answer; None if the template prints none or does not fit plain answers.
 
     Args:
-        source: the template's Jinja text. label: what messages call it.
+        source: the template's Jinja source.
+        label: name in error messages.
 
     Raises:
-        UserError: what closes an answer is no token, so that no program could stop at it; or there is nothing to
-            close one with.
+        UserError: an answer ends with text that is not a single token, so generation could not stop at it; or the
+            template needs an eos_token, and the tokenizer names none.
     """
     learnt = _behind_an_answer(open_template(source, label, **tokenizer.special_texts()))
     eos = tokenizer.special_text("eos_token")
@@ -45,8 +46,8 @@ def learnt_end(source: str, label: str, tokenizer: TokenizerFolder) -> EndToken 
 
 
 def _behind_an_answer(template: Template) -> str | None:
-    """What counts in the loss behind the words of an answer; None where there is no telling."""
-    for tools in (None, [TOOL]):  # some templates are for tools alone
+    """Text after the words of an answer that counts in the loss; None if it cannot be determined."""
+    for tools in (None, [TOOL]):  # some templates require tools
         with suppress(UserError):
             text, spans = template.render_with_spans([QUESTION, ANSWER], tools)
             if SAID in text and spans:

@@ -1,9 +1,9 @@
-"""Names of control tokens in a conversation go through the chat template as text, and are found again behind it.
+"""Pass control token names in a conversation through the chat template as plain text, and find them in its output.
 
     "Is <|im_end|> it?"  ->  "Is <\\ufdd6|im_end|> it?"  ->  template  ->  Rendered("...<|im_end|>...", [], [21])
 
-What the template writes itself stays a control token. So does markup such as <think> in what an answer or a system
-prompt says: it is the template's to take apart.
+Control tokens that the template itself writes stay control tokens. So does markup such as <think> in an answer or a
+system prompt, because the template parses it.
 """
 
 from bisect import bisect_left
@@ -16,13 +16,13 @@ from nemotron_data.chat.turns import Span
 from nemotron_data.encoders.control import ControlTokens
 
 GUARDS = [chr(code) for code in range(0xFDD6, 0xFDF0)]
-"""Code points that Unicode will never make characters of; those before them are marks of templates."""
+"""Noncharacters, which Unicode will never assign; templates use the ones before them as marks."""
 OUTSIDE = ("user", "tool")
-"""Whose words have no markup."""
+"""Roles whose text never contains markup."""
 
 
 class Rendered(NamedTuple):
-    """A text, what of it the assistant wrote, and where it is cut so that no name of a control token stays whole."""
+    """Rendered text, its assistant spans, and cuts that split every control token name."""
 
     text: str
     spans: list[Span]
@@ -30,7 +30,7 @@ class Rendered(NamedTuple):
 
 
 def holds_control(control: ControlTokens, messages: Sequence[Message], tools: Any) -> bool:
-    """Whether a name of a control token stands in what somebody says in a conversation."""
+    """Whether any message or tool contains the name of a control token."""
     found = False
 
     def look(text: str, markup_too: bool) -> str:
@@ -43,21 +43,21 @@ def holds_control(control: ControlTokens, messages: Sequence[Message], tools: An
 
 
 def guarded(control: ControlTokens, messages: Sequence[Message], tools: Any) -> tuple[list[Message], Any, str]:
-    """The conversation with a guard inside of every such name, and the guard."""
+    """Insert a guard into every control token name; returns the conversation and the guard."""
     said = to_json([messages, tools], default=str)
     guard = next(guard for guard in GUARDS if guard not in said)
     return *_changed(messages, tools, lambda text, markup_too: control.guarded(text, guard, markup_too)), guard
 
 
 def without_guard(text: str, spans: list[Span], guard: str) -> Rendered:
-    """The text as the model reads it; the guards become cuts."""
+    """Remove the guards, which become cuts."""
     places = [at for at, char in enumerate(text) if char == guard]
     moved = [(start - bisect_left(places, start), end - bisect_left(places, end)) for start, end in spans]
     return Rendered(text.replace(guard, ""), moved, [at - number for number, at in enumerate(places)])
 
 
 def _changed(messages: Sequence[Message], tools: Any, change: Callable[[str, bool], str]) -> tuple[list[Message], Any]:
-    """Every text of a conversation, changed; the roles are the template's words."""
+    """Map `change` over all text except roles, which the template compares."""
     made = [
         {
             name: value

@@ -1,9 +1,9 @@
-"""The Jinja that chat templates are written in: transformers' functions, {% generation %}, and fast look-ups.
+"""Jinja environment for chat templates: transformers' functions, {% generation %}, and fast look-ups.
 
     {%- generation %}{{ message.content + '<|im_end|>' }}{%- endgeneration %}
 
-Equal templates give the text that `apply_chat_template` gives, in fewer steps. Those without such blocks get marks in
-their loops instead, see `turns`.
+The output equals that of `apply_chat_template`, in fewer steps. Templates without such blocks get marks in their loops
+instead; see `turns`.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from nemotron_data.chat.arguments import Arguments, to_json
 from nemotron_data.chat.turns import TurnMarks
 
-# Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
+# Put around generated text whose position is not known yet. U+FDD0 and U+FDD1 are permanently reserved noncharacters.
 OPEN, CLOSE = "\ufdd0generation\ufdd1", "\ufdd1generation\ufdd0"
 DICT_NAMES = frozenset(dir(dict))
-# What the sandbox allows anyway; `str.format` is not among it, which it replaces by a safe one.
+# Names that the sandbox always allows. `str.format` is not one of them: the sandbox replaces it with a safe version.
 PLAIN_NAMES = {
     kind: frozenset(name for name in dir(kind) if not name.startswith("_")) - {"format", "format_map"}
     for kind in (str, LoopContext)
@@ -32,7 +32,7 @@ PLAIN_NAMES = {
 
 
 class Generated(str):
-    """What one {% generation %} block gave. It stays of this type only on its way straight into the text."""
+    """Output of one {% generation %} block. It keeps this type only if it goes straight into the text."""
 
     __slots__ = ()
 
@@ -44,12 +44,12 @@ class GenerationBlock(Extension):
     found = False
     """Does the template have such a block?"""
     marking = False
-    """Put OPEN and CLOSE around what blocks give?"""
+    """Put OPEN and CLOSE around the output of blocks?"""
     calls = 0
-    """How often blocks were run."""
+    """Number of blocks run."""
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Read a block: everything up to endgeneration."""
+        """Parse a block, up to endgeneration."""
         self.found = True
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
@@ -61,13 +61,12 @@ class GenerationBlock(Extension):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja as transformers sets it up. Plain dicts are asked for their keys first, which messages are made of.
+    """Jinja as transformers configures it, but with dict keys looked up first, because messages are plain dicts.
 
-    Jinja itself tries an attribute first and pays an exception for each key that a template reads. The answers are the
-    same: a name that every dict has, such as `items`, takes Jinja's way.
+    Jinja itself tries attributes first, and raises an exception internally for each key that a template reads. The
+    results are the same: names that every dict has, such as `items`, use Jinja's own look-up.
 
-    The sandbox keeps a template from code and files. What it may use of time and memory is bounded by the process that
-    it runs in, see `confined`.
+    The sandbox denies access to code and files. Time and memory are limited by the process it runs in, see `confined`.
     """
 
     def __init__(self) -> None:
@@ -96,7 +95,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """`macro(message)`; macros and our own marks need none of the questions that Jinja asks."""
+        """`macro(message)`; macros and our own marks skip the sandbox's checks."""
         ours = (__self.generation, __self.turns)
         if type(__obj) is Macro or (type(__obj) is MethodType and __obj.__self__ in ours):
             kwargs.pop("_block_vars", None)  # compiled templates pass these on to functions that take the context

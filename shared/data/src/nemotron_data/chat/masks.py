@@ -1,4 +1,4 @@
-"""From characters that the assistant wrote to tokens that are trained on, one conversation at a time."""
+"""Convert assistant character spans to token masks, one conversation at a time."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from nemotron_data.tokenizers.limits import panics_told
 def mask_by_offsets(
     tokenizer: Tokenizer, text: str, spans: Sequence[Span], cuts: Sequence[int] = ()
 ) -> tuple[list[int], list[int]]:
-    """Token ids of `text`, and for each a 1 where it belongs to a span (disjoint, in order), else a 0.
+    """Token ids of `text`, and a mask: 1 for tokens in a span (disjoint, sorted), else 0.
 
-    As in transformers, a span goes from the token with its first character to the first token with its last one.
-    The mask is aligned with the ids: entry k is about token k. Nothing is added before or after the text, which is
-    encoded in the pieces between the `cuts`.
+    As in transformers, a span covers the tokens from the one with its first character to the first one with its last
+    character. The mask is aligned with the ids: entry k is about token k. No tokens are added before or after the text,
+    which is encoded in the pieces between the `cuts`.
     """
-    # a post-processor adds nothing here, but may trim spaces off the offsets, which then fit no character
+    # a post-processor adds nothing here, but may trim spaces off the offsets, which then match no character
     processor, tokenizer.post_processor = tokenizer.post_processor, None
     ids: list[int] = []
     starts: list[int] = []
@@ -36,7 +36,7 @@ def mask_by_offsets(
     mask = [0] * len(ends)
     for start, end in spans:
         first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
-        # a last character without a token of its own, say one that was normalized away, ends the span before it
+        # if the last character has no token, say because it was normalized away, the span ends with the token before it
         stop = last + 1 if last < len(ends) and starts[last] < end else last
         mask[first:stop] = [1] * (stop - first)
     return ids, mask

@@ -1,12 +1,12 @@
-r"""Plain conversations, in which nothing but an answer of its own can come out in its turn: no system prompt, no tools.
+r"""Plain conversations: no system prompt, no tools, so that a turn can contain only its own answer.
 
     user  Zquestionz
     assistant  the answer in question
     user  Zquestionz
     assistant  Zanswerz
 
-What a template gives for an answer in its conversation has to be what it gives for it in one of these. Other people's
-texts, the template's reminders, the message's other fields and the time of day are in the one and not in the other.
+What a template prints for an answer must match what it prints for the same answer in one of these. Text from other
+messages, reminders, extra message fields and the current time would appear in only one of the two.
 """
 
 import re
@@ -24,10 +24,10 @@ CALLING = ANSWER | {"tool_calls": [
 ]}  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "Ztoolz", "description": "Zhelpz", "parameters": {
     "type": "object", "properties": {"Zargumentz": {"type": "string", "description": "Zmeaningz"}}}}}  # fmt: skip
-"""For templates that are for tools alone."""
+"""Tool for templates that require tools."""
 OF_ANSWERS = {"role", "content", "tool_calls", *REASONING_NAMES}
 AFTER: tuple[tuple[Message, ...], ...] = ((), (QUESTION, ANSWER), (ANSWER,))
-"""An answer may be the last one, before another question, or before another answer to the same one."""
+"""What may follow an answer: nothing, another question, or another answer to the same one."""
 
 # <think>, </think>, <seed:think>, [THINK], <|START_THINKING|>, <|channel>thought; not <no_think> or <|user_think|>
 THOUGHT = re.compile(
@@ -38,16 +38,16 @@ OPENED_THOUGHT = re.compile(rf"(?:(?:{THOUGHT.pattern})\s*)+\Z", re.IGNORECASE)
 MARK = r"<[^<>\s]+>|\[/?\|?[A-Za-z_]+\|?\]|◁[^◁▷\s]+▷"
 STATED = rf"{MARK}|(?<=<\|channel\|>)\w+|(?<=<\|channel>)\w+|to=\w+(?=<\|message\|>)"
 MARKS = re.compile(rf"(?:\s|{STATED})*")
-"""What may stand in a turn besides what the message says; <|channel|>final<|message|> is of it."""
+"""What a turn may contain besides the message's own text, including <|channel|>final<|message|>."""
 AFTER_CALLS = re.compile(rf"(?:{MARK}|[\W_])*+")
 SLOTS = re.compile(f"({SAID}|{MUSED})")
 
 Form = tuple[str, ...]
-"""An answer's text with its thought and its words left open: ("<think>", MUSED, "</think>", SAID, "<|im_end|>")."""
+"""Text of an answer with placeholders for reasoning and words: ("<think>", MUSED, "</think>", SAID, "<|im_end|>")."""
 
 
 def plain_around(message: Message) -> Iterator[tuple[list[Message], int]]:
-    """Plain conversations around an answer, and which message of each it is; its other fields are left out."""
+    """Plain conversations around an answer without its other fields, and the index of the answer in each."""
     answer = {name: value for name, value in message.items() if name in OF_ANSWERS}
     answers = [_answer_of(call) for call in message.get("tool_calls") or []]
     for after in AFTER:
@@ -58,7 +58,7 @@ def plain_around(message: Message) -> Iterator[tuple[list[Message], int]]:
 
 
 def _answer_of(call: Any) -> Message:
-    """What a tool says to a call."""
+    """A tool's reply to a call."""
     known = call if isinstance(call, dict) else {}
     function = known.get("function")
     function = function if isinstance(function, dict) else known
@@ -67,12 +67,12 @@ def _answer_of(call: Any) -> Message:
 
 
 def form_of(text: str) -> Form:
-    """The form of a text in which SAID and MUSED stand for what is said."""
+    """Form of a text that contains SAID and MUSED."""
     return tuple(piece.strip() for piece in SLOTS.split(text))
 
 
 def fits(text: str, form: Form, said: Mapping[str, str]) -> bool:
-    """Whether a text is this form with these words, whatever the white space between."""
+    """Whether a text is this form filled with these words, ignoring white space around them."""
     position = 0
     for piece in form:
         expected = said.get(piece, piece)
@@ -85,7 +85,7 @@ def fits(text: str, form: Form, said: Mapping[str, str]) -> bool:
 
 
 def shows_plain_call(text: str) -> bool:
-    """Whether there are only marks before what is said and behind the last part of the call."""
+    """Whether only marks stand before the words and after the last part of the call."""
     said, called = text.find(SAID), max(text.rfind(word) for word in CALLED)
     begins = said < 0 or said > called >= 0 or MARKS.fullmatch(text[:said])
     last = max(called, said)
@@ -93,19 +93,19 @@ def shows_plain_call(text: str) -> bool:
 
 
 def has_own_words(text: str, message: Message) -> bool:
-    """Whether there is no word in a text, besides marks, that the message does not have."""
+    """Whether all words of a text, besides marks, are the message's own."""
     own = " ".join(str(message.get(name)) for name in ("content", *REASONING_NAMES))
     return all(word in own for word in re.findall(r"\w+", re.sub(STATED, " ", text)))
 
 
 def words_of(message: Message) -> dict[str, str]:
-    """What fills the places of a form."""
+    """Words for the placeholders of a form."""
     thought = next((message[name] for name in REASONING_NAMES if message.get(name) is not None), "")
     return {SAID: str(message.get("content") or "").strip(), MUSED: str(thought).strip()}
 
 
 def with_word(message: Message) -> Message:
-    """A word before the last character of what is said, or the tag that it ends with: templates look at both ends."""
+    """Insert a word before the last character of the text, or before its final tag: templates inspect both ends."""
     text = message["content"]
     end = len(text.rstrip())
     tag = text.rfind("<", 0, end) if text[end - 1] == ">" else -1
@@ -114,10 +114,10 @@ def with_word(message: Message) -> Message:
 
 
 def same_but_for_numbers(one: str, other: str) -> bool:
-    """Some templates count the calls of a whole conversation."""
+    """Compare, ignoring numbers: some templates number the calls of a conversation."""
     return one == other or re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)
 
 
 def says_something(message: Message) -> bool:
-    """Whether there is text that has to come out; with a call some templates leave it out."""
+    """Whether the message has text that must be rendered; some templates omit it next to a call."""
     return bool(str(message.get("content") or "").strip()) and not message.get("tool_calls")

@@ -1,11 +1,10 @@
-"""From a conversation to the token ids that a model answers: the one way, for chat, generate, serve, RL and evaluation.
+"""Convert conversations to prompt token ids, shared by chat, generate, serve, RL and evaluation.
 
     prompter = Prompter(tokenizer)
     prompter.chat([{"role": "user", "content": "2+2?"}], tools).ids
 
-Fine-tuning reads and renders its rows by the same steps (`plain_message`, `guarded`, the template, the same cuts), and
-goes on to the answers. A user who writes `<|im_end|>` gets the ids of those ten characters; only the template itself
-ends a turn.
+Fine-tuning uses the same steps (`plain_message`, `guarded`, the template, the same cuts) before it looks for the
+answers. If a user writes `<|im_end|>`, it is encoded as ten ordinary characters; only the template itself ends a turn.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ from nemotron_shared.errors import UserError
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids, whether the template has begun a thought already that the answer goes on with, and the text."""
+    """Token ids, whether the template has already opened a thought that the answer continues, and the text."""
 
     ids: list[int]
     in_thought: bool = False
@@ -40,7 +39,7 @@ class Prompter:
 
     Args:
         tokenizer: as transformers loads it.
-        context: tokens of its longest prompt; None knows no limit.
+        context: maximum prompt tokens; None for no limit.
     """
 
     def __init__(self, tokenizer: Any, context: int | None = None) -> None:
@@ -59,10 +58,10 @@ class Prompter:
         """Plain text to continue.
 
         Args:
-            control: control tokens in it are meant as such.
+            control: encode control token names in it as control tokens.
 
         Raises:
-            UserError: it is far too long for the model, or no text, or the tokenizer fails at it.
+            UserError: far too long for the model, not valid text, or the tokenizer fails on it.
         """
         self._require_room(text)
         _require_characters("the text", text)
@@ -71,10 +70,10 @@ class Prompter:
     def chat(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
     ) -> Prompt:
-        """A conversation that the assistant answers next; `options` reach the template by their names.
+        """A conversation that the assistant answers next; `options` are passed to the template by name.
 
         Raises:
-            UserError: the model has no template, or it refuses the conversation, or makes no text of it.
+            UserError: the model has no template, or the template refuses the conversation or renders no text.
         """
         if self.template is None:
             raise UserError("this model has no chat template", "give it text to continue, or another model")
@@ -90,11 +89,11 @@ class Prompter:
         return Prompt(self._encoded(text, cuts), opens_thought(text), text)
 
     def hidden(self, messages: Sequence[Message], tools: Any = None) -> tuple[str, ...]:
-        """What of a conversation the prompt does not show; see `shown`."""
+        """Parts of the conversation that the prompt does not show; see `shown`."""
         return () if self._hidden is None else self._hidden.of(messages, tools, prompt=True)
 
     def _require_text(self, text: str) -> None:
-        """Refuse what the model or the tokenizer would fail at, which would be blamed for it."""
+        """Refuse text that the model or tokenizer would fail on, with an error that names the real cause."""
         wrong = "no text for this conversation" if not text else None
         try:
             text.encode()
@@ -104,13 +103,13 @@ class Prompter:
             raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
 
     def _require_room(self, text: str) -> None:
-        """Refuse what the longest tokens could not hold: to tokenize megabytes takes seconds and gigabytes."""
+        """Refuse text that cannot fit even with the longest tokens: tokenizing megabytes takes seconds and much RAM."""
         if self._context is not None and len(text) > self._context * self._longest:
             what = f"the prompt has {len(text)} characters; the model's context is {self._context} tokens"
             raise UserError(what, "ask with less text")
 
     def _encoded(self, text: str, cuts: Sequence[int]) -> list[int]:
-        """The ids of the pieces between the cuts."""
+        """Ids of the pieces between the cuts."""
         ids: list[int] = []
         for piece in filter(None, in_pieces(text, cuts)):
             with panics_told(piece):
@@ -119,7 +118,7 @@ class Prompter:
 
 
 def _require_characters(place: str, value: Any) -> None:
-    """Refuse what JSON can write and no text can hold, for which the template or the tokenizer would be blamed."""
+    """Refuse lone surrogates: JSON can encode them, text cannot, and the template or tokenizer would fail later."""
     try:
         to_json(value, default=str).encode()
     except UnicodeEncodeError as error:
@@ -128,7 +127,7 @@ def _require_characters(place: str, value: Any) -> None:
 
 
 def asked_messages(messages: Iterable[Any]) -> list[Message]:
-    """What a request, or a line of a file, asks with, as templates expect it.
+    """Normalize the messages of a request, or of a line in a file, for templates.
 
     Raises:
         ValueError: a message that no template could show.
@@ -142,7 +141,7 @@ def asked_messages(messages: Iterable[Any]) -> list[Message]:
         except UserError as error:
             raise ValueError(f"messages[{number}]: {error.message}") from error
         if plain.get("role") == "assistant" and plain.get("content") is None and not plain.get("tool_calls"):
-            plain = {**plain, "content": ""}  # an answer that was only thought, or nothing
+            plain = {**plain, "content": ""}  # an answer with only reasoning, or nothing
         if problem := problem_of(plain):
             raise ValueError(f"messages[{number}]: {problem}")
         made.append(plain)

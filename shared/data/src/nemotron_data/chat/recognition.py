@@ -1,7 +1,8 @@
-"""Which chat format a row has, by the names of its fields and the shape of its turns. Never a guess: none or several
-are an error.
+"""Detect the chat format of a row from its field names and the shape of its turns.
 
     recognise({"Question": "2+2?", "Answer": "4"})      # Recognised("question_answer", ("Question", "Answer"))
+
+Never guesses: no match and several matches are errors.
 """
 
 import json
@@ -14,7 +15,7 @@ from nemotron_data.rejects import snippet_of
 from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError
 
-# format: names of the question, of the answer, and of what may stand below the question
+# format: names of the question, of the answer, and of an optional input that goes below the question
 PAIRS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "alpaca": (("instruction",), ("output", "response"), ("input", "context")),
     "prompt_response": (("prompt",), ("response",), ()),
@@ -30,17 +31,17 @@ BY_FORMAT = "say which it is: data_prep.format=NAME"
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """A format of the table, and the fields of this row that it is read from."""
+    """A format from the table, and the fields of this row that it uses."""
 
     format: str
     fields: tuple[str, ...]
 
 
 def recognise(row: Mapping[str, Any], only: str | None = None) -> Recognised:
-    """The format of a row.
+    """Detect the format of a row.
 
     Args:
-        only: one of `PAIRS`, which it has to be.
+        only: one of `PAIRS` that the row must match.
 
     Raises:
         UserError: no format fits, or more than one.
@@ -52,7 +53,7 @@ def recognise(row: Mapping[str, Any], only: str | None = None) -> Recognised:
         if asked is not None and answered is not None:
             found.append(Recognised(name, (asked, answered, *([more] if more is not None else []))))
     if len(found) > 1 and any(one.format == "alpaca" for one in found):
-        # its fields are those of input_output and one more
+        # its fields are those of input_output plus one
         found = [one for one in found if one.format != "input_output"]
     if len(found) == 1:
         return found[0]
@@ -68,7 +69,7 @@ def recognise(row: Mapping[str, Any], only: str | None = None) -> Recognised:
 
 
 def _by_hand(row: Mapping[str, Any]) -> str:
-    """How to name the fields, with those of the row in the quotes that a shell and the command line want."""
+    """How to name the fields by hand, quoted for a shell and for the command line."""
     texts = [name for name, value in row.items() if isinstance(value, str)]
     if len(texts) < 2:
         return f"{BY_FORMAT}, or the fields: data_prep.prompt_field=..., data_prep.response_field=..."
@@ -77,12 +78,12 @@ def _by_hand(row: Mapping[str, Any]) -> str:
 
 
 def _typed(word: str) -> str:
-    """A word for a shell, in double quotes where it has single ones of its own."""
+    """Quote a word for a shell; in double quotes if it contains single ones."""
     return f'"{word}"' if "'" in word and not set('"$`\\!') & set(word) else shlex.quote(word)
 
 
 def _turns_in(row: Mapping[str, Any], names: Mapping[str, str]) -> list[Recognised]:
-    """Lists of turns, each told by its first turn; an empty one by its name."""
+    """Lists of turns: recognized by their first turn, or by name if empty."""
     found = []
     for name in TURN_FIELDS:
         if name not in names:

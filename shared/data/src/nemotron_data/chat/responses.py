@@ -1,4 +1,4 @@
-"""What the Responses API is asked with, as the conversation that a chat template shows.
+"""Convert Responses API requests to chat messages.
 
     {"instructions": "Be brief.", "input": [{"role": "user", "content": "Weather in Oslo?"},
         {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{\\"city\\": \\"Oslo\\"}"},
@@ -14,15 +14,15 @@ from nemotron_data.chat.rows import Message, tools_of
 from nemotron_shared.errors import UserError
 
 OF_ITEMS = {"type", "id", "status"}
-"""Of an item, and of no message."""
+"""Fields of items that are not fields of messages."""
 INSTEAD = "give such rows to a server of that API, or take them out"
 
 
 def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[dict[str, Any]] | None]:
-    """The messages, the instructions first, and the tools.
+    """The messages, instructions first, and the tools.
 
     Raises:
-        UserError: an item that no chat template shows, or tools that are none.
+        UserError: an item that no chat template can show, or invalid tools.
     """
     asked = parameters.get("input")
     items: Sequence[Any] = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked or []
@@ -55,7 +55,7 @@ def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[
 
 
 def _instructed(messages: list[Message], instructions: str) -> list[Message]:
-    """The conversation with instructions before it: in its own system turn, since most templates show only one."""
+    """Prepend instructions to the conversation's own system turn, if any, since most templates show only one."""
     if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": instructions}, *messages]
     return [{**messages[0], "content": f"{instructions}\n\n{messages[0]['content']}"}, *messages[1:]]

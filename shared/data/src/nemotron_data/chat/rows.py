@@ -1,4 +1,4 @@
-"""Rows to messages, for each format of the table in `formats.py`; `sound.py` says which can be trained on.
+"""Convert rows to messages, for each format in `formats.py`; `sound.py` decides which can be trained on.
 
 {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}], "used_in": ["nano_v3"]}
 """
@@ -17,13 +17,13 @@ Message = dict[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")
 OTHER_ROLES = {"developer": "system", "function": "tool"}
-"""What OpenAI calls a system prompt today, and called a tool's answer once."""
+"""OpenAI's newer name for the system role, and its older one for the tool role."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}
 SYSTEM_FIELDS = ("system", "system_prompt")
 TOOL_FIELDS = ("tools", "functions", "tool_defs", "available_tools")
-"""What people call the descriptions of tools: OpenAI today and once, verifiers, and others."""
+"""Field names for tool descriptions: OpenAI's current and former ones, verifiers', and others."""
 COUNTING = ("weight", "loss", "train")
-"""By which a turn says whether it counts in the loss: 0 or false, 1 or true."""
+"""Fields with which a turn sets whether it counts in the loss: 0 or false, 1 or true."""
 PAIR = ("user", "assistant")
 TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
@@ -32,7 +32,7 @@ TOOL_RESPONSE = re.compile(r"\s*<tool_response>\n?((?:(?!</?tool_response>).)*?)
 
 @dataclass(frozen=True, slots=True)
 class ChatFields:
-    """The names of the fields in which a row keeps its conversation."""
+    """Names of the fields that hold a row's conversation."""
 
     messages_field: str = "messages"
     prompt_field: str = "prompt"
@@ -41,24 +41,26 @@ class ChatFields:
 
 
 def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """OpenAI-style messages as plain as templates expect them, see `plain_message`.
+    """OpenAI-style messages, normalized for templates; see `plain_message`.
 
     Raises:
-        UserError: a field is missing, as in the others; or a part of a content is no text.
+        UserError: a field is missing (also in the other functions), or a content part is not text.
     """
     return _after_system(row, _each(_listed(_field(row, fields.messages_field)), plain_message))
 
 
 def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """One question and its answer, under the names that `fields` gives."""
+    """One question and its answer, from the fields named in `fields`."""
     return from_pair(row, _named(row, fields.prompt_field), _named(row, fields.response_field))
 
 
 def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None = None) -> list[Message]:
-    """A question and its answer, each a text, a number or a list of messages, after its system prompt and history.
+    """A question and its answer (text, number or list of messages), after the row's system prompt and history.
 
     Args:
-        asked: field of the question; `more` of what belongs below it, as in Alpaca. answered: field of the answer.
+        asked: field of the question.
+        answered: field of the answer.
+        more: field with text that goes below the question, as in Alpaca.
     """
     prompt, response, below = (None if name is None else _number_as_text(row, name) for name in (asked, answered, more))
     for kind, name in (("question", asked), ("answer", answered)):
@@ -84,13 +86,13 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
 
 
 def _number_as_text(row: dict[str, Any], name: str) -> Any:
-    """What a field holds; a number as text, as the file has it."""
+    """Value of a field; numbers become text, spelled as in the file."""
     value = row[name]
     return text_of(value) if is_number(value) and not is_missing(value) else value
 
 
 def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """Turns that say `from` and `value`, calls of functions and what they gave among them."""
+    """Turns with `from` and `value`, including function calls and their results."""
     return _after_system(row, _each(_listed(_field(row, fields.conversations_field)), _from_turn))
 
 
@@ -101,13 +103,13 @@ def _from_turn(turn: dict[str, Any]) -> Message:
         return {**beside, "role": "assistant", "content": None, "tool_calls": _calls_in(value)}
     if beside.get("content", value) not in (None, value):
         raise UserError("two different texts in one turn: in 'value' and in 'content'")
-    # a list, say, is no role; `validate_messages` tells of it
+    # leave anything else, such as a list, to `validate_messages`
     role = SHAREGPT_ROLES.get(said.lower(), said) if isinstance(said, str) else said
     return plain_message({**beside, "role": role, "content": value})
 
 
 def _calls_in(text: Any) -> list[dict[str, Any]]:
-    """The calls in the value of a `function_call` turn: an object with a name and arguments, or a list of them."""
+    """Calls in a `function_call` turn's value: an object with a name and arguments, or a list of them."""
     try:
         found = parse_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
@@ -117,17 +119,17 @@ def _calls_in(text: Any) -> list[dict[str, Any]]:
 
 
 def _turns(role: str, said: Any) -> list[Any]:
-    """What one side says: its text, or messages as they are."""
+    """Messages of one side: its text as one message, or a list of messages unchanged."""
     if isinstance(said, list):
         return _each(said, plain_message)
     return [{"role": role, "content": said}]
 
 
 def _after_system(row: dict[str, Any], turns: Any) -> Any:
-    """The turns, after the row's own system prompt where it has one.
+    """The turns, after the row's system prompt, if it has one.
 
     Raises:
-        UserError: that is no text, or there is another one.
+        UserError: the system prompt is not text, or the turns contain another one.
     """
     names = {name.lower(): name for name in row}
     said = {f"'{names[name]}'": _system_text(row, names[name]) for name in SYSTEM_FIELDS if name in names}
@@ -144,7 +146,7 @@ def _after_system(row: dict[str, Any], turns: Any) -> Any:
 
 
 def _system_text(row: dict[str, Any], name: str) -> str | None:
-    """The text of a system prompt; None where there is none."""
+    """Text of the system prompt, or None."""
     text = row[name] if row[name] is None else plain_message({"content": row[name]})["content"]
     if text is not None and not isinstance(text, str):
         raise UserError(f"the system prompt is not a text: '{name}' is a {type(text).__name__}")
@@ -152,11 +154,13 @@ def _system_text(row: dict[str, Any], name: str) -> str | None:
 
 
 def tools_of(row: Mapping[str, Any], field: str = TOOL_FIELDS[0]) -> list[dict[str, Any]] | None:
-    """A row's descriptions of tools, from the field of that name or another that people keep them in, also where they
-    are JSON text; None where it has none.
+    """Tool descriptions of a row, from the field of that name or one of its common names, parsed if they are JSON text.
+
+    Returns:
+        The tools, or None without any.
 
     Raises:
-        UserError: it has several that differ, or they are no list of objects.
+        UserError: several fields differ, or they are not a list of objects.
     """
     names = {name.lower(): name for name in row}
     fields = [names[one] for one in dict.fromkeys([field.lower(), *TOOL_FIELDS]) if one in names]
@@ -174,7 +178,7 @@ def tools_of(row: Mapping[str, Any], field: str = TOOL_FIELDS[0]) -> list[dict[s
 
 
 def described(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as templates know them: a bare function in {"type": "function", "function": ...}, all else as it is."""
+    """Tool description as templates expect it: wrap a bare function in {"type": "function", "function": ...}."""
     if "function" in tool or not isinstance(tool.get("name"), str):
         return tool
     bare = {name: value for name, value in tool.items() if (name, value) != ("type", "function")}
@@ -182,7 +186,7 @@ def described(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
-    """Whether a row's list of uses, or its comma-separated text, names `wanted`; a row without one does not."""
+    """Whether a row's list of uses, or its comma-separated text, contains `wanted`; False without such a field."""
     uses = row.get(field)
     if isinstance(uses, str):
         uses = [use.strip() for use in uses.split(",")]
@@ -190,7 +194,7 @@ def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
 
 
 def _named(row: dict[str, Any], name: str) -> str:
-    """The field of that name, in whatever case the row has it."""
+    """Name of the field in this row, ignoring case."""
     if name in row:
         return name
     alike = [field for field in row if field.lower() == name.lower()]
@@ -204,7 +208,7 @@ def _field(row: dict[str, Any], name: str) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """A list as it is, also where a table's cell holds it as JSON text."""
+    """Parse JSON text in table cells to a list; return anything else unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
     try:
@@ -214,18 +218,17 @@ def _listed(value: Any) -> Any:
 
 
 def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
-    """Convert what is an object; anything else stays for `validate_messages` to name."""
+    """Convert objects; leave anything else for `validate_messages` to report."""
     if not isinstance(value, list):
         return value
     return [convert(item) if isinstance(item, dict) else item for item in value]
 
 
 def plain_message(message: Message) -> Message:
-    """A message as templates expect it, whoever sent it: of one of our roles, its content a text, and its calls with
-    arguments that are object and text in one.
+    """Normalize a message for templates: one of our roles, content as text, and calls with `Arguments`.
 
     Raises:
-        UserError: a part of its content is no text, or its call cannot be read.
+        UserError: a content part is not text, or a call cannot be read.
     """
     role = message.get("role")
     if isinstance(role, str) and role not in ROLES:
@@ -240,15 +243,18 @@ def plain_message(message: Message) -> Message:
     if message.get("role") == "assistant":
         message = _with_begun_thought(message)
     if message.get("role") == "tool" and isinstance(message.get("content"), str):
-        # the role says it already, and templates put these marks around it themselves
+        # the role already says so, and templates add these tags themselves
         inner = TOOL_RESPONSE.fullmatch(message["content"])
         message = {**message, "content": inner[1]} if inner else message
     return message
 
 
 def _with_begun_thought(message: Message) -> Message:
-    """A thought that only ends, as a model writes it behind a prompt that begins it, becomes the answer's reasoning:
-    learnt as it stands, it would follow on another beginning than the model is prompted with."""
+    """Move reasoning that ends but does not begin into the reasoning field.
+
+    Models write such text after a prompt that opens the thought. Trained as it stands, it would follow another
+    beginning than the one the model is prompted with.
+    """
     said = message.get("content")
     begun = any(message.get(name) for name in REASONING_NAMES)
     if begun or not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
@@ -258,7 +264,7 @@ def _with_begun_thought(message: Message) -> Message:
 
 
 def _with_text(message: Message) -> Message:
-    """The texts of a content's parts as one, and thoughts among them as the answer's reasoning."""
+    """Join text parts of the content, and move thinking parts to the answer's reasoning."""
     texts, thoughts = [], []
     for part in message["content"]:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
@@ -278,15 +284,15 @@ def _with_text(message: Message) -> Message:
 
 
 def parsed_call(call: dict[str, Any]) -> dict[str, Any]:
-    """A call of a tool in OpenAI's form, with its `Arguments`; as it is where those cannot be read."""
-    if "function" not in call and isinstance(call.get("name"), str):  # bare, as a function
+    """A tool call in OpenAI's form, with its `Arguments`; unchanged if those cannot be read."""
+    if "function" not in call and isinstance(call.get("name"), str):  # bare function
         function = {name: call[name] for name in ("name", "arguments", "parameters") if name in call}
         beside = {name: value for name, value in call.items() if name not in function}
         call = {"type": "function", **beside, "function": function}
     function = call.get("function")
     if not isinstance(function, dict):
         return call
-    # Llama 3 and others write `parameters` for them
+    # Llama 3 and others call them `parameters`
     given = next((function[name] for name in ("arguments", "parameters") if function.get(name) is not None), None)
     arguments = arguments_of(given)
     if arguments is None:
@@ -296,5 +302,5 @@ def parsed_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def counts(message: Message) -> bool:
-    """Whether a turn counts in the loss, as far as it says so itself."""
+    """Whether a turn counts in the loss; True unless it has a field that says otherwise."""
     return all(message.get(name) in (None, 1) for name in COUNTING)

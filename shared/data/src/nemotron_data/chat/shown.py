@@ -1,11 +1,11 @@
-"""What conversations say and a chat template does not show: tools, calls, their results, system prompts, reasoning.
+"""Find parts of conversations that a chat template does not show: tools, calls, results, system prompts, reasoning.
 
     hidden = Hidden(template)
     hidden.of(messages, tools)      # ("tools", "tool calls")
 
-Asked is not the conversation but its skeleton: the same turns with a word of our own in place of each thing that is
-said. A short text may well stand somewhere in a conversation that lacks it; our words do not. And all conversations of
-one skeleton get the same answer, whoever asks first.
+Checks the skeleton of a conversation instead of its text: the same turns, with a unique word in place of each text. A
+short text may appear elsewhere in the rendered conversation by chance; a unique word cannot. All conversations with the
+same skeleton share one cached result.
 """
 
 import re
@@ -25,7 +25,7 @@ TOOLS, CALLS, RESULTS, SYSTEM, REASONING = KINDS = (
     "reasoning",
 )
 OF_PROMPTS = frozenset(KINDS) - {REASONING}
-"""What a prompt has to show: earlier reasoning may go, as the model itself forgets it."""
+"""Kinds that a prompt must show. Earlier reasoning may be missing, as the model itself does not see it again."""
 THOUGHT_IN_TEXT = re.compile(r"<think>(?!\s*</think>).*?</think>", re.DOTALL)
 
 
@@ -33,7 +33,9 @@ class Turn(NamedTuple):
     """A turn of a skeleton.
 
     Attributes:
-        said: it has words. calls: of each call, whether it has arguments. thought: where its reasoning stands.
+        said: whether it has words.
+        calls: for each call, whether it has arguments.
+        thought: where its reasoning is.
     """
 
     role: str
@@ -43,7 +45,7 @@ class Turn(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Words alone, of a user or the assistant: every template shows these."""
+        """Only words of a user or the assistant, which every template shows."""
         return self.role in ("user", "assistant") and not self.calls and not self.thought
 
 
@@ -52,7 +54,7 @@ Skeleton = tuple[tuple[Turn, ...], bool]
 
 
 class Hidden:
-    """What a template does not show, skeleton by skeleton."""
+    """Cache of what a template does not show, by skeleton."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
@@ -62,7 +64,7 @@ class Hidden:
         """Those of `KINDS` that the conversation has and the template hides.
 
         Args:
-            prompt: it ends with the question, and the assistant answers next.
+            prompt: the conversation ends with the question, and the assistant answers next.
         """
         skeleton = tuple(map(_turn_of, messages)), bool(tools)
         if not skeleton[1] and all(turn.is_plain for turn in skeleton[0]):
@@ -76,20 +78,20 @@ class Hidden:
         try:
             text = self._template.render(messages, tools, prompt)
         except UserError:
-            return ()  # a template that wants more than a skeleton; what it makes of the row is not known
+            return ()  # the template needs more than a skeleton, so we cannot tell what it hides
         missing = {kind: [word for word in these if word not in text] for kind, these in words.items()}
-        # many templates show only the last thoughts, and fine-tuning makes each of them the last one
+        # many templates show only the last thoughts; fine-tuning splits conversations so that each of them is last
         lost = {kind for kind, these in missing.items() if these and (kind != REASONING or these == words[kind])}
         return tuple(kind for kind in KINDS if kind in lost and (not prompt or kind in OF_PROMPTS))
 
 
 def told(hidden: Iterable[str]) -> str:
-    """ "the chat template shows no tools, no tool calls"."""
+    """Message such as "the chat template shows no tools, no tool calls"."""
     return "the chat template shows " + ", ".join(f"no {kind}" for kind in hidden)
 
 
 def calls_untold(messages: Sequence[Message], tools: Any) -> bool:
-    """Whether an answer calls a tool that nothing tells of: no description, and no system prompt that names it."""
+    """Whether an answer calls a tool without a description or a system prompt that names it."""
     if tools:
         return False
     names = {
@@ -103,14 +105,14 @@ def calls_untold(messages: Sequence[Message], tools: Any) -> bool:
 
 
 def thought_of(message: Message) -> str:
-    """Where an answer's reasoning stands: "apart", in a field of its own, or "within" its text; empty without any."""
+    """Where an answer's reasoning is: "apart" in a separate field, "within" its text, or empty if it has none."""
     if any(str(message.get(name) or "").strip() for name in REASONING_NAMES):
         return "apart"
     return "within" if THOUGHT_IN_TEXT.search(str(message.get("content") or "")) else ""
 
 
 def with_thought(message: Message, word: str) -> Message:
-    """The answer with a word in place of its reasoning."""
+    """The answer with its reasoning replaced by a word."""
     if thought_of(message) == "within":
         return {**message, "content": THOUGHT_IN_TEXT.sub(f"<think>\n{word}\n</think>", message["content"], count=1)}
     return {name: word if name in REASONING_NAMES else value for name, value in message.items()}
@@ -127,7 +129,7 @@ def _turn_of(message: Message) -> Turn:
 
 
 def _worded(skeleton: Skeleton) -> tuple[list[Message], list[dict[str, Any]] | None, dict[str, list[str]]]:
-    """The conversation of a skeleton, its tools, and the words that stand for what it says, by kind."""
+    """Conversation for a skeleton, its tools, and the placeholder words by kind."""
     words: dict[str, list[str]] = {}
     open_calls: list[dict[str, Any]] = []
     count = 0
@@ -165,6 +167,6 @@ def _worded(skeleton: Skeleton) -> tuple[list[Message], list[dict[str, Any]] | N
                 open_calls.append(call)
                 message.setdefault("tool_calls", []).append(call)
             if not turn.said and turn.calls:
-                del message["content"]  # what stands in its place is the template's own affair
+                del message["content"]  # templates may show anything in its place
         messages.append(message)
     return messages, tools, words

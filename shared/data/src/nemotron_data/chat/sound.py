@@ -1,4 +1,4 @@
-"""Why a conversation cannot be trained on.
+"""Reasons why a conversation cannot be trained on.
 
 [{"role": "user", "content": "2+2?"}]  ->  "no assistant turn"
 """
@@ -9,7 +9,7 @@ from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, ROLES, Message, c
 
 ORDINARY = {"role", "content"}
 CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>", "<function=")
-"""With which answers call tools in their text: Hermes, Mistral, Glaive, Llama 3."""
+"""Marks of tool calls written as text: Hermes, Mistral, Glaive, Llama 3."""
 
 
 NO_CALL = "tool message without a tool call"
@@ -17,16 +17,16 @@ REMEDIES = {
     NO_CALL: "write the calls before it as the answer's tool_calls, or in its text between <tool_call> and"
     " </tool_call>, or the tool's turns as the user's"
 }
-"""Of what is a way of writing rather than a slip: leaving out such rows would leave out most, or all."""
+"""Remedies for reasons that affect a whole data set, where leaving out such rows would leave out most or all of it."""
 
 
 def remedy_of(reason: str) -> str | None:
-    """What helps; None where nothing is known but to leave the row out."""
+    """Remedy for a reason; None if the row can only be left out."""
     return REMEDIES.get(reason)
 
 
 def validate_messages(messages: Any) -> str | None:
-    """Why a conversation cannot be trained on, as one of a few fixed phrases to count by, or None if it can."""
+    """Return why a conversation cannot be trained on, as one of a few fixed phrases to count by, or None if it can."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return "messages is not a list of objects"
     if not messages:
@@ -46,7 +46,7 @@ def validate_messages(messages: Any) -> str | None:
 
 
 def problem_of(message: Message) -> str | None:
-    """Why no template should be given a message, whether it is trained on or prompted with."""
+    """Why no template should get this message, in training or as a prompt."""
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
     if role not in ROLES:
@@ -66,7 +66,7 @@ def problem_of(message: Message) -> str | None:
 
 
 def calls_in_text(message: Message) -> bool:
-    """Whether an answer calls a tool in its text, with no field of its own for the call."""
+    """Whether an answer calls a tool in its text, without a field for the call."""
     said = message.get("content")
     return (
         message.get("role") == "assistant"
@@ -77,7 +77,7 @@ def calls_in_text(message: Message) -> bool:
 
 
 def _no_lesson(message: Message) -> str | None:
-    """Why a message cannot be learnt, or not left out of the loss."""
+    """Why a message cannot be trained on, or cannot be left out of the loss."""
     role = message["role"]
     wishes = {name: message[name] for name in COUNTING if message.get(name) is not None}
     for name, wish in wishes.items():
@@ -101,7 +101,7 @@ def _is_tool_call(call: Any) -> bool:
 
 
 def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
-    """A tool's message must say which call it answers, as far as the calls have ids."""
+    """A tool message must name the call it answers, if the calls have ids."""
     if message["role"] != "tool":
         return None
     if not call_ids:

@@ -1,13 +1,13 @@
-r"""Render conversations with a model's chat template, and know which characters the assistant wrote.
+r"""Render conversations with a model's chat template, and return which characters the assistant wrote.
 
     [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 
-becomes, with a ChatML template whose assistant part stands between {% generation %} and {% endgeneration %},
+becomes, with a ChatML template whose assistant part is between {% generation %} and {% endgeneration %},
 
     <|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n
                                                              ~~~~~~~~~~~ the one span that is trained on
 
-Templates see what transformers shows them, so the text and the mask are those of `apply_chat_template`.
+Templates get the same variables as in transformers, so text and mask equal those of `apply_chat_template`.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.models.small import LARGEST_TEMPLATE
 
 SHIPPED = Path(__file__).parent / "templates"
-# What a template's own code raises on a conversation that it was not written for.
+# Exceptions that a template's code raises on conversations that it was not written for.
 REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 LONGEST_SAID = 500
 DEFAULT = "default"
-"""The name of the template that is meant where nobody names one."""
+"""Name of the template to use if none is named."""
 RESHAPED = frozenset([*REASONING_NAMES, "tool_calls"])
 NO_CONTENT: tuple[Message, ...] = ({}, {"content": None}, {"content": ""})
 CALL = {name: value for name, value in CALLING.items() if name != "content"}
 REPLY = {"role": "tool", "tool_call_id": CALLED[3], "name": CALLED[0], "content": ASKED}
 ONLY_CALLS = [QUESTION, CALL], [QUESTION, CALL, REPLY]
-"""Plain conversations with an answer that only calls."""
+"""Plain conversations whose answer is only a call."""
 Conversation = tuple[Sequence[Message], Sequence[dict[str, Any]] | None]
 """Messages and tools."""
 
@@ -44,8 +44,8 @@ Conversation = tuple[Sequence[Message], Sequence[dict[str, Any]] | None]
 class ChatTemplate:
     """A compiled chat template, `source` being Jinja text as in chat_template.jinja.
 
-    `special_tokens` are the names that templates use: `bos_token="<s>", eos_token="<|im_end|>"`. A template that
-    prints the date gives the same text on every day with the option `strftime_now=some_datetime.strftime`.
+    `special_tokens` are names that templates use: `bos_token="<s>", eos_token="<|im_end|>"`. To get the same text every
+    day from a template that prints the date, pass `strftime_now=some_datetime.strftime`.
     """
 
     def __init__(self, source: str, **special_tokens: str | None) -> None:
@@ -76,16 +76,16 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         **options: Any,
     ) -> str:
-        """The conversation as text. `options`, such as enable_thinking=False, reach the template as variables."""
+        """Render the conversation. `options`, such as enable_thinking=False, become template variables."""
         return "".join(self._pieces(messages, tools, add_generation_prompt, options))
 
     def _pieces(self, messages: Any, tools: Any, prompt: bool, options: dict[str, Any]) -> list[str]:
-        """The text in the pieces that the template puts out, one by one."""
+        """The text in the pieces that the template prints."""
         if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(t, dict) for t in tools)):
             raise UserError("tools is not a list of objects", "parse it first if it is JSON text")
         seen = [self._as_templates_expect(message) for message in messages]
         if not self.has_generation_marks:
-            seen = [dict(message) for message in seen]  # a message may be there twice, and these are told apart
+            seen = [dict(message) for message in seen]  # marks identify messages by id, and one may appear twice
             self._turns.watch(seen)
         variables = {
             **self._always,
@@ -95,20 +95,21 @@ class ChatTemplate:
             **options,
         }
         try:
-            context = self._template.new_context(variables, shared=True)  # shared: with the globals, uncopied
+            context = self._template.new_context(variables, shared=True)  # shared: with the globals, not copied
             return list(self._template.root_render_func(context))
         except REFUSALS as error:
             raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
 
     def _as_templates_expect(self, message: Message) -> Message:
-        """Without null fields, with the reasoning under every name that templates read it by, and calls whose arguments
-        are object and text."""
+        """Normalize a message: no null fields, reasoning under all names that templates use, and calls with
+        `Arguments`.
+        """
         if RESHAPED.isdisjoint(message) and None not in message.values():
             return message
         given = {key: value for key, value in message.items() if value is not None}
         named = [given[name] for name in REASONING_NAMES if name in given]
         if named:
-            said = next(filter(None, named), named[0])  # tables have an empty text under the names a row does not use
+            said = next(filter(None, named), named[0])  # tables have empty text under unused names
             given |= {"reasoning_content": said, "thinking": given.get("thinking") or said}
         calls = given.get("tool_calls")
         if calls and isinstance(calls, list):
@@ -118,8 +119,11 @@ class ChatTemplate:
         return given
 
     def _content_of_calls(self) -> Message:
-        """The content of an answer that only calls: none, as transformers has it, where the template shows such a call;
-        else null, for templates that ask whether `content is none`; else an empty text."""
+        """Content of answers without text, only calls.
+
+        Missing, as in transformers, if the template then shows the call; else null, for templates that test
+        `content is none`; else an empty text.
+        """
         if self._no_content is None:
             shown: list[tuple[bool, bool, Message]] = []
             for content in NO_CONTENT:
@@ -140,9 +144,9 @@ class ChatTemplate:
     def render_with_spans(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
     ) -> tuple[str, list[Span]]:
-        """The text, and the [start, end) characters that the assistant wrote, in order and disjoint.
+        """The text, and the [start, end) assistant spans, sorted and disjoint.
 
-        Raises `UserError` where they cannot be known: training on the wrong text would go unnoticed.
+        Raises `UserError` if they cannot be determined, because training on the wrong text would go unnoticed.
         """
         if self.has_generation_marks:
             text, blocks = self.render_with_blocks(messages, tools, **options)
@@ -156,7 +160,7 @@ class ChatTemplate:
         return text, spans
 
     def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
-        """Text and spans of each conversation, or the error that it is refused with."""
+        """Text and spans of each conversation, or the error that refuses it."""
         return [self._found(*one) for one in conversations]
 
     def _found(self, messages: Sequence[Message], tools: Any) -> tuple[str, list[Span]] | UserError:
@@ -168,12 +172,12 @@ class ChatTemplate:
     def render_with_blocks(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
     ) -> tuple[str, list[Span]]:
-        """The text, and what stands in {% generation %}, block by block, whether or not it counts in our loss."""
+        """The text, and the spans of {% generation %} blocks, whether or not they count in our loss."""
         self._block.calls = 0
         pieces = self._pieces(messages, tools, False, options)
         text = "".join(pieces)
         if self._block.calls != sum(type(piece) is Generated for piece in pieces):
-            # a macro, a filter or {% set %} took generated text in, so that it has no place yet
+            # a macro, a filter or {% set %} captured generated text, so its position is not known yet
             return text, self._marked_spans(text, messages, tools, options)
         spans, position = [], 0
         for piece in pieces:
@@ -184,10 +188,10 @@ class ChatTemplate:
         return text, spans
 
     def _trace(self, messages: Sequence[Message], tools: Any, prompt: bool, options: dict[str, Any]) -> Trace:
-        """The text of a template without generation marks, and which parts of it are about which message."""
+        """Text of a template without generation marks, and which parts of it belong to which message."""
         pieces = split_at_marks(self._pieces(messages, tools, prompt, options))
         text, owners = "".join(pieces), self._turns.owners
-        if len(pieces) != len(owners) + 1:  # a macro or {% set %} took a loop in: render again, with marks in the text
+        if len(pieces) != len(owners) + 1:  # a macro or {% set %} captured a loop: render again, with marks in the text
             self._turns.visible = True
             try:
                 marked = self.render(messages, tools, prompt, **options)
@@ -201,7 +205,7 @@ class ChatTemplate:
         return trace_of(pieces, owners, messages)
 
     def _marked_spans(self, text: str, messages: Any, tools: Any, options: dict[str, Any]) -> list[Span]:
-        """Render again with marks in the text, which must be the same text otherwise."""
+        """Render again with marks in the text, and check that it is otherwise the same."""
         self._block.marking = True
         try:
             marked = self.render(messages, tools, **options)
@@ -218,7 +222,7 @@ class ChatTemplate:
 
 
 def _that_count(blocks: list[Span], messages: Sequence[Message]) -> list[Span]:
-    """Those of the answers that count in the loss; where some do not, there has to be one block for each answer."""
+    """Spans of the answers that count in the loss. If some do not, there must be one block for each answer."""
     answers = [message for message in messages if message.get("role") == "assistant"]
     if all(map(counts, answers)):
         return blocks
@@ -235,17 +239,17 @@ def find_template(named: str) -> str:
     """Jinja source for a setting: the name of a shipped template, Jinja text itself, or the path of a file.
 
     Raises:
-        UserError: there is no such template.
+        UserError: template not found.
     """
     file = template_file(named)
     return named if file is None else template_text(file)
 
 
 def template_text(file: Path) -> str:
-    """The source in a file.
+    """Read a template file.
 
     Raises:
-        UserError: it is no text in UTF-8, or far too long.
+        UserError: not UTF-8, or far too long.
     """
     require_size(file, LARGEST_TEMPLATE, "give a chat template of usual length")
     try:
@@ -255,13 +259,14 @@ def template_text(file: Path) -> str:
 
 
 def default_template(found: Any, where: object) -> str | None:
-    """The template of a tokenizer that may have several with names: the one named `default`, as transformers takes it.
+    """Template of a tokenizer; of several named ones, the one called `default`, as in transformers.
 
     Args:
-        found: `chat_template` as tokenizer_config.json has it, or as transformers read it. where: what holds it.
+        found: `chat_template` as in tokenizer_config.json, or as transformers read it.
+        where: its source, for messages.
 
     Raises:
-        UserError: none of several is the default, or it is no template.
+        UserError: several templates without a default, or not a template.
     """
     if isinstance(found, list) and all(isinstance(one, dict) and "name" in one for one in found):
         found = {str(one["name"]): one.get("template") for one in found}
@@ -277,7 +282,7 @@ def default_template(found: Any, where: object) -> str | None:
 
 
 def template_file(named: str) -> Path | None:
-    """The file that such a setting means; None for Jinja text."""
+    """File that such a setting refers to; None for Jinja text."""
     if "{{" in named or "{%" in named:
         return None
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.jinja"))}

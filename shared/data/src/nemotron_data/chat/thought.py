@@ -1,7 +1,7 @@
-r"""What a model wrote, judged together with the prompt that it continues.
+r"""Join completions with a thought that their prompt has already opened.
 
-Many chat templates, those of Nemotron 3 among them, end the prompt with `<think>`: what the model writes then begins
-inside a thought, and without its prompt it would look like an answer.
+Many chat templates, including Nemotron 3's, end the prompt with `<think>`, so the completion starts inside a thought.
+Without the prompt it would look like an answer.
 
     whole_answer("...<|im_start|>assistant\n<think>\n", "3+4=7</think>7")     "<think>3+4=7</think>7"
     whole_answer("...<|im_start|>assistant\n<think>\n", "so it is 7")          "<think>so it is 7", never closed
@@ -23,7 +23,7 @@ SETTING = re.compile(r"\A\{%- set enable_thinking = enable_thinking \| default\(
 
 
 def opens_thought(prompt: str) -> bool:
-    """Whether a rendered prompt ends inside a thought that the template has begun."""
+    """Whether a rendered prompt ends inside a thought that the template opened."""
     return bool(OPENED.search(prompt)) and not CLOSED.search(prompt)
 
 
@@ -46,10 +46,10 @@ def thinking_by_default(source: str, wanted: bool) -> str:
 
 
 def whole_answer(prompt: str, completion: str) -> str:
-    """A completion as it is judged, by rewards and by evaluation: a thought that its prompt has opened is part of it.
+    """Completion as rewards and evaluation judge it, including the opening tag if the prompt has opened a thought.
 
     Args:
-        prompt: the rendered text that the model continued, to its last character.
+        prompt: the whole rendered text that the model continued.
     """
     return OPEN + completion if opens_thought(prompt) else completion
 

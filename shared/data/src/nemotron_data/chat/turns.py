@@ -1,11 +1,11 @@
-r"""Whose text is it? Answered for chat templates without {% generation %}, by watching their loop over the messages.
+r"""Attribute the output of chat templates without {% generation %} to messages, by watching their loops.
 
     {%- for message in messages %}                      each turn of a loop is about one message,
-        {{- '<|im_start|>' + message.role + '\n' }}     so what it puts out is that message's,
-        {{- message.content + '<|im_end|>\n' }}         whatever the texts look like
+        {{- '<|im_start|>' + message.role + '\n' }}     so its output belongs to that message,
+        {{- message.content + '<|im_end|>\n' }}         independent of the text
     {%- endfor %}
 
-Such loops get marks when the template is compiled. They print nothing and say about whom the text after them is.
+Marks are compiled into such loops. They print nothing, and record which message the text after them belongs to.
 """
 
 import re
@@ -19,7 +19,7 @@ from jinja2.visitor import NodeTransformer
 
 Span = tuple[int, int]
 
-# Around the number of a mark where its place cannot be seen; reserved never to be characters of a text.
+# Put around the number of a mark whose position is not known; reserved noncharacters, never part of a text.
 OPEN, CLOSE = "\ufdd2", "\ufdd3"
 NUMBERED = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 
@@ -27,16 +27,19 @@ PRINTING: tuple[type[nodes.Node], ...] = (nodes.Output, nodes.CallBlock)
 
 
 class Mark(str):
-    """An empty piece of text. It stays of this type only on its way straight into the whole text."""
+    """An empty piece of output. It keeps this type only if it goes straight into the whole text."""
 
     __slots__ = ()
 
     def __str__(self) -> Self:
-        return self  # Jinja calls str() on all that it puts out
+        return self  # Jinja calls str() on everything it prints
 
 
 class TurnMarks(Extension):
-    """What is told while a template runs: `owners`, for each mark the message that the text after it is about."""
+    """Marks recorded while a template runs.
+
+    `owners` has, for each mark, the message that the text after it belongs to.
+    """
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
@@ -45,21 +48,21 @@ class TurnMarks(Extension):
         self._answers: set[int] = set()
         self._within: list[tuple[int, int]] = []
         self.visible = False
-        """Put the numbers of the marks into the text?"""
+        """Print the numbers of the marks into the text?"""
 
     def add_to(self, tree: nodes.Template) -> None:
-        """Put marks into all loops of a template."""
+        """Add marks to all loops of a template."""
         _MarkLoops(self).visit(tree)
         tree.set_environment(self.environment)
 
     def watch(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Begin to tell these messages apart, which must be objects of their own."""
+        """Start tracking these messages, which must be distinct objects."""
         self.owners, self._within = [], []
         self._numbers = {id(message): number for number, message in enumerate(messages)}
         self._answers = {number for number, message in enumerate(messages) if message.get("role") == "assistant"}
 
     def entered(self, loop: int, value: object) -> str:
-        """A loop's next turn is about `value`."""
+        """Record that the next turn of a loop is about `value`."""
         number = self._numbers.get(id(value))
         if number is None:
             return ""  # a tool, a call, a number
@@ -68,7 +71,7 @@ class TurnMarks(Extension):
         return self._mark()
 
     def left(self, loop: int) -> str:
-        """A loop is over; the text after it is again about the message of the loop around it."""
+        """Record the end of a loop; the text after it belongs to the message of the enclosing loop again."""
         return self._mark() if self._leave(loop) else ""
 
     def _leave(self, loop: int) -> bool:
@@ -78,8 +81,8 @@ class TurnMarks(Extension):
         return at is not None
 
     def _mark(self) -> str:
-        # in a loop within a loop only what is about answers in both is an answer's: a tool's answer may be put out in
-        # the turn of its call, and a call looked up in the turn of the tool's answer
+        # In nested loops, text counts as an answer's only if it is about answers in both: a tool's reply may be printed
+        # in the turn of its call, and a call looked up in the turn of its reply.
         within = [number for _, number in self._within]
         others = [number for number in within if number not in self._answers]
         self.owners.append(next(iter([*others[-1:], *within[-1:]]), None))
@@ -87,7 +90,7 @@ class TurnMarks(Extension):
 
 
 class _MarkLoops(NodeTransformer):
-    """Puts a call of `entered` at the beginning of each loop, and one of `left` behind it."""
+    """Insert a call of `entered` at the beginning of each loop, and one of `left` after it."""
 
     def __init__(self, marks: TurnMarks) -> None:
         self._marks = marks
@@ -97,7 +100,7 @@ class _MarkLoops(NodeTransformer):
     def visit_For(self, loop: nodes.For) -> list[nodes.Node]:
         """{% for message in messages %}"""
         if not isinstance(loop.target, nodes.Name) or not any(map(loop.find, PRINTING)):
-            self.generic_visit(loop)  # a loop that puts nothing out, only looks for something
+            self.generic_visit(loop)  # a loop that prints nothing, only searches
             return [loop]
         self._count += 1
         number = self._count
@@ -126,11 +129,11 @@ class _MarkLoops(NodeTransformer):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A rendered conversation, and which parts of it the turns of the loops put out.
+    """A rendered conversation, and which parts of it the loops printed for each message.
 
     Attributes:
-        parts: by message; several where a loop over other messages runs inside of a turn. Empty where there are none.
-        end: of the last part; what follows is about the conversation as a whole.
+        parts: by message; several if a loop over other messages runs inside its turn, none if nothing was printed.
+        end: end of the last part; the text after it belongs to the conversation as a whole.
     """
 
     text: str
@@ -138,12 +141,12 @@ class Trace:
     end: int = 0
 
     def of(self, message: int) -> str:
-        """The text of one message."""
+        """Text of one message."""
         return "".join(self.text[start:end] for start, end in self.parts[message])
 
 
 def trace_of(pieces: Sequence[str], owners: Sequence[int | None], messages: Sequence[dict[str, Any]]) -> Trace:
-    """From pieces between marks to the parts of each message; piece k + 1 follows mark k."""
+    """Parts of each message from the pieces between marks; piece k + 1 follows mark k."""
     parts: list[list[Span]] = [[] for _ in messages]
     position = last = 0
     for owner, piece in zip([None, *owners], pieces, strict=True):
@@ -161,7 +164,7 @@ def trace_of(pieces: Sequence[str], owners: Sequence[int | None], messages: Sequ
 
 
 def split_at_marks(pieces: Sequence[str]) -> list[str]:
-    """The text between marks that went straight into it."""
+    """Split text at marks that went straight into it."""
     found: list[list[str]] = [[]]
     for piece in pieces:
         if type(piece) is Mark:
@@ -172,6 +175,6 @@ def split_at_marks(pieces: Sequence[str]) -> list[str]:
 
 
 def split_at_numbers(marked: str, marks: int) -> list[str] | None:
-    """The same for visible marks; None unless each of them is there, in order."""
+    """Split text at visible marks; None unless each of them is there, in order."""
     pieces = NUMBERED.split(marked)
     return pieces[::2] if pieces[1::2] == [str(number) for number in range(marks)] else None

@@ -1,8 +1,8 @@
-"""From texts to token ids: the fastest tokenizer library that gives exactly the ids of `tokenizers`.
+"""Encode texts with the fastest tokenizer library that gives exactly the ids of `tokenizers`.
 
 choice = choose_encoder(folder, sample)            # gigatoken, fastokens or tokenizers
 ids, offsets = choice.encoder.encode(["Hello", "", "a b"])
-ids      array([9707,  264,  293], dtype=uint32)   # back to back
+ids      array([9707,  264,  293], dtype=uint32)   # concatenated
 offsets  array([0, 1, 1, 3])                       # text k is ids[offsets[k]:offsets[k + 1]]
 """
 

@@ -1,4 +1,4 @@
-"""The three tokenizer libraries behind `Encoder`. Each is imported only when it is loaded.
+"""Tokenizer backends: the three libraries behind `Encoder`, each imported only when it is loaded.
 
 MB of text per CPU-second on one thread with a vocabulary of 131k: gigatoken 170, fastokens 150, tokenizers 2.5.
 """
@@ -13,17 +13,17 @@ from tokenizers import Tokenizer
 from nemotron_data.encoders.base import EncodeCall, Encoded, Encoder, flatten, one_thread
 from nemotron_data.encoders.joining import Joiner
 
-# A call of gigatoken costs as much as separating 2,000 characters does; measured, and only speed depends on it.
+# A call of gigatoken takes as long as separating 2,000 characters (measured). Affects only speed.
 LONG_TEXT = 2000
 
 
 class GigatokenEncoder(Encoder):
-    """gigatoken. Its own batch call imports awkward, half a second, so texts go alone if long, else joined."""
+    """gigatoken. Its batch call imports awkward, which takes half a second, so long texts go alone, others joined."""
 
     name = "gigatoken"
 
     def __init__(self, file: Path, joiner: Joiner | None = None) -> None:
-        """Load `tokenizer.json`. `joiner` must be what `find_joiner` gives for it, or None."""
+        """Load `tokenizer.json`. `joiner` must be the result of `find_joiner` for it, or None."""
         one_thread()
         import gigatoken
 
@@ -70,12 +70,12 @@ class FastokensEncoder(Encoder):
 
 
 class ReferenceEncoder(Encoder):
-    """`tokenizers`, which defines what is right, and is slow."""
+    """`tokenizers`, the slow reference that defines the correct ids."""
 
     name = "tokenizers"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Takes truncation and padding off `tokenizer`, which would cut training data without a word."""
+        """Disable truncation and padding of `tokenizer`, which would silently cut training data."""
         one_thread()
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -1,8 +1,8 @@
-"""What every tokenizer backend offers: many texts in, flat arrays out.
+"""Interface of tokenizer backends: many texts in, flat arrays out.
 
     encode(["Hello", "", "a b"])  ->  ids [9707, 264, 293], offsets [0, 1, 1, 3]
 
-One call for many texts and no Python integers: one call per text, or lists, cost most of a fast library's speed.
+One call for many texts and no Python integers: one call per text, or lists, would cost most of a fast library's speed.
 """
 
 import importlib.metadata
@@ -20,9 +20,9 @@ EncodeCall = Callable[[Sequence[str]], Encoded]
 
 
 class Encoder(ABC):
-    """Encodes texts as `tokenizers` does with add_special_tokens=False, whole: no truncation, no padding.
+    """Encode texts like `tokenizers` with add_special_tokens=False, without truncation or padding.
 
-    Special tokens' names inside a text become their ids, as in `tokenizers`.
+    Names of special tokens inside a text become their ids, as in `tokenizers`.
     """
 
     name: ClassVar[str]
@@ -33,10 +33,10 @@ class Encoder(ABC):
         return importlib.metadata.version(self.name)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Ids of all texts back to back, uint32, and int64 offsets, one more than texts, the first 0.
+        """Concatenated ids of all texts, uint32, and int64 offsets (len(texts) + 1, the first 0).
 
         Raises:
-            ValueError: a text that is not Unicode, that is, holds a lone surrogate.
+            ValueError: a text with a lone surrogate.
             UserError: the library panics.
         """
         try:
@@ -52,7 +52,7 @@ class Encoder(ABC):
             raise
 
     def ways(self) -> list[EncodeCall]:
-        """Every code path that `encode` may take; a probe tries them all."""
+        """All code paths that `encode` may take, for the probe to test."""
         return [self.encode]
 
     @abstractmethod
@@ -67,16 +67,16 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 
 
 def flatten(pieces: Sequence[np.ndarray]) -> Encoded:
-    """One array of ids per text, put back to back."""
+    """Concatenate one array of ids per text."""
     lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
     ids = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint32)
     return ids, offsets_of(lengths)
 
 
 def one_thread() -> None:
-    """Tell the tokenizer libraries to use one thread: data preparation runs many processes.
+    """Limit tokenizer libraries to one thread, because data preparation runs many processes.
 
-    Has to come before a library's first call, since it makes its threads only once.
+    Must be called before a library's first call, which creates its threads.
     """
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -23,7 +23,7 @@ FAST: tuple[Backend, ...] = ("gigatoken", "fastokens")
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """The backend in use, what `tokenizers` says, on how many texts they agree, and why faster ones are not used."""
+    """The chosen backend, the reference ids, the number of texts compared, and why faster backends were skipped."""
 
     encoder: Encoder
     spec: EncoderSpec
@@ -42,15 +42,15 @@ class EncoderChoice:
         return self.encoder.version
 
     def for_workers(self) -> WorkerEncoder:
-        """The encoder as part of what worker processes are given."""
+        """The encoder in a form to send to worker processes."""
         return WorkerEncoder(self.spec, self.encoder)
 
     def as_metadata(self) -> dict[str, Any]:
-        """For the manifest; it is no part of a result, which is the same with every backend."""
+        """Metadata for the manifest. Not part of the identity of a result, which is the same with every backend."""
         return {"backend": self.backend, "version": self.version, "probed": self.probed, "skipped": self.skipped}
 
     def announcement(self) -> str | None:
-        """One line for the user where no fast library can be used; None if one is, or none was wanted."""
+        """One line for the user if no fast library can be used; None if one is, or none was wanted."""
         if self.backend != "tokenizers" or not self.skipped:
             return None
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.skipped.items())
@@ -62,15 +62,15 @@ def choose_encoder(
 ) -> EncoderChoice:
     """Load a tokenizer backend that gives the ids of `tokenizers` on `sample` and on built-in hard cases.
 
-    `auto` takes the first of gigatoken, fastokens and tokenizers. Encoding the sample for comparison is what takes
-    time: 0.4 s for each MB.
+    `auto` takes the first of gigatoken, fastokens and tokenizers. Most of the time is spent on encoding the sample for
+    comparison: 0.4 s for each MB.
 
     Args:
         with_bytes: also find the length of each token, for loss masks.
 
     Raises:
         UserError: the named backend cannot load this tokenizer, or gives other ids.
-        ValueError: a text of the sample holds a lone surrogate.
+        ValueError: a text of the sample has a lone surrogate.
     """
     if backend == "tokenizers":
         reference = ask(folder, [], with_bytes)
@@ -94,7 +94,7 @@ def choose_encoder(
 
 
 def _load(spec: EncoderSpec) -> Encoder | str:
-    """The encoder, or why it cannot be loaded."""
+    """Load an encoder, or return why it cannot be loaded."""
     try:
         return spec.load()
     except BaseException as error:
@@ -109,8 +109,11 @@ def _reason_against(encoder: Encoder, reference: Reference) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """What a library says of a failure. Whatever it raises is a reason not to use it, even the panics of Rust code,
-    which are no `Exception`; only what stops the whole program goes on."""
+    """First line of a library's error message.
+
+    Any error is a reason not to use the library, even the panics of Rust code, which are not `Exception`; only
+    exceptions that stop the whole program are raised again.
+    """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     lines = str(error).splitlines() or [type(error).__name__]

@@ -1,4 +1,4 @@
-r"""Texts on which tokenizer libraries are known to disagree.
+r"""Texts on which tokenizer libraries are known to differ.
 
 "x\u200dy", "\r\n \t", "</s></s>", "</", "s> 7777777777"
 """
@@ -39,7 +39,7 @@ FIXED = (
 
 
 def hard_cases(tokenizer: Tokenizer) -> list[str]:
-    """The fixed texts, and the tokenizer's own special tokens in every awkward place."""
+    """Fixed texts, and the tokenizer's own special tokens in every awkward position."""
     names = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     tried = names[: TOKENS_TRIED - 1] + names[TOKENS_TRIED - 1 :][-1:]
     cases = [*FIXED, "".join(tried), " ".join(tried), "\n".join(reversed(tried))]

@@ -1,9 +1,9 @@
-"""A special token that can stand between texts, so that one call encodes many of them.
+"""Find a special token that can separate texts, to encode many of them with one call.
 
     "Hello" "a b"  ->  "Hello</s>a b"  ->  [9707, 2, 264, 293]  ->  cut at every 2
 
-A special token's name is cut out of a text before anything else looks at it, so the texts on its two sides cannot
-influence each other, provided that no other token's name can overlap it.
+A special token's name is split off a text before any other step, so the texts on its two sides cannot influence each
+other, provided that no other token's name can overlap it.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Joiner:
     id: int
 
     def join(self, texts: list[bytes]) -> bytes:
-        """The texts in UTF-8, one after the other."""
+        """Texts as UTF-8, joined by the separator."""
         return self.text.encode().join(texts)
 
     def cut(self, ids: np.ndarray, texts: list[bytes]) -> Encoded:
-        """Take the separators out of the ids of `join(texts)`; those that the texts themselves hold stay."""
+        """Remove the separators from the ids of `join(texts)`, but keep those that are in the texts themselves."""
         at = np.flatnonzero(ids == self.id)
         if len(at) != len(texts) - 1:
             inside = np.fromiter((text.count(self.text.encode()) for text in texts[:-1]), np.int64, len(texts) - 1)
@@ -39,9 +39,9 @@ class Joiner:
 
 
 def find_joiner(tokenizer: Tokenizer) -> Joiner | None:
-    """An added token that is safe as a separator; None in tokenizers that have none.
+    """An added token that is safe as a separator, or None.
 
-    The last ones are tried first: reserved names, which texts hardly ever mention.
+    The last ones are tried first: they are reserved names, which texts hardly ever mention.
     """
     added = tokenizer.get_added_tokens_decoder()
     if not is_plain_byte_level(tokenizer) or any(token.single_word for token in added.values()):
@@ -49,7 +49,7 @@ def find_joiner(tokenizer: Tokenizer) -> Joiner | None:
     names = [token.content for token in added.values()]
     for number, token in sorted(added.items(), reverse=True):
         name = token.content
-        # as long as nobody writes it by chance, and found in the text as it stands
+        # long enough not to occur by chance, and matched in the text without normalization
         usable = token.special and not token.normalized and len(name) > 2 and name.isprintable()
         if usable and not any(_may_overlap(other, name) for other in names):
             return Joiner(name, number)
@@ -59,7 +59,7 @@ def find_joiner(tokenizer: Tokenizer) -> Joiner | None:
 def _may_overlap(name: str, joiner: str) -> bool:
     """Whether `name`, at the end of a text or longer than the joiner, could take characters from the joiner.
 
-    The longest name at the first place wins, so what starts inside the joiner is no danger.
+    The longest name at the first position wins, so names that start inside the joiner are harmless.
     """
     if name != joiner and name.startswith(joiner):
         return True

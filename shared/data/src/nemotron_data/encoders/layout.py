@@ -1,8 +1,8 @@
-"""Is a tokenizer plain byte-level BPE, whose tokens are the bytes of the text and nothing else?
+"""Detect plain byte-level BPE, whose tokens are exactly the bytes of the text.
 
     "héllo"  ->  "hÃ©" "llo"   every character of a token stands for one byte: 3 + 3 bytes
 
-GPT-2, Llama 3 and Nemotron 3 are; a tokenizer that normalizes the text, or puts a space in front of it, is not.
+True of GPT-2, Llama 3 and Nemotron 3; not of tokenizers that normalize the text, or put a space in front of it.
 """
 
 import json

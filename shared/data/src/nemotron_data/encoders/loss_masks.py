@@ -2,11 +2,11 @@ r"""Loss masks of many chats at once, from the lengths of their tokens.
 
     "<|im_start|>assistant\nHello<|im_end|>\n"    one span, the characters [22, 37)
      |___________||________||_||__||________||_|  tokens end at the bytes 12 21 22 27 37 38
-                               1   1              the tokens that hold bytes 22 to 36
+                               1   1              the tokens with bytes 22 to 36
 
-Libraries that are fast give no places of tokens in the text. In a plain byte-level tokenizer they follow from the
-tokens' lengths, and where the lengths do not add up to the text, that is noticed. Marked are, as in transformers,
-the tokens from the one with the span's first character to the one with the first byte of its last character.
+Fast libraries do not return token offsets. In a plain byte-level tokenizer they follow from the tokens' lengths; a sum
+that differs from the text's length is detected. As in transformers, a span covers the tokens from the one with its
+first character to the one with the first byte of its last character.
 """
 
 from collections.abc import Sequence
@@ -45,18 +45,18 @@ def masks_from_spans(
     spans: Sequence[Sequence["Span"]],
     lengths: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The loss masks of many texts, aligned with `ids`, and which texts' masks are right.
+    """Loss masks of many texts, aligned with `ids`, and which texts' masks are valid.
 
     Args:
-        ids: tokens of all texts back to back.
-        offsets: where each text's tokens start in `ids`; one more entry than texts.
-        texts: what was encoded, n of them.
-        spans: for each text the [start, end) characters to train on, disjoint and in order.
-        lengths: from `token_bytes`; None says that no text's mask can be known here.
+        ids: concatenated tokens of all texts.
+        offsets: start of each text's tokens in `ids`; one more entry than texts.
+        texts: the n encoded texts.
+        spans: for each text the [start, end) characters to train on, disjoint and sorted.
+        lengths: from `token_bytes`; if None, no mask can be determined here.
 
     Returns:
         uint8 [len(ids)], 1 where a token counts, and bool [n]. False: the tokens do not add up to the text, or all
-        of them would count; its mask is worthless, and `mask_by_offsets` decides.
+        of them would count; the mask is invalid, and `mask_by_offsets` decides.
     """
     if lengths is None:
         return np.zeros(len(ids), dtype=np.uint8), np.zeros(len(texts), dtype=bool)
@@ -88,7 +88,7 @@ def _places(
         if text.isascii():
             sizes[number] = len(text)
         else:
-            # UTF-8 bytes before each of these characters, which are in order
+            # UTF-8 bytes before each of these characters, which are sorted
             pieces = pairwise([0, *places, len(text)])
             *places, sizes[number] = accumulate(len(text[start:end].encode()) for start, end in pieces)
         first += places[::2]

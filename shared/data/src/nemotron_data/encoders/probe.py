@@ -1,4 +1,4 @@
-"""Does a fast tokenizer library give the ids of `tokenizers`, text by text?"""
+"""Check that a fast tokenizer library gives the ids of `tokenizers`, text by text."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,7 +9,7 @@ from nemotron_data.encoders.base import EncodeCall, Encoded, Encoder
 
 
 def difference(encoder: Encoder, texts: Sequence[str], expected: Encoded) -> str | None:
-    """Why the encoder may not be used, or None if every one of its ways gives the expected ids."""
+    """Why the encoder may not be used, or None if all its code paths give the expected ids."""
     for way in encoder.ways():
         if count := _documents_that_differ(_try(way, texts), expected):
             return f"{count:,} of {len(texts):,} documents get other ids than from tokenizers"

@@ -1,6 +1,7 @@
-"""What `tokenizers`, which defines what is right, says of a tokenizer and of some texts.
+"""Reference results from `tokenizers`, for a tokenizer and some texts.
 
-Loading a vocabulary of 131k takes it 0.3 s, and so do the fast libraries; both together take no longer than one.
+It takes 0.3 s to load a vocabulary of 131k, as do the fast libraries; loading both in parallel takes no longer than
+one.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +22,13 @@ from nemotron_shared.runtime.background import call_in_background
 @dataclass(frozen=True)
 class Reference:
     """Attributes:
-    texts: built-in hard cases and a sample of the data. encoded: their ids.
-    joiner: a token that can stand between texts.
-    vocab_size: ids in use, special tokens included. ids: of the special tokens that the folder names, by role.
-    added: ids that the tokenizer's post-processor puts before a text, and those that it puts behind one.
-    token_bytes: bytes of each token, see `token_bytes`; None where not asked for, too.
+    texts: built-in hard cases and a sample of the data.
+    encoded: their ids.
+    joiner: a token that can separate texts.
+    vocab_size: number of ids, special tokens included.
+    ids: ids of the special tokens that the folder names, by role.
+    added: ids that the post-processor adds before a text, and those after it.
+    token_bytes: bytes of each token, see `token_bytes`; also None if not requested.
     """
 
     texts: list[str]
@@ -38,10 +41,10 @@ class Reference:
 
 
 def ask(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Reference:
-    """Load the tokenizer and answer.
+    """Load the tokenizer and compute the reference.
 
     Raises:
-        ValueError: a text of the sample holds a lone surrogate.
+        ValueError: a text of the sample has a lone surrogate.
     """
     tokenizer = folder.tokenizer
     texts = [*hard_cases(tokenizer), *sample]
@@ -63,5 +66,5 @@ def _added(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def ask_in_background(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Callable[[], Reference]:
-    """Begin to `ask`; the result waits for the answer."""
+    """Start `ask` in the background; call the result to wait for it."""
     return call_in_background(ask, folder, sample, with_bytes)

@@ -1,4 +1,4 @@
-"""A chosen tokenizer backend as something to send to another process, which loads it without a second probe.
+"""A chosen tokenizer backend to send to another process, which loads it without a second probe.
 
 encoder = WorkerEncoder(spec, loaded)
 encoder.encode(["Hello"])                   # by `loaded`; in another process, by what the spec loads there
@@ -19,14 +19,14 @@ Backend = Literal["gigatoken", "fastokens", "tokenizers"]
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Where the tokenizer is, and which library is to read it."""
+    """Location of the tokenizer, and the library to read it with."""
 
     folder: Path
     backend: Backend
     joiner: Joiner | None = None
 
     def load(self) -> Encoder:
-        """The encoder; takes about 0.3 s with a vocabulary of 131k, fastokens 1 s."""
+        """Load the encoder; takes about 0.3 s with a vocabulary of 131k, fastokens 1 s."""
         file = self.folder / "tokenizer.json"
         if self.backend == "gigatoken":
             return GigatokenEncoder(file, self.joiner)
@@ -36,10 +36,10 @@ class EncoderSpec:
 
 
 class WorkerEncoder:
-    """An encoder inside the work that processes are given.
+    """Picklable encoder for worker processes.
 
-    Forked workers share the one that was loaded for the probe. It is not pickled: a process that was started afresh
-    loads its own, once, from the spec.
+    Forked workers share the one that was loaded for the probe. It is not pickled: a spawned process loads its own from
+    the spec, once.
     """
 
     def __init__(self, spec: EncoderSpec, loaded: Encoder | None = None) -> None:

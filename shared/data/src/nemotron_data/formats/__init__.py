@@ -1,1 +1,1 @@
-"""What prepared data looks like on the disk: one module for each format, with an example of it on top."""
+"""File formats of prepared data, one module for each, with an example at the top."""

@@ -1,11 +1,11 @@
 """Tokenized documents in Megatron-LM's bin/idx format, and the blend.json that lists them.
 
-`<prefix>.bin` is the token ids back to back. `<prefix>.idx`, all little-endian:
+`<prefix>.bin` is the concatenated token ids. `<prefix>.idx`, all little-endian:
 
     "MMIDIDX\\0\\0" | uint64 version = 1 | uint8 dtype code | uint64 sequences S | uint64 documents + 1
     int32[S] tokens of each sequence | int64[S] its first byte in .bin | int64[documents + 1] sequences before each
 
-We write one sequence per document. Its end-of-document token, if wanted, is part of it and comes from the caller.
+We write one sequence per document. An end-of-document token, if wanted, is added by the caller.
 """
 
 import math
@@ -31,7 +31,7 @@ DTYPES = {code: np.dtype(name) for code, name in ((1, "u1"), (2, "i1"), (3, "<i2
 UINT16_VOCABULARY = 65_500
 COPY_BYTES = 16 << 20
 LONGEST_NAME = 250
-"""Bytes of a name that leave room for an ending."""
+"""Maximum bytes of a name, leaving room for a suffix."""
 IDS_AT_ONCE = 1 << 24
 REBUILD = "run data preparation again with --force"
 
@@ -46,14 +46,14 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 class IndexedDatasetWriter:
-    """Writes `<prefix>.bin` and `<prefix>.idx`, which appear together when the block ends without an error.
+    """Write `<prefix>.bin` and `<prefix>.idx`; both appear when the block ends without an error.
 
     with IndexedDatasetWriter(folder / "train_text_document", vocab_size=tokenizer.get_vocab_size()) as writer:
         writer.add_document(np.array([11, 12, 2]))
 
     Attributes:
-        tokens: written so far.
-        bin_sha256: of the .bin, in hex, once it is there.
+        tokens: number of tokens written so far.
+        bin_sha256: hex digest of the finished .bin.
     """
 
     def __init__(self, prefix: Path, vocab_size: int) -> None:
@@ -68,7 +68,7 @@ class IndexedDatasetWriter:
 
     @property
     def documents(self) -> int:
-        """Written so far."""
+        """Number of documents written so far."""
         return len(self._lengths)
 
     def add_document(self, ids: np.ndarray) -> None:
@@ -76,7 +76,7 @@ class IndexedDatasetWriter:
         self.add_documents(ids, np.array([ids.size]))
 
     def add_documents(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Append documents that lie back to back in `ids` (1-D), of at least one token each."""
+        """Append documents concatenated in `ids` (1-D), of at least one token each."""
         if self._bin is None:
             raise ValueError("add_documents() outside the with block")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -112,13 +112,13 @@ class IndexedDatasetWriter:
             if not self._lengths:
                 raise UserError(f"{self.prefix}: no document to write", "add documents, or enlarge this split")
             self.bin_sha256 = written.finish()
-            # a kill between the two renames must not leave an old index beside new tokens
+            # a kill between the two renames must not leave an old index next to new tokens
             _beside(self.prefix, ".idx").unlink(missing_ok=True)
         write_index(_beside(self.prefix, ".idx"), np.array(self._lengths, dtype="<i4"), self.dtype)
 
 
 def write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
-    """Write the .idx of documents of one sequence each, given their tokens and the dtype of the .bin."""
+    """Write the .idx of documents of one sequence each, given their lengths and the dtype of the .bin."""
     ends = np.cumsum(lengths, dtype="<i8") * dtype.itemsize
     code = next(code for code, known in DTYPES.items() if known == dtype)
     with open_atomic(path) as file:
@@ -129,9 +129,9 @@ def write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 class IndexedDataset:
-    """Reads `<prefix>.bin` and `.idx`: `len` is the number of sequences, `[i]` the token ids of one, not copied.
+    """Read `<prefix>.bin` and `.idx`: `len` is the number of sequences, `[i]` the token ids of one, not copied.
 
-    Raises `UserError` when a file is missing, cut short, or does not fit the other.
+    Raises `UserError` if a file is missing or truncated, or if the two do not match.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -142,16 +142,16 @@ class IndexedDataset:
         found = bin_path.stat().st_size if bin_path.is_file() else -1
         if found != needed:
             raise _corrupt(bin_path, f"{found} bytes where the index needs {needed}" if found >= 0 else "missing")
-        # As a plain array, whose parts are views that cost nothing: those of a memmap are memmaps again.
+        # A plain array, because slices of a memmap are again memmaps, which are slow.
         self._ids = np.asarray(np.memmap(bin_path, self.dtype, mode="r")) if needed else np.empty(0, self.dtype)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences together."""
+        """Total number of tokens."""
         return int(self.lengths.sum(dtype=np.int64))
 
     def id_range(self) -> tuple[int, int]:
-        """The lowest and the highest of all token ids."""
+        """Lowest and highest token id."""
         blocks = [self._ids[at : at + IDS_AT_ONCE] for at in range(0, len(self._ids), IDS_AT_ONCE)]
         return min((int(block.min()) for block in blocks), default=0), max(
             (int(block.max()) for block in blocks), default=0
@@ -166,10 +166,10 @@ class IndexedDataset:
 
 
 def merge_pairs(prefixes: Sequence[Path], target: Path) -> None:
-    """Write the sequences of all pairs, in order, as one pair at the prefix `target`, for readers that want just one.
+    """Write the sequences of all pairs, in order, as one pair at the prefix `target`, for readers that want only one.
 
     Raises:
-        UserError: a pair is missing or damaged, or holds ids of another dtype than the first.
+        UserError: a pair is missing or damaged, or its dtype differs from the first one's.
     """
     pairs = [IndexedDataset(prefix) for prefix in prefixes]
     if not pairs:
@@ -188,7 +188,7 @@ def merge_pairs(prefixes: Sequence[Path], target: Path) -> None:
 
 
 def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray]:
-    """dtype of the tokens, int32 lengths and int64 byte offsets, all checked, as is the document index."""
+    """dtype of the tokens, int32 lengths and int64 byte offsets; everything is validated, also the document index."""
     if not path.is_file():
         raise UserError(f"{path}: no such file", "give the prefix, without .bin or .idx")
     content = path.read_bytes()
@@ -218,8 +218,8 @@ def _corrupt(path: Path, what: str) -> UserError:
 def write_blend(path: Path, blend: Mapping[str, Sequence[tuple[float, str]]]) -> None:
     """Write the blend.json of Megatron-Bridge, {"train": ["0.7", "web_000000", ...], "valid": [...], "test": null}.
 
-    Prefixes are relative to the folder of `path`, so that the folder can be moved; whoever hands them to Megatron
-    makes them absolute with `read_blend`. Raises `UserError` for a bad weight and for a pair that does not exist.
+    Prefixes are relative to the folder of `path`, so that the folder can be moved; use `read_blend` to get absolute
+    ones for Megatron. Raises `UserError` for a bad weight and for a pair that does not exist.
     """
     for split, entries in blend.items():
         if split not in SPLITS:
@@ -238,7 +238,7 @@ def write_blend(path: Path, blend: Mapping[str, Sequence[tuple[float, str]]]) ->
 
 
 def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
-    """The (weight, complete prefix) pairs of each split in a blend.json that is not empty."""
+    """Read (weight, complete prefix) pairs of each split from a nonempty blend.json."""
     content = read_json(path)
     if not isinstance(content, dict) or not set(content) <= set(SPLITS):
         raise UserError(f"{path}: needs 'train', 'valid' and 'test'", REBUILD)
@@ -274,7 +274,7 @@ def data_set_of(relative: str, split: str) -> str:
 
 
 def _lies_below(prefix: str) -> bool:
-    """Whether a pair of this prefix lies in the folder of its blend.json, and could have the name."""
+    """Whether a prefix is inside the folder of its blend.json and is a possible file name."""
     parts = Path(prefix).parts
     return bool(parts) and not Path(prefix).is_absolute() and ".." not in parts and "\0" not in prefix and (
         max(len(part.encode("utf-8", "replace")) for part in parts) <= LONGEST_NAME

@@ -1,7 +1,7 @@
-"""Write a large file past the page cache, beside the work that makes it, with its SHA-256 taken on the way.
+"""Write a large file with direct I/O in the background, and compute its SHA-256.
 
-Token shards are written once, must be on the disk before they count as finished, and are read much later. In the page
-cache they would cost a copy and the memory of files that somebody does read.
+Token shards are written once, must be on disk before they count as finished, and are read much later. In the page cache
+they would cost a copy, and evict files that are in use.
 """
 
 import errno
@@ -13,32 +13,32 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 BLOCK_BYTES = 1 << 20
-"""Written at once; a multiple of every size that direct writes must be aligned to."""
+"""Size of one write; a multiple of all alignments that direct writes require."""
 
 
 class BulkFile:
-    """Appends to an open file that nothing else writes to.
+    """Append to an open file that nothing else writes to.
 
     with open_atomic(path) as file, BulkFile(file) as bulk:
         bulk.write(array)
         digest = bulk.finish()
 
-    Blocks are written directly (`O_DIRECT`) where system and file system can, by a thread, so that a slow disk holds
-    nobody up. A file smaller than one block, and the rest after the last, goes through the cache like any other.
+    If the system and file system support it, a thread writes blocks directly (`O_DIRECT`), so that a slow disk does not
+    stall the caller. Files smaller than one block, and the rest after the last block, go through the page cache.
     """
 
     def __init__(self, file: IO[Any]) -> None:
         self._descriptor = file.fileno()
-        # mapped memory begins at a page, as direct writes ask for; one block is filled while the other is written
+        # mmap is page-aligned, as direct writes require; one block is filled while the other is written
         self._block, self._other = memoryview(mmap(-1, BLOCK_BYTES)), memoryview(mmap(-1, BLOCK_BYTES))
         self._filled = 0
         self._digest = hashlib.sha256()
         self._direct = False
-        self._thread: ThreadPoolExecutor | None = None  # begun with the first block that is full
+        self._thread: ThreadPoolExecutor | None = None  # started with the first full block
         self._writing: Future[None] | None = None
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append the bytes of a contiguous buffer. An error of the disk may show at a later call."""
+        """Append the bytes of a contiguous buffer. A disk error may be raised by a later call."""
         left = memoryview(data).cast("B")
         while left:
             piece = left[: BLOCK_BYTES - self._filled]
@@ -49,7 +49,7 @@ class BulkFile:
                 self._hand_over()
 
     def finish(self) -> str:
-        """Write what is left; gives the SHA-256 of everything, in hex. Syncing is the caller's."""
+        """Write the rest; returns the SHA-256 of everything, in hex. The caller must sync."""
         self._wait()
         self._set_direct(False)
         self._write_whole(self._block[: self._filled])
@@ -86,10 +86,10 @@ class BulkFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                self._set_direct(False)  # another alignment than ours, or a part of a block was written before
+                self._set_direct(False)  # another alignment than ours, or a part of a block was already written
 
     def _set_direct(self, wanted: bool) -> None:
-        """Direct writing on or off; it stays off where there is no such thing."""
+        """Turn direct I/O on or off; it stays off if unsupported."""
         flag = getattr(os, "O_DIRECT", 0)
         if not flag or wanted == self._direct:
             return

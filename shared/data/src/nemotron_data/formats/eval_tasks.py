@@ -1,4 +1,4 @@
-"""Tasks of an evaluation: tasks.json says which there are, `<name>.jsonl` holds the rows of each.
+"""Evaluation tasks: tasks.json lists them, and `<name>.jsonl` has the rows of each.
 
     tasks.json    [{"name": "sums", "kind": "generate", "rows": 400}, ...]
 
@@ -11,9 +11,9 @@
     instructions {"prompt": "Write without commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     code        {"prompt": "def add(a, b):", "test": "def check(add): ...", "entry_point": "add"}
 
-`key` is what training data is searched for, to find a question that a model may have been trained on. A `stem` is
-the sentence that a base model can complete; without one the question is what it is given. A task with `"recall": true`
-asks on purpose for what training states.
+`key` is searched for in training data, to find questions that a model may have been trained on. A `stem` is the
+sentence that a base model completes; without one it gets the question. A task with `"recall": true` deliberately asks
+for facts from the training data.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -38,12 +38,12 @@ FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
     "instructions": {"prompt": TEXT, "instruction_id_list": (list, "a list"), "kwargs": (list, "a list")},
     "code": {"prompt": TEXT, "test": TEXT, "entry_point": TEXT},
 }
-"""By kind, the fields that a row must have, with their type and its name. Others are allowed."""
+"""Required fields by kind, with their type and its name. Other fields are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvalTask:
-    """One task: its rows are in `file`, `rows` of them; with `recall` it asks for what training states."""
+    """One task, with `rows` rows in `file`; `recall` tasks ask for facts from the training data."""
 
     name: str
     kind: Kind
@@ -53,10 +53,10 @@ class EvalTask:
 
 
 def read_tasks(folder: Path) -> dict[str, EvalTask]:
-    """The tasks of a prepared folder by name, in their order.
+    """Tasks of a prepared folder by name, in their order.
 
     Raises:
-        UserError: tasks.json is missing or not of its form, or a task's file is missing.
+        UserError: tasks.json is missing or malformed, or a task's file is missing.
     """
     path = folder / TASKS
     entries = read_json(path)
@@ -77,7 +77,7 @@ def read_tasks(folder: Path) -> dict[str, EvalTask]:
 
 
 def _require_entry(path: Path, number: int, entry: Any) -> None:
-    """Refuse what does not say which task it is, and how many rows of which kind it has."""
+    """Refuse entries without a name, a row count or a known kind."""
     fields = entry if isinstance(entry, dict) else {}
     name, kind, rows, recall = (fields.get(key) for key in ("name", "kind", "rows", "recall"))
     counted = type(rows) is int and rows >= 0 and isinstance(recall, bool | None)
@@ -89,10 +89,10 @@ def _require_entry(path: Path, number: int, entry: Any) -> None:
 
 
 def read_task_rows(file: Path, kind: Kind) -> Iterator[dict[str, Any]]:
-    """The rows of a task, each checked, in constant memory.
+    """Stream the validated rows of a task, in constant memory.
 
     Raises:
-        UserError: naming file and line: a damaged line, or a row that is not of its kind.
+        UserError: naming file and line: a damaged line, or a row that does not fit the kind.
     """
     for line in read_lines(file):
         row = line.value()
@@ -107,10 +107,10 @@ def write_tasks(
     """Write the rows of each task, and tasks.json after all of them.
 
     Args:
-        recall: the tasks that ask for what training states.
+        recall: the tasks that ask for facts from the training data.
 
     Raises:
-        UserError: a row is not of its task's kind.
+        UserError: a row does not fit its task's kind.
     """
     written = {}
     for name, (kind, rows) in tasks.items():
@@ -121,7 +121,7 @@ def write_tasks(
 
 
 def entry_of(task: EvalTask) -> dict[str, Any]:
-    """What tasks.json says of a task."""
+    """Entry of a task in tasks.json."""
     return {"name": task.name, "kind": task.kind, "rows": task.rows, **({"recall": True} if task.recall else {})}
 
 
@@ -133,7 +133,7 @@ def _checked(rows: Iterable[Mapping[str, Any]], kind: Kind, file: Path) -> Itera
 
 
 def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
-    """Why a row is not of its kind, or None."""
+    """Why a row does not fit its kind, or None."""
     for field, (wanted, called) in FIELDS[kind].items():
         value = row.get(field)
         if not isinstance(value, wanted) or isinstance(value, bool):  # True is an int in Python
@@ -154,9 +154,9 @@ def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
 
 
 def search_key(row: Mapping[str, Any]) -> str | None:
-    """What a row is looked for by in training data; None for a text, which is no question.
+    """Text to search for in training data; None for texts, which have no question.
 
-    The key of a choice is only its subject, which training may well speak of: there the question counts.
+    For a choice this is the question, because its key is only the subject, which training text may well mention.
     """
     names = ("question",) if "choices" in row else ("key", "question", "prompt")
     return next((row[name] for name in names if isinstance(row.get(name), str) and row[name].strip()), None)

@@ -1,4 +1,4 @@
-"""orjson; where it is missing, as in NVIDIA's containers, slower functions that do the same, and say so once.
+"""orjson, or slower equivalents with a one-time warning where it is missing, as in NVIDIA's containers.
 
 fast_json.loads(b'{"a": 1.10}')                 {"a": 1.1}
 fast_json.dumps({"a": fast_json.Fragment("1.10")})   b'{"a":1.10}'
@@ -13,37 +13,37 @@ from typing import Any
 from nemotron_shared.runtime.console import say
 
 TOLD = "NEMOTRON_SLOW_JSON_TOLD"
-"""Variable that keeps the processes of one run from saying the same."""
+"""Environment variable that keeps other processes of a run from repeating the warning."""
 READ_DEPTH, WRITE_DEPTH = 1024, 254
-"""Levels beyond which orjson refuses a value. Python 3.11 itself reads some fewer."""
+"""Nesting depths that orjson supports. Python 3.11 itself reads slightly fewer levels."""
 Other = Callable[[Any], Any] | None
 
 
 def tell_once() -> None:
-    """Say that reading and writing are slower, at the first use."""
+    """Warn once, at the first use, that JSON is slower."""
     if TOLD not in os.environ:
         os.environ[TOLD] = "yes"
         say("note: orjson is not installed for this Python: JSON is read and written more slowly, with the same result")
 
 
 class SlowFragment(str):
-    """JSON that is written as it stands."""
+    """JSON that is written unchanged."""
 
     __slots__ = ()
 
 
 def slow_loads(raw: bytes | str) -> Any:
-    """Strict JSON: NaN, numbers beyond a double and lone surrogates are errors; integers beyond 64 bits lose digits.
+    """Parse strict JSON: NaN, numbers beyond a double and lone surrogates are errors; larger integers lose digits.
 
     Raises:
-        json.JSONDecodeError: it is no JSON.
+        json.JSONDecodeError: invalid JSON.
     """
     tell_once()
     try:
         text = raw if isinstance(raw, str) else raw.decode()
         value = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_number)
         if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()  # not possible with a lone surrogate
+            json.dumps(value, ensure_ascii=False).encode()  # fails on a lone surrogate
         if text.count("[") + text.count("{") > READ_DEPTH and _depth(value) > READ_DEPTH:
             raise ValueError("nested too deeply")
     except json.JSONDecodeError:
@@ -54,10 +54,10 @@ def slow_loads(raw: bytes | str) -> Any:
 
 
 def slow_dumps(value: Any, default: Other = None) -> bytes:
-    """A value on one line, without spaces. NaN becomes null.
+    """Dump a value on one line, without spaces. NaN becomes null.
 
     Raises:
-        TypeError: a value has no form in JSON, and `default` gives no other for it.
+        TypeError: a value cannot be written as JSON, and `default` does not convert it.
     """
     tell_once()
     try:
@@ -114,7 +114,7 @@ def _object(value: dict[Any, Any], default: Other, depth: int) -> Iterator[str]:
 
 def _single(value: Any, default: Other, depth: int) -> Iterator[str]:
     if isinstance(value, float):
-        # pydantic_core, which every container has, writes a float as orjson does: 1e-7, not 1e-07
+        # pydantic_core, which all containers have, writes floats as orjson does: 1e-7, not 1e-07
         from pydantic_core import to_json
 
         yield to_json(value, inf_nan_mode="null").decode()

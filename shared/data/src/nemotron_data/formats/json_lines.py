@@ -1,9 +1,9 @@
-"""JSON lines as prepared data has them: one object per line, UTF-8, ended by a newline and by nothing else.
+"""JSON lines as in prepared data: one object per line, UTF-8, every line ended by a single newline.
 
     {"question": "What is 3+4?", "expected": "7", "key": "3+4"}
     {"question": "What is 8-3?", "expected": "5", "key": "3-8"}
 
-Users' own files are read by `sources.reading`, which knows compression, ranges and Parquet besides.
+To read user files, with compression, ranges and Parquet, use `sources.reading`.
 """
 
 import json
@@ -21,7 +21,7 @@ REBUILD = "prepare the data again with --force"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is not blank. `number` counts every line from 1."""
+    """A nonblank line. `number` counts all lines from 1."""
 
     file: Path
     number: int
@@ -33,13 +33,14 @@ class Line:
         return f"{self.file}:{self.number}"
 
     def value(self, fault: str = "damaged row", remedy: str = REBUILD) -> dict[str, Any]:
-        """The object that the line holds.
+        """Parse the object in this line.
 
         Args:
-            fault, remedy: what a line without one is called, and what helps.
+            fault: name for an invalid line, in the error.
+            remedy: remedy for the error.
 
         Raises:
-            UserError: the line is not JSON, or no object.
+            UserError: the line is not JSON, or not an object.
         """
         value, wrong = parse(self.raw)
         if value is None:
@@ -48,22 +49,22 @@ class Line:
 
 
 def parse(raw: bytes) -> tuple[dict[str, Any] | None, str]:
-    """The object in a line; or None and why there is none.
+    """Return the object in a line, or None and the reason why it cannot be read.
 
-    NaN and lone surrogates are accepted, as Python's own writer makes them: whoever looks at rows wants to see them.
+    NaN and lone surrogates are accepted, as Python's own writer makes them, so that such rows can be inspected.
     """
     try:
         value = fast_json.loads(raw)
     except json.JSONDecodeError:
         try:
-            value = json.loads(raw.decode())  # bytes would be taken that are no UTF-8
+            value = json.loads(raw.decode())  # from bytes, json would also accept text that is not UTF-8
         except (ValueError, RecursionError) as error:
             return None, str(error)
     return (value, "") if isinstance(value, dict) else (None, "no object")
 
 
 def read_lines(file: Path) -> Iterator[Line]:
-    """The lines of a file that are not blank, in constant memory.
+    """Stream the nonblank lines of a file, in constant memory.
 
     Raises:
         UserError: the file cannot be read.
@@ -79,7 +80,7 @@ def read_lines(file: Path) -> Iterator[Line]:
 
 
 def write_lines(file: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write rows to a file that appears when all are written; gives their number."""
+    """Write rows to a file that appears once all are written; returns the number of rows."""
     count = 0
     with open_atomic(file, "wb") as target:
         for row in rows:

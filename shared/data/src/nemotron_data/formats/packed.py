@@ -6,8 +6,8 @@ Two sequences, 11 12 13 -> 21 22 2 and 14 15 -> 23 2, become one row:
     loss_mask      0  0  1  1  1  0  0  1  1  0     list<uint8>: does the NEXT token count?
     seq_start_id   0                 6              list<int32>: where each sequence starts
 
-A chat template's mask says whether the token itself was written by the assistant. It is shifted left by one, inside
-each sequence, exactly once: here, in `pack_row` and `write_packed`. Nothing downstream shifts again.
+A chat template's mask says whether the token itself was written by the assistant. `pack_row` and `write_packed` shift
+it left by one inside each sequence. Readers must not shift it again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class PackedRow:
     seq_start_id: np.ndarray
 
     def problem(self) -> str | None:
-        """What breaks the layout, or None."""
+        """Violation of the layout, or None."""
         size, starts = len(self.input_ids), self.seq_start_id.astype(np.int64)
         if len(self.loss_mask) != size:
             return f"{size} ids but {len(self.loss_mask)} mask entries"
@@ -57,7 +57,7 @@ class PackedRow:
 
 
 def pack_row(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> PackedRow:
-    """One row of (ids, mask) pairs, where mask[k] = 1 says that token k itself counts; this shifts it.
+    """One row of (ids, mask) pairs, where mask[k] = 1 means that token k itself counts; shifts the mask.
 
     Raises `UserError` for a sequence of fewer than 2 tokens or a mask of another length.
     """
@@ -75,10 +75,10 @@ def pack_row(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Packed
 
 
 def labels_of(row: PackedRow) -> np.ndarray:
-    """int64 targets, one per input token: labels[j] is what position j must predict, or -100 where it does not count.
+    """int64 targets, one per input token: labels[j] is the token to predict at position j, or -100.
 
-    They are aligned with the logits, so a loss function must not shift them again (model code that takes `labels`
-    and shifts inside would). Labels never cross from one sequence into the next.
+    They are aligned with the logits, so a loss function must not shift them again (as models do with `labels`). Labels
+    never cross from one sequence into the next.
 
     >>> labels_of(pack_row([([11, 12, 21, 2], [0, 0, 1, 1]), ([14, 23, 2], [0, 1, 1])])).tolist()
     [-100, 21, 2, -100, 23, 2, -100]
@@ -92,10 +92,12 @@ def labels_of(row: PackedRow) -> np.ndarray:
 def write_packed(
     path: Path, sequences: Sequences, bins: Bins, row_group_size: int = 1000, compression: str = "zstd"
 ) -> int:
-    """Write one row for each bin of `sequences` to a Parquet file, a row group at a time; gives how many tokens count
-    in the loss.
+    """Write one row for each bin of `sequences` to a Parquet file, one row group at a time.
 
     The file appears when all rows are written; equal rows give equal bytes.
+
+    Returns:
+        Number of tokens that count in the loss.
 
     Raises:
         UserError: no row, a sequence of fewer than 2 tokens, or an unknown compression.
@@ -110,7 +112,7 @@ def write_packed(
     counted = 0
     with (
         open_atomic(path) as file,
-        # a dictionary would make the columns slower to write, and no smaller
+        # a dictionary would make the columns slower to write, and not smaller
         pq.ParquetWriter(file, SCHEMA, compression=compression, use_dictionary=False) as writer,
     ):
         for first in range(0, len(bins), row_group_size):
@@ -121,13 +123,13 @@ def write_packed(
 
 
 def _array(values: np.ndarray, kind: np.dtype) -> pa.Array:
-    """Without a copy; and without `pa.array`, which imports pandas, a second, to ask whether this is a part of it."""
+    """Convert without a copy. `pa.array` would import pandas, which takes a second."""
     plain = np.ascontiguousarray(values, kind)
     return pa.Array.from_buffers(pa.from_numpy_dtype(kind), len(plain), [None, pa.py_buffer(plain)])
 
 
 def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tuple[list[pa.Array], int]:
-    """The columns of rows `first` to `last`, and how many of their tokens count."""
+    """Columns of rows `first` to `last`, and how many of their tokens count."""
     bounds = bins.bounds[first : last + 1]
     chosen = bins.order[bounds[0] : bounds[-1]]
     bounds = bounds - bounds[0]
@@ -149,7 +151,7 @@ def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tu
 
 
 def read_packed(path: Path) -> list[PackedRow]:
-    """All rows of a packed Parquet file, ours or another tool's, each checked; `UserError` says what is wrong."""
+    """Read and validate all rows of a packed Parquet file, ours or another tool's; raises `UserError`."""
     if not path.is_file():
         raise UserError(f"{path}: no such file", "run data preparation first")
     try:
@@ -161,7 +163,7 @@ def read_packed(path: Path) -> list[PackedRow]:
                     found = "is missing" if kind is None else f"is {kind}, not a list of integers"
                     raise UserError(f"{path}: column '{name}' {found}", f"{path.name} is not packed data; {REBUILD}")
             rows = [row for batch in file.iter_batches(columns=list(COLUMNS)) for row in _rows_of(path, batch)]
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column name
         raise UserError(f"{path}: corrupt, not readable as packed Parquet: {error}", REBUILD) from error
     if not rows:
         raise UserError(f"{path}: holds no rows", f"take the file out, or {REBUILD}")
@@ -175,7 +177,7 @@ def _rows_of(path: Path, batch: pa.RecordBatch) -> Iterator[PackedRow]:
     columns = []
     for name, dtype in COLUMNS.items():
         column = batch.column(name)
-        values = column.flatten().cast(pa.from_numpy_dtype(dtype))  # raises rather than cut off a number
+        values = column.flatten().cast(pa.from_numpy_dtype(dtype))  # raises rather than truncate a number
         if column.null_count or values.null_count:
             raise UserError(f"{path}: column '{name}' holds nulls", REBUILD)
         ends = np.cumsum(column.value_lengths().to_numpy())

@@ -1,8 +1,8 @@
-"""A question with an answer that can be checked: what rows of reinforcement and evaluation are made of.
+"""Questions with verifiable answers, for RL and evaluation rows.
 
 {"question": "Ann has 3 apples ...", "answer": "3 + 4 = 7\\n#### 7"}   ->   "Ann has 3 apples ...", "7"
 
-A number is an answer as people write it: of `"answer": 1.50` that is "1.50", with whatever digits the file has.
+Numbers become answers as written in the file: `"answer": 1.50` gives "1.50", with all its digits.
 """
 
 import re
@@ -20,14 +20,14 @@ def read_question(
     answer_pattern: str | None = None,
     written: bytes | None = None,
 ) -> tuple[str, str]:
-    """The question of a row and the answer that is expected, both as text.
+    """Return the question and the expected answer of a row, both as text.
 
     Args:
         answer_pattern: a regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`.
-        written: the JSON of the row, where there is one: numbers are taken as they stand there.
+        written: JSON text of the row, if there is one: numbers keep their spelling in it.
 
     Raises:
-        Refused: a field is missing or no text, or the answer does not match the pattern.
+        Refused: a field is missing or not text, or the answer does not match the pattern.
     """
     texts = []
     for setting, field in (("question_field", question_field), ("answer_field", answer_field)):

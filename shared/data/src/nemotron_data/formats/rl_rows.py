@@ -1,12 +1,13 @@
-"""Rows of reinforcement learning, in the form of NeMo-Gym: one JSON object per line.
+"""RL rows in NeMo-Gym's format: one JSON object per line.
 
     {"responses_create_params": {"input": [{"role": "user", "content": "What is 3+14-5?"}]},
      "question": "What is 3+14-5?", "expected_answer": "12",
      "agent_ref": {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}}
 
-`input` is what the Responses API takes: a text, which is one user turn, or a list of messages and of other items such
-as function calls, which their `type` names. The answer goes, with the whole row, to the agent that `agent_ref` names;
-the agent's server verifies with the fields beside it, and without those every reward is 0 or an error.
+`input` has the form of the Responses API: a text, which is one user turn, or a list of messages and of other items such
+as function calls, identified by their `type`. The answer is sent, with the whole row, to the agent named in
+`agent_ref`; the agent's server verifies it with the row's other fields, and without those every reward is 0 or an
+error.
 """
 
 import json
@@ -43,20 +44,24 @@ VERIFIER_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     },
     "structured_outputs_simple_agent": {"schema_str": (str,), "schema_type": (str,)},
 }
-"""By agent, the fields that its server cannot verify without, and their types. A new agent is a new entry."""
+"""Fields that an agent's server needs for verification, and their types. To support a new agent, add an entry."""
 NEVER_EMPTY = ("question", "expected_answer", "options", "prompt", "schema_str")
 MOST_SAID = 300
 TYPE_NAMES: dict[type, str] = {str: "text", int: "a number", list: "a list", dict: "an object"}
 
 
 Check = Callable[[Mapping[str, Any]], None]
-"""Raises `Refused` for a row."""
+"""Raises `Refused` for a bad row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One item of a prompt. `text` is what people read of it; `is_message` is False for function calls and the like,
-    whose `role` is their type."""
+    """One item of a prompt.
+
+    Attributes:
+        text: text for people.
+        is_message: False for function calls and the like, whose `role` is their type.
+    """
 
     role: str
     text: str
@@ -65,14 +70,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class RLRow:
-    """One row: the prompt as its turns, and what the answer is verified with.
+    """One row: the prompt as turns, and what is needed to verify the answer.
 
     Attributes:
-        prompt: in order. Empty where the row has none, as one that `validate` would refuse may.
-        expected_answer: as text; None where the row has none, as agents with verifiers of their own do not need it.
-        agent: name of the agent that verifies; None where the row names none.
-        value: the whole row, which the agent's server reads.
-        place: `train.jsonl:17`, where the row was read from a file.
+        prompt: turns in order; may be empty in rows that `validate` would refuse.
+        expected_answer: as text; None without one, because agents with their own verifiers do not need it.
+        agent: name of the agent that verifies, or None.
+        value: the whole row, which is sent to the agent's server.
+        place: `train.jsonl:17` if the row was read from a file.
     """
 
     prompt: tuple[Turn, ...]
@@ -83,7 +88,7 @@ class RLRow:
 
     @classmethod
     def of(cls, value: Mapping[str, Any], place: str = "") -> "RLRow":
-        """Whatever can be read of an object, so that a bad row can be shown too; `validate` tells which is bad."""
+        """Read as much as possible of an object, so that bad rows can be shown, too; use `validate` to detect them."""
         agent, answer = value.get("agent_ref"), value.get("expected_answer")
         turns = [item for item in _items(value) if isinstance(item, Mapping)]
         name = agent.get("name") if isinstance(agent, Mapping) else None
@@ -97,19 +102,19 @@ class RLRow:
 
     @property
     def items(self) -> list[Any]:
-        """The turns and other items of the prompt as the row has them; a text is one user turn."""
+        """Turns and other items of the prompt, unchanged; a text is one user turn."""
         return _items(self.value)
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What a row asks for beside its prompt: instructions, tools, a temperature, as far as it says anything."""
+        """Other request parameters of the row: instructions, tools, a temperature, as present."""
         parameters = self.value.get(PARAMETERS)
         beside = parameters.items() if isinstance(parameters, Mapping) else ()
         return {name: value for name, value in beside if name != "input" and value not in (None, "", [], {})}
 
     @property
     def question(self) -> str:
-        """The text of the last user turn; empty where there is none."""
+        """Text of the last user turn; empty without one."""
         asked = (turn.text for turn in reversed(self.prompt) if turn.is_message and turn.role == "user")
         return next(asked, "")
 
@@ -132,7 +137,7 @@ def _turn(item: Mapping[str, Any]) -> Turn:
         shown = {key: value for key, value in item.items() if key != "type"}
         return Turn(str(item.get("type")), fast_json.dumps(shown, default=str).decode(), is_message=False)
     content = item.get("content")
-    if isinstance(content, list):  # parts: {"type": "input_text", "text": "2+2?"}; images and files show as they are
+    if isinstance(content, list):  # parts: {"type": "input_text", "text": "2+2?"}; images and files are shown as JSON
         content = "\n".join(str(part.get("text", part)) if isinstance(part, Mapping) else str(part) for part in content)
     return Turn(str(item.get("role", "?")), "" if content is None else str(content))
 
@@ -140,11 +145,12 @@ def _turn(item: Mapping[str, Any]) -> Turn:
 def read_rl_rows(
     file: Path, check: Check | None = None, fault: str = "damaged row", remedy: str = REBUILD
 ) -> Iterator[RLRow]:
-    """The rows of a prepared file, in constant memory.
+    """Stream the rows of a prepared file, in constant memory.
 
     Args:
-        check: `validate`, or the part of it that the caller needs; None reads a row for what it has.
-        fault, remedy: what a row that is not of this form is called, and what helps.
+        check: `validate`, or the part of it that the caller needs; None accepts any row.
+        fault: name for an invalid row, in the error.
+        remedy: remedy for the error.
 
     Raises:
         UserError: naming file and line: a damaged line, or a row that is not of this form.
@@ -162,14 +168,14 @@ def read_rl_rows(
 def encode_row(
     value: Mapping[str, Any], source: Mapping[str, Any] | None = None, written: bytes | None = None
 ) -> bytes:
-    """A row as its line. Integers of any size keep their digits.
+    """Encode a row as its line. Integers of any size keep their digits.
 
     Args:
-        source, written: the row that it was made of, and the JSON of that one: the numbers in what was taken over
-            stay as they stand there, 1.10 and not 1.1.
+        source: the row that it was made from.
+        written: the JSON of `source`: numbers copied from it keep their spelling, 1.10 and not 1.1.
 
     Raises:
-        Refused: a value that JSON has no form for, such as a date or NaN out of a Parquet file.
+        Refused: a value that JSON cannot express, such as a date or NaN from a Parquet file.
     """
     before = source or {}
     taken = [name for name in value if name in before and value[name] is before[name] and type(value[name]) is not str]
@@ -186,7 +192,7 @@ def encode_row(
 
 
 def validate(row: Mapping[str, Any]) -> None:
-    """Refuse a row that the runner or its verifier would stumble over; raises `Refused`."""
+    """Refuse a row that the runner or its verifier would fail on; raises `Refused`."""
     validate_prompt(row)
     reference = row.get("agent_ref")
     if (
@@ -201,19 +207,19 @@ def validate(row: Mapping[str, Any]) -> None:
     for field, types in VERIFIER_FIELDS.get(agent, {}).items():
         value: Any = row
         for key in field.split("."):
-            value = value.get(key)  # the fields of VERIFIER_FIELDS come after the object that they are in
+            value = value.get(key)  # the fields of VERIFIER_FIELDS come after the object that contains them
         if value is None:
             raise Refused(f"no verifier field '{field}'", f"the server of {agent} needs it")
         if field in NEVER_EMPTY and not (value.strip() if isinstance(value, str) else value):
             raise Refused(f"verifier field '{field}' is empty", f"the server of {agent} needs it")
-        # bool is an int in Python, and no number here
+        # bool is an int in Python, but not a number here
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             wanted = " or ".join(TYPE_NAMES[kind] for kind in types)
             raise Refused(f"verifier field '{field}' is not {wanted}", f"it is {type(value).__name__} ({agent})")
 
 
 def validate_prompt(row: Mapping[str, Any]) -> None:
-    """The part of `validate` that concerns the prompt, for those who do not send rows to an agent."""
+    """The part of `validate` that concerns the prompt, for callers that do not send rows to an agent."""
     parameters = row.get(PARAMETERS)
     if not isinstance(parameters, Mapping):
         raise Refused(f"{PARAMETERS} is not an object", type(parameters).__name__)
@@ -244,5 +250,5 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
 
 
 def _is_message(item: Mapping[str, Any]) -> bool:
-    """The Responses API lets a message go without its type."""
+    """In the Responses API, `type` is optional for messages."""
     return item.get("type") in (None, "message")

@@ -1,7 +1,7 @@
-"""Signs of life: how far each worker is, in a small file that the parent reads.
+"""Report the progress of workers in small files that the parent reads.
 
-A file reaches the parent from a local process and from another machine alike, and a dead worker leaves none behind
-that matters: it goes with the worker's temporary folder.
+Files work for local processes and for other machines alike. Those of a dead worker are removed with its temporary
+folder.
 """
 
 import json
@@ -14,7 +14,7 @@ SECONDS = 0.5
 
 
 class Heartbeat:
-    """Writes the counts of a worker at most twice a second."""
+    """Write the counts of a worker, at most twice a second."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -29,12 +29,12 @@ class Heartbeat:
         self._path.write_text(json.dumps({**counts, "bytes": counts.get("bytes", 0) + read}), encoding="utf-8")
 
     def stop(self) -> None:
-        """Leave nothing in the folder that is about to be committed."""
+        """Remove the file from the folder before it is committed."""
         self._path.unlink(missing_ok=True)
 
 
 def read_heartbeats(directory: Path) -> list[dict[str, int]]:
-    """The counts of all workers below `directory`, each as of its last sign of life."""
+    """Latest counts of all workers below `directory`."""
     found = []
     for path in directory.glob(f".tmp-*/{NAME}"):
         try:

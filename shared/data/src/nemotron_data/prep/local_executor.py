@@ -1,7 +1,7 @@
-"""Workers as processes of this machine.
+"""Run workers as processes on this machine.
 
-They are forked where that is safe, so that a loaded tokenizer is shared and nothing is imported again; beside threads,
-or on macOS, they are started afresh.
+They are forked where that is safe, to share the loaded tokenizer and imports; with threads running, or on macOS, they
+are spawned.
 """
 
 import multiprocessing
@@ -21,13 +21,13 @@ from nemotron_shared.runtime.process import end_with_parent, forked, forking
 ATTEMPTS = 3
 Result = tuple[Shard, Receipt | UserError]
 
-_job: Any = None  # of this worker, given once when it starts
+_job: Any = None  # set once in each worker, when it starts
 
 
 def run_here(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
-    """Each shard with its receipt or error, as they come. After an error no further shard is begun.
+    """Yield each shard with its receipt or error, as they finish. After an error no further shard is started.
 
-    A worker that dies takes its shard's attempt with it; the shard is tried again, `ATTEMPTS` times in all.
+    If a worker dies, its shard is tried again, `ATTEMPTS` times in all.
     """
     workers = min(setting.workers, len(shards))
     if workers <= 1:
@@ -68,33 +68,33 @@ def _pool(job: Any, shards: Sequence[Shard], workers: int, progress: Any) -> Ite
         while running or waiting:
             while waiting and len(running) < 2 * workers:
                 shard = waiting.pop()
-                with forking():  # the first ones start the workers
+                with forking():  # submitting the first tasks starts the workers
                     running[pool.submit(_process, shard)] = shard
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 shard = running.pop(future)
                 try:
                     result: Receipt | UserError = future.result()
                 except UserError as error:
-                    waiting.clear()  # what is running is finished and kept
+                    waiting.clear()  # running shards are finished and kept
                     result = error
                 yield shard, result
             progress.show()
     except BrokenProcessPool:
         return
     finally:
-        # leave no process behind, whatever it is doing: an unfinished shard is made again
+        # kill any worker left, even a busy one: an unfinished shard is redone next time
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)  # its thread must be gone before the next pool is forked
 
 
 def start_method() -> str:
-    """`fork` where that is safe, else `spawn`."""
+    """`fork` where it is safe, else `spawn`."""
     return "fork" if can_fork() else "spawn"
 
 
 def _start(job: Any, parent: int) -> None:
-    """Run in each worker first: Ctrl-C is the parent's business, and a worker does not outlive it."""
+    """Worker initializer: leave Ctrl-C to the parent, and exit when the parent dies."""
     global _job
     _job = job
     signal.signal(signal.SIGINT, signal.SIG_IGN)

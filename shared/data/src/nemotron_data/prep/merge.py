@@ -1,4 +1,4 @@
-"""Put the shards' results together: files into their place, one rejected.jsonl with lines counted per file."""
+"""Merge the results of shards: link files into place, and join one rejected.jsonl with line numbers per file."""
 
 import json
 from collections import Counter, defaultdict
@@ -15,12 +15,12 @@ from nemotron_shared.errors import UserError
 
 
 def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], rejected: Path) -> Totals:
-    """Write `rejected.jsonl` of all shards below `directory`, and add up what was counted.
+    """Write `rejected.jsonl` for all shards below `directory`, and sum up their counts.
 
     Raises:
-        UserError: a file holds no rows.
+        UserError: a file without rows.
     """
-    # a file without rows is refused: somebody meant it to hold some; after a limit of rows nobody can tell
+    # a file without rows is probably a mistake; with a limit on rows we cannot tell
     rows: defaultdict[str, int] = defaultdict(int)
     totals = Totals()
     for shard, receipt in zip(shards, receipts, strict=True):
@@ -52,16 +52,18 @@ def place(source: Path, target: Path) -> None:
 def join_rejected(
     directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], path: Path, examples: dict[str, str]
 ) -> None:
-    """One file of all rejected rows in the order of the input, with line numbers of the whole file; `examples` gets
-    the first place of each reason."""
+    """Join all rejected rows in the order of the input, with line numbers of the whole file.
+
+    Sets the first place of each reason in `examples`.
+    """
     lines_so_far: Counter[tuple[int, str]] = Counter()
     with open_atomic(path, "wb") as joined:
         for shard, receipt in zip(shards, receipts, strict=True):
             before = {}
             for part, read in zip(shard.ranges, receipt.inputs, strict=True):
                 file = part.file.path
-                key = shard.part, file  # two data sets may read one file
-                # Parquet rows are counted in their whole file already
+                key = shard.part, file  # two data sets may read the same file
+                # Parquet rows are numbered within the whole file already
                 before[file] = lines_so_far[key] if format_of(file).content == "rows" else 0
                 lines_so_far[key] += read["lines"]
             for reason, (file, line) in receipt.examples.items():

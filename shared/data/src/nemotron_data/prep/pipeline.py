@@ -1,4 +1,4 @@
-"""What every data preparation does with its rows, whatever it makes of them: read -> split and encode -> in order.
+"""Read rows, then split and encode them: the pipeline shared by all data preparations.
 
     ROWS = RowKind("documents", DIRECTORY / "config", pretrain_documents, "documents")
 
@@ -7,7 +7,7 @@
     for shard in prepared.shards:                              # in the order of the input
         shard.part, shard.figures, shard.folder
 
-A stage adds its own work for one shard before, and puts the shards' files together after.
+Before this, a stage defines its work on one shard; afterwards, it merges the shards' files.
 """
 
 import os
@@ -34,7 +34,7 @@ from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 
-if TYPE_CHECKING:  # the tokenizer libraries take a moment, and not every stage encodes
+if TYPE_CHECKING:  # importing tokenizer libraries is slow, and not every stage encodes
     from nemotron_data.encoders import BackendRequest, EncoderChoice
     from nemotron_data.tokenizers.folder import TokenizerFolder
 
@@ -43,7 +43,7 @@ Settings = TypeVar("Settings", bound=PreparedSection)
 
 @dataclass(frozen=True)
 class ShardResult(Generic[Settings]):
-    """One finished shard: its data set, what the stage's work reported, and its files with their digests."""
+    """One finished shard: its data set, figures from the stage's work, and its files with their digests."""
 
     part: Part[Settings]
     folder: Path
@@ -53,10 +53,10 @@ class ShardResult(Generic[Settings]):
 
 @dataclass(frozen=True)
 class Prepared(Generic[Settings]):
-    """All finished shards, in the order of the input, and what was counted over all of them.
+    """All finished shards, in the order of the input, and totals over all of them.
 
     Attributes:
-        rejected: the file with every row that was not used.
+        rejected: file with all rows that were not used.
     """
 
     shards: Sequence[ShardResult[Settings]]
@@ -65,7 +65,7 @@ class Prepared(Generic[Settings]):
     announce: Callable[[str], None]
 
     def nothing_left(self, what: str, split: Literal["train", "test"] = "train") -> UserError:
-        """The error of a stage whose rows were all refused or fell to another split than the one it needs."""
+        """Error for a stage that is left without rows in the split it needs."""
         rejected, purpose = self.totals.rejected, " for training" if split == "train" else ""
         message = f"no {what} is left{purpose}"
         if kept := self.totals.counts["rows"] - rejected.total():
@@ -77,17 +77,17 @@ class Prepared(Generic[Settings]):
         return UserError(f"{message}{why}", f"{remedy} {self.rejected}")
 
     def say_splits(self, rows: Mapping[str, int]) -> None:
-        """One line for people: the rows of each split, also where a split has none."""
+        """Print one line with the rows of each split, including empty splits."""
         self.announce("splits: " + ", ".join(f"{rows.get(split, 0):,} {split}" for split in SPLITS))
 
     def require_few_lost(self, most: float, mend: Mapping[str, str]) -> None:
-        """Tell people what became of the rows, and stop where more than the share `most` of them is lost.
+        """Print a summary of the rows, and stop if more than the share `most` of them is lost.
 
         Args:
             mend: the setting that helps, by the reason of a loss.
 
         Raises:
-            TooManyLost: there are more.
+            TooManyLost: the share is above `most`.
         """
         for name, count in self.totals.counts.items():
             if name.startswith(FILES_IN) and count:
@@ -98,14 +98,14 @@ class Prepared(Generic[Settings]):
 
 @dataclass(frozen=True)
 class Inputs(Generic[Settings]):
-    """What is read: data sets, and the shards that they are cut into."""
+    """Data sets, and the shards that they are cut into."""
 
     parts: Sequence[Part[Settings]]
     shards: Sequence[Shard]
     setting: Setting
 
     def files(self, number: int) -> list[InputFile]:
-        """The files of a data set."""
+        """Files of a data set."""
         ranges = (piece for shard in self.shards if shard.part == number for piece in shard.ranges)
         return list(dict.fromkeys(piece.file for piece in ranges))
 
@@ -114,10 +114,10 @@ class Inputs(Generic[Settings]):
         read: Callable[[Settings], Iterable[str | None]],
         kept: Callable[[Mapping[str, Any]], bool] = lambda row: False,
     ) -> None:
-        """One line for each data set whose first rows have fields that mean nothing to the stage.
+        """Print a line for each data set whose first rows have fields that the stage does not use.
 
         Args:
-            read: the fields that settings name.
+            read: field names from the settings.
             kept: whether all of a row is kept, so that none of its fields is lost.
         """
         for number, part in enumerate(self.parts):
@@ -138,10 +138,10 @@ class Inputs(Generic[Settings]):
         *,
         with_bytes: bool = False,
     ) -> "EncoderChoice":
-        """The fastest tokenizer library that is right on texts from all over the input; slow ones are announced.
+        """Choose the fastest tokenizer library that is correct on texts sampled from the input; warn about slow ones.
 
         Args:
-            texts_of: what of a row is encoded; nothing of a row that cannot be used.
+            texts_of: the texts to encode from a row; none if the row cannot be used.
             with_bytes: also find the length of each token, for loss masks.
         """
         from nemotron_data.encoders import choose_encoder
@@ -153,10 +153,10 @@ class Inputs(Generic[Settings]):
         return choice
 
     def process(self, work: Work, output: Path) -> Prepared[Settings]:
-        """Do a stage's work on every shard, and write `rejected.jsonl` of all of them into `output`.
+        """Run the stage's work on every shard, and write a common `rejected.jsonl` into `output`.
 
         Raises:
-            UserError: a row that cannot be used where none is allowed, a file that cannot be read or holds no rows.
+            UserError: a bad row where none is allowed, or a file that is unreadable or has no rows.
         """
         receipts = run_shards(self.shards, work, self.setting)
         rejected = output / "rejected.jsonl"
@@ -174,13 +174,13 @@ class Inputs(Generic[Settings]):
 
 
 def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inputs[Settings]:
-    """Find the files of every data set, and cut them into shards that follow from the files alone.
+    """Find the files of every data set, and cut them into shards that depend only on the files.
 
     Args:
-        count: how many rows the built-in source makes.
+        count: number of rows that the built-in source makes.
 
     Raises:
-        UserError: a file is missing or of an unknown format.
+        UserError: a file is missing or has an unknown format.
     """
     parts = kind.parts(settings)
     made = run.checkpoints / "synthetic.jsonl"

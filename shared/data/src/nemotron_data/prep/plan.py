@@ -1,10 +1,10 @@
-"""Cut the inputs into shards. The plan follows from the files and the shard size alone, never from the machine.
+"""Cut the inputs into shards. The plan depends only on the files and the shard size, never on the machine.
 
     corpus.jsonl, 100 MB, and two notes.txt, at 32 MiB  ->  shard 0: corpus.jsonl bytes 0..25000000
                                                             ...
                                                             shard 4: notes/a.txt, notes/b.txt
 
-Shards in their order are the input in its order.
+Concatenated in their order, shards are the input in its order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,16 @@ from nemotron_data.sources.parquet import row_groups
 from nemotron_data.sources.reading import Range, whole_of
 
 EVEN = 4
-"""A file that makes more shards than this makes a multiple of it, so that 2 or 4 workers end together."""
+"""Round shard counts above this up to a multiple of it, so that 2 or 4 workers finish together."""
 EXPANSION = 4
-"""How much larger compressed text tends to be when it is read; only the size of shards depends on it."""
+"""Typical expansion of compressed text when read; affects only the size of shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Consecutive ranges of one data set, processed together, never two of the same file.
 
-    `limit` is the most rows to read.
+    `limit` is the maximum number of rows to read.
     """
 
     index: int
@@ -35,12 +35,12 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """About how much there is to read."""
+        """Approximate bytes to read."""
         return sum(weight(part) for part in self.ranges)
 
 
 def make_shards(parts: Sequence[Sequence[InputFile]], shard_bytes: int, limit: int | None = None) -> list[Shard]:
-    """Shards of several data sets, numbered through; a limit of rows makes one shard of each data set."""
+    """Shards of several data sets, numbered consecutively; with a limit of rows, one shard for each data set."""
     shards: list[Shard] = []
     for number, files in enumerate(parts):
         pieces = (piece for file in files for piece in _pieces(file, shard_bytes if limit is None else None))
@@ -50,7 +50,7 @@ def make_shards(parts: Sequence[Sequence[InputFile]], shard_bytes: int, limit: i
 
 
 def weight(part: Range) -> int:
-    """About how many bytes of text a range holds."""
+    """Approximate bytes of text in a range."""
     form = format_of(part.file.path)
     if form.content == "parquet":
         groups = max(1, len(row_groups(part.file))) if part.high else 1
@@ -59,11 +59,11 @@ def weight(part: Range) -> int:
 
 
 def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
-    """One file as ranges of about `shard_bytes`; None: whole."""
+    """Split a file into ranges of about `shard_bytes`; None: one range."""
     form = format_of(file.path)
     whole = whole_of(file)
     size = whole.high - whole.low
-    # of other files with a number of rows nobody knows at which byte these are
+    # in other files with a known number of rows, the byte offsets of rows are unknown
     divisible = form.content == "parquet" or (form.content == "rows" and not form.compression and file.rows is None)
     count = 1
     if shard_bytes and divisible and size:
@@ -76,7 +76,7 @@ def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
 
 
 def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, ...]]:
-    """Put small neighbours together, but not two pieces of one file."""
+    """Group small neighbours, but never two pieces of the same file."""
     group: list[Range] = []
     filled = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""One line that says how far data preparation is: rewritten in place on a terminal, now and then in a log.
+"""Progress line of data preparation, rewritten in place on a terminal and printed occasionally to a log.
 
 [super3-pretrain-data]  45%  98 of 219 MB  102 MB/s  27.1M tokens, 28.2M/s  0:01 left  3 rejected (2 empty text)
 """
@@ -21,7 +21,7 @@ REASONS = 3
 
 
 class Progress:
-    """Adds up receipts and signs of life."""
+    """Sums up receipts and heartbeats."""
 
     def __init__(self, setting: Any, shards: Sequence[Shard]) -> None:
         self._setting = setting
@@ -36,14 +36,14 @@ class Progress:
         self._written = False
 
     def finished(self, shard: Shard, receipt: Receipt) -> None:
-        """A shard is complete."""
+        """Record a finished shard."""
         self._done += shard.bytes
         self._counts.update(receipt.counts)
         self._rejected.update(receipt.rejected)
         self.show()
 
     def show(self) -> None:
-        """Write the line, if it is time for it."""
+        """Write the line if it is due."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -88,7 +88,7 @@ class Progress:
 
 
 def speed_of(read: int, seconds: float) -> str:
-    """Bytes by time, in a unit that leaves digits."""
+    """Bytes per second, in a unit with enough digits."""
     speed = read / seconds
     return f"{speed / 1e6:,.0f} MB/s" if speed >= 1e6 else f"{speed / 1e3:,.0f} kB/s"
 
@@ -102,7 +102,7 @@ def short(number: float) -> str:
 
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
-    """ "5 rejected (3 empty text, 2 malformed JSON)"; nothing where nothing was."""
+    """Summary such as "5 rejected (3 empty text, 2 malformed JSON)"; empty if nothing was rejected."""
     if not rejected:
         return ""
     most = Counter(rejected).most_common(REASONS)

@@ -1,8 +1,8 @@
-"""Workers as Ray tasks, on every machine of a cluster.
+"""Run workers as Ray tasks on all machines of a cluster.
 
-The cluster that RAY_ADDRESS names, or that `ray start` has put on this machine, is joined. Where there is none, or
-with RAY_ADDRESS=local, one is started here for the time of the run, and for this run alone. All machines must see the
-inputs and the run's folder under the same paths, such as a shared file system.
+Joins the cluster at RAY_ADDRESS or the one that `ray start` started on this machine. Otherwise, or with
+RAY_ADDRESS=local, starts a cluster here for this run only. All machines must see the inputs and the run's folder under
+the same paths, for example on a shared file system.
 """
 
 import os
@@ -19,20 +19,20 @@ from nemotron_shared.errors import UserError, how_to_add
 
 RETRIES = 2
 START_ATTEMPTS = 6
-"""Ray gives its raylet 30 seconds, which no setting of its own changes; a busy machine may need them several times."""
+"""Ray gives its raylet 30 seconds, which no setting changes; a busy machine may need several attempts."""
 PATIENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_gcs_server_port_wait_time_s": "180",
     "RAY_gcs_server_request_timeout_seconds": "180",
     "RAY_NUM_REDIS_GET_RETRIES": "180",
 }
-"""Ray's environment: on a busy machine its server takes longer to start than Ray's own patience of 20 and 30 s."""
+"""Ray's environment: on a busy machine its server takes longer to start than Ray's defaults of 20 and 30 s."""
 SHARE = "work on a file system that all machines of the Ray cluster share, run.home and the inputs included"
 Result = tuple[Shard, Receipt | UserError]
 
 
 def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
-    """Each shard with its receipt or error, as they come. After an error no further shard is begun.
+    """Yield each shard with its receipt or error, as they finish. After an error no further shard is started.
 
     Raises:
         UserError: Ray is not installed, or a machine writes where this one cannot see it.
@@ -86,7 +86,7 @@ def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: 
 
 
 def _process(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
-    """Errors for the user travel as values: Ray would wrap an exception in its own. Paths may be relative."""
+    """Return user errors as values, because Ray would wrap an exception in its own. Paths may be relative."""
     try:
         os.chdir(directory)
         return job.process(shard)
@@ -97,12 +97,12 @@ def _process(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
 
 
 def _connect(ray: Any, setting: Any) -> bool:
-    """True when a cluster was there before us, or this process is connected already."""
+    """Return True if a cluster was already running, or this process is already connected."""
     if ray.is_initialized():
         return True
     address = os.environ.get("RAY_ADDRESS") or ("auto" if _was_started() else None)
     join = address is not None and address != "local"
-    if join:  # its workers may have been started without the folders in which this process finds its code
+    if join:  # its workers may have been started without the folders on this process's sys.path
         code = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
         what: dict[str, Any] = {
             "address": address,
@@ -117,11 +117,11 @@ def _connect(ray: Any, setting: Any) -> bool:
             _start(ray, **what, log_to_driver=False, logging_level="error")
             break
         except Exception as error:
-            # Ray raises a bare Exception where its raylet is too slow
+            # Ray raises a bare Exception if its raylet is too slow
             if not isinstance(error, expected) and type(error) is not Exception:
                 raise
             ray.shutdown()
-            absent = join and isinstance(error, ConnectionError)  # after Ray's own patience
+            absent = join and isinstance(error, ConnectionError)  # after Ray's own timeout
             if absent or attempt == START_ATTEMPTS:
                 raise _no_ray(address if join else None, error) from (None if absent else error)
             busy = "does not answer" if join else "did not start"
@@ -134,7 +134,7 @@ def _connect(ray: Any, setting: Any) -> bool:
 
 
 def _no_ray(address: str | None, error: Exception) -> UserError:
-    """Args: address: of the cluster that was to be joined."""
+    """Args: address: of the cluster that could not be joined."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if address is None:
         return UserError(
@@ -149,21 +149,23 @@ def _no_ray(address: str | None, error: Exception) -> UserError:
 
 
 def _start(ray: Any, **settings: Any) -> None:
-    """`ray.init` without its handler of SIGTERM, which would end this process with exit code 15."""
+    """Call `ray.init` without its SIGTERM handler, which would end this process with exit code 15."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**settings)
     except BaseException:
-        ray.shutdown()  # what did start
+        ray.shutdown()  # stop the parts that did start
         raise
     finally:
-        if threading.current_thread() is threading.main_thread():  # only there does Ray set it
+        if threading.current_thread() is threading.main_thread():  # Ray sets it only there
             signal.signal(signal.SIGTERM, handler)
 
 
 def _was_started() -> bool:
-    """Whether `ray start` has noted a cluster on this machine. Ray's "auto" alone would also join one that another
-    run has started for itself, and that ends with it."""
+    """Whether `ray start` has started a cluster on this machine.
+
+    Ray's address "auto" would also join a temporary cluster that another run has started, and that ends with that run.
+    """
     from ray._private.services import find_bootstrap_address
 
     return find_bootstrap_address(None) is not None

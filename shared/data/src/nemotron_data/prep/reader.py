@@ -1,10 +1,10 @@
-"""What a worker reads of its shard: rows, with every one that is not used counted and written down.
+"""Read the rows of a shard; count and record every row that is not used.
 
     for row in reader:
         if not row.value["text"]:
             reader.leave_out(row, "empty text")
 
-Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept + rejected.
+Each row is either kept or in rejected.jsonl: `rows` = kept + rejected.
 """
 
 from collections import Counter
@@ -30,11 +30,12 @@ class ShardReader:
     """Iterates over the rows of a shard.
 
     Attributes:
-        counts: rows, blank lines, and what the work counts besides.
+        counts: rows, blank lines, and any counts of the stage's work.
         rejected: rows left out, by reason.
-        cut: rows that are kept and of which something is gone, by reason; `examples` has the first place of each.
-        asked: those of both reasons that the settings asked for.
-        digests: SHA-256 by name of files that the work made, where it knows them; the others are read again.
+        cut: kept rows that lost a part, by reason.
+        examples: first place of each reason.
+        asked: those reasons of either kind that settings asked for.
+        digests: SHA-256 by name of files for which the work knows it; the others are read again.
         inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
     """
 
@@ -78,35 +79,35 @@ class ShardReader:
             self._heartbeat.beat(self.counts, place.bytes)
 
     def refuse(self, row: Row | BadRow, reason: str, detail: str = "", remedy: str = TOLERATE) -> None:
-        """Leave out a bad row, or stop at it, as `data_prep.on_bad_row` says. `reason` is a fixed phrase."""
+        """Leave out a bad row, or raise, depending on `data_prep.on_bad_row`. `reason` is a fixed phrase."""
         if self._on_bad_row == "reject":
             self.leave_out(row, reason, detail)
             return
         self.stop_at(row, reason, detail, remedy)
 
     def stop_at(self, row: Row | BadRow, reason: str, detail: str, remedy: str) -> NoReturn:
-        """End with the place of a row, whatever `data_prep.on_bad_row` says."""
+        """Raise with the place of a row, independent of `data_prep.on_bad_row`."""
         if reason == NOT_UTF_8:
             try:
                 require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))
             except UserError as error:
                 detail = error.message.rpartition(": ")[2]
-        # workers do not know how many lines come before their bytes; here it is worth counting them
+        # workers do not know how many lines precede their bytes; for an error it is worth counting them
         before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
         raise row_error(row, f"{reason}: {detail}" if detail else reason, remedy, before)
 
     def refuse_for(self, row: Row, refused: Refused) -> None:
-        """As `refuse`, for a row whose fault was raised."""
+        """Call `refuse` for a raised `Refused`."""
         self.refuse(row, refused.reason, refused.detail, or_tolerate(refused.remedy))
 
     def cut_off(self, row: Row, reason: str, asked: bool = False) -> None:
-        """Count a row of which a part is gone."""
+        """Count a row that lost a part."""
         self.examples.setdefault(reason, (row.file, row.line))
         self.cut[reason] += 1
         self.asked |= {reason} if asked else set()
 
     def leave_out(self, row: Row | BadRow, reason: str, detail: str = "", asked: bool = False) -> None:
-        """Leave out a row that is not wrong but not wanted either; `asked` where a setting says so."""
+        """Leave out a row that is valid but unwanted; `asked` if a setting requested it."""
         self.asked |= {reason} if asked else set()
         self._file.write(entry_of(row.file, row.line, reason, _snippet(row), detail))
         self.rejected[reason] += 1
@@ -119,18 +120,18 @@ class ShardReader:
 
 
 def row_error(row: Row | BadRow, what: str, remedy: str | None, before: int = 0) -> UserError:
-    """A row that ends the work, with its place; `before` lines of its file come before those that its line counts."""
+    """Error with the place of a row; `before`: number of lines in its file that its line number does not count."""
     shown = f"\n  {snippet}" if (snippet := " ".join(_snippet(row).split())) else ""
     return UserError(f"{row.file}:{before + row.line}: {what}{shown}", remedy)
 
 
 def or_tolerate(remedy: str | None) -> str:
-    """A remedy of a bad row, and the one that every bad row has."""
+    """Remedy of a bad row, followed by the one that all bad rows have."""
     return f"{remedy}; or {TOLERATE}" if remedy else TOLERATE
 
 
 def lines_before(part: Range) -> int:
-    """Lines that begin before a range of bytes; Parquet rows are counted in their file already."""
+    """Number of lines before a range of bytes; 0 for Parquet, whose rows are numbered within the file."""
     form = format_of(part.file.path)
     if form.content != "rows" or not part.low:
         return 0

@@ -1,9 +1,9 @@
-"""A finished shard: its folder, and the receipt in it that says what the folder must hold.
+"""Finished shards: a folder with a receipt that lists its files.
 
     shards/000012/{train.bin, train.idx, rejected.jsonl, receipt.json}
 
-The folder appears by one rename, after everything in it is on disk. There is no state in between: a folder with this
-name is a finished shard, and its digests tell whether it still is.
+The folder appears by one rename, after everything in it is on disk. So a folder with this name is a finished shard, and
+the digests tell whether it is still intact.
 """
 
 import json
@@ -24,13 +24,13 @@ TEMPORARY = ".tmp-"
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one worker did with one shard.
+    """Work of one worker on one shard.
 
     Attributes:
         plan: digest of the plan that the shard belongs to.
         counts, rejected, cut, asked, examples: as in `ShardReader`.
-        inputs: for each range what was read of it.
-        figures: what the stage's own work reports.
+        inputs: what was read of each range.
+        figures: results of the stage's own work.
         files: name -> {"bytes", "sha256"}.
     """
 
@@ -47,18 +47,18 @@ class Receipt:
 
 
 def shard_folder(directory: Path, index: int) -> Path:
-    """Where a finished shard lies."""
+    """Path of a finished shard."""
     return directory / f"{index:06d}"
 
 
 def begin(directory: Path, index: int) -> Path:
-    """An empty temporary folder for one attempt at a shard."""
+    """Make an empty temporary folder for one attempt at a shard."""
     directory.mkdir(parents=True, exist_ok=True)
     return temporary_folder(directory, f"{TEMPORARY}{index:06d}-")
 
 
 def commit(folder: Path, receipt: Receipt, digests: Mapping[str, str]) -> Receipt:
-    """Put everything on disk, write the receipt and give the folder its name; returns the receipt with its files.
+    """Sync everything to disk, write the receipt and rename the folder; returns the receipt with its files.
 
     Args:
         digests: SHA-256 by name of files that are on disk already.
@@ -71,7 +71,7 @@ def commit(folder: Path, receipt: Receipt, digests: Mapping[str, str]) -> Receip
         os.fsync(file.fileno())
     sync(folder)
     target = shard_folder(folder.parent, receipt.shard)
-    shutil.rmtree(target, ignore_errors=True)  # only one that did not verify can be here
+    shutil.rmtree(target, ignore_errors=True)  # only an invalid one can be here
     folder.rename(target)
     sync(folder.parent)
     return complete
@@ -86,7 +86,7 @@ def _sealed(path: Path, digest: str | None) -> dict[str, Any]:
 
 
 def verified(directory: Path, index: int, plan: str) -> Receipt | None:
-    """The receipt of a shard that is finished, belongs to this plan and is unharmed; None: it has to be made."""
+    """Receipt of a finished, intact shard of this plan; None if the shard must be made."""
     folder = shard_folder(directory, index)
     try:
         receipt = Receipt(**json.loads((folder / RECEIPT).read_text(encoding="utf-8")))
@@ -102,13 +102,13 @@ def _intact(path: Path, entry: Mapping[str, Any]) -> bool:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what killed attempts left; the caller holds the run's lock, so nobody is working on them."""
+    """Remove the remains of killed attempts; the caller holds the run's lock, so none is in progress."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def as_user_error(error: OSError, folder: Path) -> UserError:
-    """What a full or read-only disk means to the user."""
+    """User error for a full or read-only disk."""
     if error.errno in NO_ROOM:
         return UserError(
             f"{folder.parent}: cannot be written: {error.strerror}",

@@ -1,4 +1,4 @@
-"""A few rows from all over the input, to try something on before all of it is worked on."""
+"""Sample a few rows from all over the input, to test something before processing all of it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ BYTES = 32 << 10
 
 
 def sample_rows(shards: Sequence[Shard]) -> Iterator[tuple[Shard, Row]]:
-    """Up to 24 rows from the start of each of up to 8 shards, evenly spread; bad rows are passed over."""
+    """Up to 24 rows from the start of each of up to 8 shards, evenly spread; skips bad rows."""
     count = min(SHARDS, len(shards))
     for shard in (shards[i * len(shards) // count] for i in range(count)):
         rows: list[Row] = []

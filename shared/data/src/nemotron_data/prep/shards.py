@@ -1,9 +1,9 @@
-"""Process every shard of a plan, each exactly once, on any number of workers, and continue where a killed run was.
+"""Process every shard of a plan exactly once, on any number of workers, and resume killed runs.
 
     receipts = run_shards(shards, work, setting)
 
-A stage's work is an object that turns the rows of one shard into files in a folder. What it writes may depend on the
-shard and on nothing else; then neither the number of workers nor an interruption shows in the result.
+A stage's work is an object that turns the rows of one shard into files in a folder. Its output may depend on nothing
+but the shard, so that the result is the same for any number of workers and after interruptions.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from nemotron_shared.errors import UserError
 
 
 class Work(Protocol):
-    """What a stage does with a shard. Picklable; what is heavy, such as a tokenizer, is loaded when first used."""
+    """A stage's work on a shard. Picklable; heavy objects, such as a tokenizer, are loaded on first use."""
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Read every row, write files into `folder`, and return figures that JSON can hold."""
@@ -31,12 +31,12 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how the shards are processed.
+    """Where and how to process shards.
 
     Attributes:
-        directory: of finished shards, on a disk that all workers see.
-        identity: what the result depends on besides the inputs; a finished shard of another identity is not used.
-        workers: processes, or Ray tasks at a time.
+        directory: folder of finished shards, on a disk that all workers see.
+        identity: what the result depends on besides the inputs; finished shards with another identity are not reused.
+        workers: processes, or concurrent Ray tasks.
         announce: prints a line for people.
     """
 
@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker has to know; picklable."""
+    """Everything that a worker needs; picklable."""
 
     work: Work
     directory: Path
@@ -61,7 +61,7 @@ class Job:
         """Make one shard, unless it is there already.
 
         Raises:
-            UserError: a bad row where none is allowed, an unreadable input, a full disk.
+            UserError: a bad row where none is allowed, an unreadable input, or a full disk.
         """
         done = verified(self.directory, shard.index, self.plan)
         if done is not None:
@@ -92,12 +92,12 @@ class Job:
 
 
 def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Receipt]:
-    """Receipts in the order of the shards.
+    """Process all shards; returns receipts in the order of the shards.
 
     Raises:
-        UserError: of the first shard, in their order, that could not be made; those that could are kept.
+        UserError: error of the first shard that failed, in their order; finished shards are kept.
     """
-    # the contents of the files are in the identity that the caller gives
+    # the caller's identity covers the contents of the files
     cuts = [
         [shard.index, shard.part, shard.limit, [(r.file.path, r.file.size, r.low, r.high) for r in shard.ranges]]
         for shard in shards

@@ -1,1 +1,1 @@
-"""Where rows come from: files here, in a store or on the hub; blends of them; reading them row by row."""
+"""Sources of rows: local files, object stores, the hub; blends of them; reading them row by row."""

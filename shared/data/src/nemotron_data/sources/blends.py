@@ -1,11 +1,11 @@
-"""Blend files: which data sets are read, and in what proportion.
+"""Blend files: which data sets to read, and in what proportions.
 
     {"datasets": [{"name": "web", "path": "web/*.jsonl.zst", "weight": 3},
                   {"name": "math", "path": "hf://org/name", "subset": "4plus", "split": "train", "weight": 1}]}
 
-Or, already split by their owner, {"train": [...], "valid": [...], "test": [...]}. Weights need no common scale: 3 and
-1 mean three quarters and one quarter of the tokens that training sees. Keys that begin with "_" are comments.
-`blend:NAME` names a blend that a stage ships in config/blends/NAME.json.
+Or, already split by their owner, {"train": [...], "valid": [...], "test": [...]}. Weights are relative: 3 and 1 mean
+three quarters and one quarter of the tokens that training sees. Keys that begin with "_" are comments.
+`blend:NAME` refers to a blend that a stage ships in config/blends/NAME.json.
 """
 
 import json
@@ -26,8 +26,8 @@ from nemotron_shared.errors import UserError, did_you_mean
 SHIPPED = "blend:"
 LONGEST_NAME = 200
 LARGEST_WEIGHT = 1e18
-"""Numbers of tokens may be weights, too; sums, and products with tokens, stay finite."""
-MOST_BLEND_BYTES = 16 << 20  # a .json file beyond it is data; it is not read whole to find out
+"""Weights may be token counts; with this limit sums, and products with tokens, stay finite."""
+MOST_BLEND_BYTES = 16 << 20  # a larger .json file is data; do not read it all to find out
 
 
 class BlendEntry(BaseModel):
@@ -35,12 +35,12 @@ class BlendEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     name: str = Field(min_length=1)
-    """Unique in its list; the folder of the prepared data set is called so."""
+    """Unique in its list; also the folder name of the prepared data set."""
     path: str = Field(min_length=1)
     """A file, folder or glob, relative to the blend file or absolute; or an s3://, gs:// or hf:// address."""
     weight: float = Field(default=1.0, ge=1 / LARGEST_WEIGHT, le=LARGEST_WEIGHT, allow_inf_nan=False)
     split: str | None = Field(default=None, min_length=1)
-    """For hf:// paths, as is `subset`."""
+    """For hf:// paths only, like `subset`."""
     subset: str | None = Field(default=None, min_length=1)
     text_field: str | None = Field(default=None, min_length=1)
     """None: the stage's data_prep.text_field."""
@@ -52,7 +52,7 @@ class BlendEntry(BaseModel):
             raise ValueError("must not hold a zero byte")
         if is_remote(path) or not info.context:
             return path
-        # here, because to copy ten thousand entries with another path takes as long as to read them
+        # here, because copying ten thousand entries with another path takes as long as reading them
         return str(Path(info.context, os.path.expanduser(path)))  # noqa: PTH111 - see files.py
 
     @field_validator("name")
@@ -79,11 +79,11 @@ class Blend(BaseModel):
 
 
 def load_blend(path: Path) -> Blend:
-    """Read a blend file; comments are dropped, weights stay as written, relative local paths become complete.
+    """Read a blend file. Drops comments, keeps weights as written, and makes relative local paths complete.
 
     Raises:
-        UserError: an unknown key, a wrong value, both forms or neither, a name that comes twice, a subset or split
-            for a path that is not on the hub.
+        UserError: an unknown key, a wrong value, both forms or neither, a duplicate name, or a subset or split for a
+            path that is not on the hub.
     """
     try:
         blend = Blend.model_validate(_without_comments(read_json(path)), context=path.parent)
@@ -97,15 +97,15 @@ def load_blend(path: Path) -> Blend:
 
 
 def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | None:
-    """The blend file that a data source names, or None where it names data.
+    """The blend file that a data source refers to, or None if it refers to data.
 
     Args:
-        source: `data_prep.source`: "blend:NAME", a path, or a list of paths, which is no blend. A `.json` file is a
-            blend when it holds one object that has a blend's keys, or entries that have only those of an entry.
-        stage_config: the folder of the stage's configs; its subfolder `blends` holds the shipped ones.
+        source: `data_prep.source`: "blend:NAME", a path, or a list of paths (never a blend). A `.json` file is a blend
+            if it holds one object with a blend's keys, or with entries that have only those of a blend's entry.
+        stage_config: the stage's folder of configs; its subfolder `blends` holds the shipped ones.
 
     Raises:
-        UserError: no blend of that name is shipped.
+        UserError: no shipped blend has that name.
     """
     if not isinstance(source, str):
         return None
@@ -123,7 +123,7 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text)
-    except (UnicodeDecodeError, RecursionError):  # no blend, so rows; their reader says what is wrong with them
+    except (UnicodeDecodeError, RecursionError):  # not a blend but rows, so leave the error to their reader
         return None
     except ValueError as error:
         if isinstance(error, json.JSONDecodeError) and _begins_a_blend(text):
@@ -136,7 +136,7 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
 
 
 def _looks_like_a_blend(content: dict[str, Any]) -> bool:
-    """Whether an object has a blend's keys, or entries like a blend's; rows, too, may stand in a list named "train"."""
+    """Whether an object has a blend's keys, or entries like a blend's; a list named "train" may also contain rows."""
     lists = [value for value in content.values() if is_rows(value)]
     if lists and "datasets" not in content and not any("path" in item for value in lists for item in value):
         return False
@@ -147,7 +147,7 @@ def _looks_like_a_blend(content: dict[str, Any]) -> bool:
 
 
 def _begins_a_blend(text: str) -> bool:
-    """Whether broken JSON was to be a blend: what begins as one object, not as objects of a line each, and names it."""
+    """Whether broken JSON was meant as a blend: it starts as one object, not one per line, and has a blend's keys."""
     if not any(f'"{key}"' in text for key in Blend.model_fields):
         return False
     lines = [line for line in text.splitlines() if line.strip()][:2]
@@ -165,15 +165,15 @@ def _is_object(line: str) -> bool:
 def realised_weights(
     asked: Mapping[str, float], tokens: Mapping[str, int], budget: int | None = None
 ) -> list[dict[str, Any]]:
-    """What the weights of a blend mean for the tokens that there are, one row per data set in the order of `asked`.
+    """What the weights of a blend mean for the available tokens, one row per data set in the order of `asked`.
 
     Args:
         asked: weight by data set, on any scale.
-        tokens: tokens by data set after preparation; a missing one has none.
-        budget: tokens that training will see; None: as many as there are.
+        tokens: tokens by data set after preparation; 0 if missing.
+        budget: tokens that training will see; None: as many as available.
 
     Returns:
-        Rows of `name`; `weight` as written; `asked_share` of the tokens that training sees; `tokens` there are;
+        Rows of `name`; `weight` as written; `asked_share` of the tokens that training sees; available `tokens`;
         `available_share` of all prepared tokens; `realised_share` that training can see, which is 0 for an empty data
         set and spreads its part over the others; `epochs`, how often training sees the data set within the budget
         (None for an empty one). Shares add up to 1.

@@ -1,4 +1,4 @@
-"""The data sets that a preparation reads: those of a blend, or the one source.
+"""Data sets to prepare: those of a blend, or a single source.
 
 data_prep.source=blend.json  ->  Part("web", 3.0, settings with source=web/*.jsonl), Part("books", 1.0, ...)
 """
@@ -19,11 +19,11 @@ Settings = TypeVar("Settings", bound=SourceSection)
 
 @dataclass(frozen=True)
 class Part(Generic[Settings]):
-    """One data set of a blend; without a blend there is one.
+    """One data set of a blend, or the only one.
 
     Attributes:
-        settings: `data_prep` with this data set's own source and, where it names one, text field.
-        only: the split that all its rows belong to; None: each row by its hash.
+        settings: `data_prep` with this data set's source and, if it names one, text field.
+        only: the split of all its rows; None: decide by hash for each row.
     """
 
     name: str
@@ -37,11 +37,11 @@ class RowKind:
     """What a stage reads.
 
     Attributes:
-        name: of the data set, where no blend gives names.
+        name: name of the data set if there is no blend.
         config: the stage's folder of configs, with the blends that it ships.
         synthetic: makes rows from a seed and a count, for the built-in source.
-        synthetic_name: what the manifest calls those rows.
-        presplit: whether a blend may say which data set is of which split.
+        synthetic_name: name of those rows in the manifest.
+        presplit: whether a blend may assign data sets to splits.
     """
 
     name: str
@@ -51,10 +51,10 @@ class RowKind:
     presplit: bool = True
 
     def parts(self, settings: Settings) -> list[Part[Settings]]:
-        """The data sets that the config names: those of a blend file, or the one source.
+        """Data sets that the config names: those of a blend file, or the one source.
 
         Raises:
-            UserError: the blend file is not of its form, or says what means nothing to this stage.
+            UserError: the blend file is malformed, or uses a feature that this stage does not support.
         """
         file = find_blend(settings.source, self.config)
         if file is None:
@@ -76,17 +76,17 @@ class RowKind:
         return parts
 
     def sources(self, settings: SourceSection, count: int) -> list[Source]:
-        """Manifest entries for every file that is read, the blend file included.
+        """Manifest entries for every input file, the blend file included.
 
         Args:
-            count: how many rows the built-in source makes.
+            count: number of rows that the built-in source makes.
 
         Raises:
-            UserError: nothing to read is named, or a file is missing.
+            UserError: no input is named, or a file is missing.
         """
         file = find_blend(settings.source, self.config)
         if file is None:
             return describe_sources(settings, self.synthetic_name, count)
         own = describe_sources(settings.model_copy(update={"source": str(file)}), "blend", 0)
-        # a template or a tokenizer is the same for all of them
+        # all of them share the same template and tokenizer
         return [*own, *(source for part in self.parts(settings) for source in file_sources(part.settings))]

@@ -1,4 +1,4 @@
-"""What somebody's files hold, from the first rows of the first of them: chats of a format, or documents.
+"""Detect what files hold, from the first rows of the first of them: chats of some format, or documents.
 
 found = detect("people.csv")
 found.kind, found.format, found.reason     # "chat", "question_answer", "question_answer, from the fields ..."
@@ -23,7 +23,7 @@ from nemotron_shared.errors import UserError
 ROWS, FILES = 100, 8
 CORRECT = "none of its first rows can be read: correct the file, or write it again"
 BESIDE = {*SYSTEM_FIELDS, *TOOL_FIELDS}
-"""Fields that are read where a row has them; beside pairs, `history` too."""
+"""Optional fields that are also read; with pairs, `history` too."""
 KEYS_OF_TURNS = {
     *("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call"),
     *REASONING_NAMES,
@@ -33,13 +33,14 @@ KEYS_OF_TURNS = {
 
 @dataclass(frozen=True)
 class Detected:
-    """What files hold.
+    """Contents of files.
 
     Attributes:
-        format: one of `CHAT_FORMATS`; `auto` where files or rows differ, "text" for documents.
-        fields: those that the rows are read from. unread: others, which are not used.
-        reason: in words, for people.
-        in_turns: keys of turns that mean nothing to us, and go to the chat template as they are.
+        format: one of `CHAT_FORMATS`; `auto` if files or rows differ, "text" for documents.
+        fields: fields that are used.
+        unread: other fields, which are not used.
+        reason: explanation for people.
+        in_turns: unknown keys of turns, passed to the chat template unchanged.
     """
 
     kind: Literal["chat", "text"]
@@ -57,20 +58,21 @@ def detect(
     split: str | None = None,
     encoding: str | None = None,
 ) -> Detected:
-    """What a file, folder, glob or address holds. Only the head of the first files is read.
+    """Detect the contents of a file, folder, glob or address. Reads only the head of the first files.
 
     Args:
-        subset, split: of a data set of the hub.
+        subset: subset of a hub data set.
+        split: split of a hub data set.
 
     Raises:
-        UserError: nothing is there, nothing of it can be read, or its rows have no format that is known.
+        UserError: nothing found, nothing readable, or rows of an unknown format.
     """
     files = expand([paths] if isinstance(paths, str | Path) else paths, subset=subset, split=split)
     return detect_files([replace(file, reading=Reading(encoding)) for file in files])
 
 
 def detect_files(files: Sequence[InputFile], also: Sequence[str] = ()) -> Detected:
-    """As `detect`, of files that are found already; `also` are fields that settings have somebody read besides."""
+    """As `detect`, for files that are found already; `also` are additional fields that settings use."""
     if all(format_of(file.path).content == "text" for file in files):
         return Detected(
             "text", "text", ("text",), (), f"text, from files that end in {format_of(files[0].path).ending}"
@@ -129,7 +131,7 @@ def _of_rows(rows: Sequence[Row], also: Sequence[str]) -> Detected:
 
 
 def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str) -> tuple[str, ...]:
-    """The fields of rows of these formats that are neither among `fields` nor read beside them."""
+    """Fields of rows of these formats that are neither in `fields` nor optional fields of the format."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
     beside = (BESIDE if formats else set()) | ({"history"} if set(formats) & PAIRS.keys() else set())
     read = {name.lower() for name in fields} | beside
@@ -137,7 +139,7 @@ def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str
 
 
 def turn_keys(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:
-    """Keys in the turns of rows that have a value and mean nothing to us."""
+    """Unknown keys with values in the turns of rows."""
     lists = (row.value.get(field) for row in rows if isinstance(row, Row) for field in fields)
     turns = (turn for turns in lists if isinstance(turns, list) for turn in turns if isinstance(turn, dict))
     keys = dict.fromkeys(key for turn in turns for key, value in turn.items() if value not in (None, "", []))

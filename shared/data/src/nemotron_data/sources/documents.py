@@ -1,4 +1,4 @@
-"""Documents out of a text file: the whole of it, or what stands between blank lines or headings.
+"""Split text files into documents: the whole file, or parts between blank lines or headings.
 
 # One                 ->  "# One\\n\\nOnce upon a time ..."
                           "# Two\\n\\n..."
@@ -18,7 +18,7 @@ from nemotron_data.sources.long_lines import lines_up_to
 from nemotron_data.sources.remote import Documents, InputFile
 
 MANY = 20
-"""Text files from which on each is taken for one document."""
+"""With this many text files or more, each is one document."""
 HEADING = re.compile(r"#{1,2}[ \t]+\S")
 FENCE = re.compile(r"\s*(```|~~~)")
 TWO_BLANK_LINES = re.compile(r"\n[ \t\r]*\n[ \t\r]*\n")
@@ -26,7 +26,7 @@ BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 def with_choice(files: Sequence[InputFile]) -> list[InputFile]:
-    """The files of a data set, each text file with what of it is one document in place of `auto`."""
+    """Resolve `auto`: set for each text file of a data set what one document is."""
     texts = sum(format_of(file.path).content == "text" for file in files)
     return [
         replace(file, reading=replace(file.reading, documents=choice(file, texts)))
@@ -37,7 +37,7 @@ def with_choice(files: Sequence[InputFile]) -> list[InputFile]:
 
 
 def about_documents(files: Sequence[InputFile]) -> str | None:
-    """One line for people: what of the text files is one document; None where there are none."""
+    """One line for people about what one document of the text files is; None without text files."""
     chosen = Counter(file.reading.documents for file in files if format_of(file.path).content == "text")
     if not chosen:
         return None
@@ -47,7 +47,7 @@ def about_documents(files: Sequence[InputFile]) -> str | None:
 
 
 def choice(file: InputFile, texts: int) -> Documents:
-    """What `auto` means for one of so many text files: where there are few, each is taken for many documents."""
+    """Meaning of `auto` for one of `texts` text files: with few files, each contains many documents."""
     if texts >= MANY:
         return "whole"
     text = head_of(file).decode(encoding_of(file), "replace")
@@ -57,16 +57,16 @@ def choice(file: InputFile, texts: int) -> Documents:
 
 
 def documents_of(file: InputFile, content: TextIO, longest: int) -> Iterator[tuple[int, str]]:
-    """First line and text of each document that is more than white space.
+    """Yield first line number and text of each document that is not only white space.
 
-    Of one beyond `longest` characters, only so much is given that it is longer.
+    Documents longer than `longest` characters are truncated just beyond it, so that callers can tell.
     """
     how = file.reading.documents
     if how == "whole":
         yield 1, content.read(longest + 1)
         return
     text = head_of(file).decode(encoding_of(file), "replace")
-    # chapters stand further apart than paragraphs
+    # chapters are further apart than paragraphs
     gap = 2 if len(TWO_BLANK_LINES.findall(text)) > 1 else 1
     lines: list[str] = []
     begun, blank, held, fenced, body = 1, 0, 0, False, False

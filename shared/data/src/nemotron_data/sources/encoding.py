@@ -1,9 +1,10 @@
-"""What the first bytes of a file tell, and its content as UTF-8 whatever it is encoded in.
+"""Detect the shape and encoding of a file from its first bytes, and read it as UTF-8.
 
     shape_of(file)          # "lines", "list" or "object": JSON lines, [{...}, {...}], {"data": [{...}, {...}]}
-    open_text(file)         # a stream of text; UTF-8 and UTF-16 by their marks, others by `data_prep.encoding`
+    open_text(file)         # a stream of text; UTF-8 and UTF-16 by their BOMs, others by `data_prep.encoding`
 
-Bytes that are no text in the encoding are an error with their place: text that was read wrongly is never seen again.
+Bytes that are invalid in the encoding are an error with their position, because wrongly decoded text would go
+unnoticed.
 """
 
 import codecs
@@ -22,7 +23,7 @@ from nemotron_shared.redaction import redact
 HEAD_BYTES = 64 << 10
 UTF_8 = "utf-8"
 MARKS = {codecs.BOM_UTF8: UTF_8, codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-# what files with a misleading name begin with, and how to get at what they hold
+# magic bytes of files with a misleading name, and how to get at their contents
 MAGIC = {
     b"PK\x03\x04": ("a zip archive", "unpack it: unzip {name}"),
     b"\x1f\x8b": ("compressed by gzip", "give it the ending .gz: mv {name} {name}.gz"),
@@ -34,17 +35,17 @@ MAGIC = {
     b"SQLite format 3": ("an SQLite database", "export the table as CSV"),
 }
 LISTS = ("data", "train", "rows", "examples", "instances", "items", "records", "samples", "dataset", "questions")
-"""Names under which a JSON object holds the rows of a file, where it stands in a single line."""
+"""Keys under which a JSON object on a single line holds the rows of a file."""
 OBJECT_OF_LIST = re.compile(rb'\s*\{\s*"(\w{1,40})"\s*:\s*\[\s*\{')
 Shape = Literal["lines", "list", "object"]
 
 
 @lru_cache(maxsize=64)
 def head_of(file: InputFile) -> bytes:
-    """The first bytes of a file's content.
+    """First bytes of a file's content.
 
     Raises:
-        UserError: they are those of a format that the name does not tell of, or cannot be read.
+        UserError: they belong to a format that does not match the name, or cannot be read.
     """
     with reported(file.path), open_input(file) as content:
         head = content.read(HEAD_BYTES)
@@ -56,10 +57,10 @@ def head_of(file: InputFile) -> bytes:
 
 
 def encoding_of(file: InputFile) -> str:
-    """What a file is encoded in: as the settings say, or by the mark at its beginning.
+    """Encoding of a file: from the settings, or from its BOM.
 
     Raises:
-        UserError: it looks like UTF-16 without a mark, or like UTF-32.
+        UserError: it looks like UTF-16 without a BOM, or like UTF-32.
     """
     head = head_of(file)
     if file.reading.encoding is not None:
@@ -77,7 +78,7 @@ def encoding_of(file: InputFile) -> str:
 
 
 def convert(path: str, encoding: str = "latin1") -> str:
-    """The remedy for a file in another encoding than UTF-8."""
+    """Remedy for a file in another encoding than UTF-8."""
     name = redact(path)
     stem, dot, ending = name.rpartition(".")
     made = f"{stem}.utf8.{ending}" if dot else f"{name}.utf8"
@@ -85,7 +86,7 @@ def convert(path: str, encoding: str = "latin1") -> str:
 
 
 def shape_of(file: InputFile) -> Shape:
-    """Whether a .jsonl or .json file holds a row in each line, or one JSON value with a list of them."""
+    """Whether a .jsonl or .json file has one row in each line, or is one JSON value with a list of rows."""
     head = head_of(file)
     if encoding_of(file) != UTF_8:
         head = codecs.getincrementaldecoder(encoding_of(file))("replace").decode(head).encode()
@@ -96,7 +97,7 @@ def shape_of(file: InputFile) -> Shape:
     try:
         row = fast_json.loads(first)
     except json.JSONDecodeError:
-        # the first line of an object in many lines ends in the middle of it; of one that was cut short, in a text
+        # the first line of a multi-line object ends inside it; that of a truncated row ends inside a string
         spread = first.startswith(b"{") and first.rstrip()[-1:] in (b"{", b"[", b",")
         named = OBJECT_OF_LIST.match(head) if len(head) > HEAD_BYTES // 2 and not rest else None
         return "object" if spread or (named and named[1].decode() in LISTS) else "lines"
@@ -110,12 +111,12 @@ def is_rows(value: Any) -> bool:
 
 
 def is_plain_lines(file: InputFile) -> bool:
-    """Whether a file of rows can be read from any byte on: JSON lines in UTF-8."""
+    """Whether a file of rows can be read from any byte offset: JSON lines in UTF-8."""
     return encoding_of(file) == UTF_8 and shape_of(file) == "lines"
 
 
 class _Recoded(io.RawIOBase):
-    """A file's content in UTF-8, read forward only."""
+    """Forward-only stream of a file's content, converted to UTF-8."""
 
     def __init__(self, source: IO[bytes], encoding: str, path: str) -> None:
         self._source, self._encoding, self._path = source, encoding, path
@@ -151,23 +152,23 @@ class _Recoded(io.RawIOBase):
 
 
 def not_text(path: str, encoding: str, at: int, byte: int) -> UserError:
-    """A byte that is no text in its file's encoding."""
+    """Error for a byte that is invalid in the file's encoding."""
     what = f"{redact(path)}: not {encoding.upper()}: byte {at:,} of it is 0x{byte:02x}"
     return UserError(what, convert(path))
 
 
 def open_utf8(file: InputFile) -> io.BufferedReader:
-    """The content of a file in UTF-8, without a mark; reading raises `UserError` where it is no text."""
+    """Open a file as UTF-8, without a BOM; reading raises `UserError` for invalid bytes."""
     return io.BufferedReader(_Recoded(open_input(file), encoding_of(file), file.path), 1 << 20)
 
 
 def require_text(file: InputFile) -> None:
-    """Raise `UserError` with the place of the first byte that is no text, where a file has one."""
+    """Raise `UserError` with the position of the first invalid byte, if there is one."""
     with open_utf8(file) as content:
         while content.read(1 << 20):
             pass
 
 
 def open_text(file: InputFile) -> TextIO:
-    """The content of a file as text, line ends as they are."""
+    """Open a file as text, keeping line ends."""
     return io.TextIOWrapper(open_utf8(file), encoding=UTF_8, newline="")

@@ -1,4 +1,4 @@
-"""Which files an input means, how to open one, and what identifies its content.
+"""Find input files, open them, and identify their content.
 
     files = expand(["corpus/", "s3://bucket/more/*.jsonl.zst"])
     files[0]                          # InputFile("corpus/a.jsonl", size=1048576, version="1763726400000000000")
@@ -38,7 +38,7 @@ SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a file is read: `a.jsonl.gz` has the content "rows", the compression "gz" and the ending ".jsonl.gz"."""
+    """How to read a file: `a.jsonl.gz` has the content "rows", the compression "gz" and the ending ".jsonl.gz"."""
 
     content: Literal["rows", "table", "text", "parquet"]
     compression: str
@@ -54,12 +54,12 @@ FORMATS = {
 
 
 def no_rows(path: str) -> UserError:
-    """A file without a row: somebody meant it to hold some."""
+    """Error for a file without rows, which is probably a mistake."""
     return UserError(f"{path}: holds no rows", "remove it from the inputs, or write it again")
 
 
 def format_of(path: str | Path) -> Format:
-    """The format that the name of a file tells, in either case; raises `UserError` for an unknown extension."""
+    """Format by file name, ignoring case; raises `UserError` for an unknown extension."""
     name = str(path).lower()
     _, *endings = name.rsplit(".", 2)
     form = FORMATS.get("." + ".".join(endings)) or FORMATS.get(f".{endings[-1]}" if endings else "")
@@ -75,7 +75,7 @@ def format_of(path: str | Path) -> Format:
 
 
 def expand(paths: Sequence[str | Path], *, subset: str | None = None, split: str | None = None) -> list[InputFile]:
-    """The files that `paths` name, in order; a folder or glob gives its files sorted by path.
+    """Files that `paths` name, in order; a folder or glob gives its files sorted by path.
 
     Args:
         subset: the configuration of a hub data set, for `hf://` paths only.
@@ -94,11 +94,11 @@ def expand(paths: Sequence[str | Path], *, subset: str | None = None, split: str
 
 
 def _refuse_twice(files: Sequence[InputFile]) -> None:
-    """Raise `UserError` where two of the files are one."""
+    """Raise `UserError` if two of the files are the same."""
     seen: set[str] = set()
     real_folder = cache(os.path.realpath)  # once for each folder, not for each of ten thousand files
     for file in files:
-        # two files of a hub's cache may be links to one and the same content
+        # two files in a hub cache may be links to the same content
         if file.commit or is_remote(file.path):
             place = file.path
         elif os.path.islink(file.path):  # noqa: PTH114 - Path takes three times as long
@@ -112,7 +112,7 @@ def _refuse_twice(files: Sequence[InputFile]) -> None:
 
 
 def local_file(path: str | Path, commit: str | None = None) -> InputFile:
-    """A local file as it is now; raises `UserError` where it cannot be reached."""
+    """Describe a local file in its current state; raises `UserError` if it cannot be reached."""
     place = path if isinstance(path, Path) else Path(path)
     with reported(str(place)):
         stat = place.stat()
@@ -120,16 +120,16 @@ def local_file(path: str | Path, commit: str | None = None) -> InputFile:
 
 
 def open_input(file: InputFile | str | Path) -> IO[bytes]:
-    """The content of a file; of a `.gz` or `.zst` file the decompressed content, which can only be read forward.
+    """Open a file; `.gz` and `.zst` files are decompressed, and can only be read forward.
 
     Raises:
-        UserError: the file is gone or may not be read; while reading, that it is cut short or damaged.
+        UserError: the file is gone or not readable; while reading: it is truncated or damaged.
     """
     path = file.path if isinstance(file, InputFile) else os.fspath(file)
     with reported(path):
         if is_remote(path):
             system, place = file_system(path)
-            # fsspec's own readline takes no limit, and a line may be longer than the memory
+            # fsspec's own readline takes no limit, and a line may be larger than memory
             opened: IO[bytes] = io.BufferedReader(system.open(place, "rb"), 1 << 20)
         else:
             opened = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
@@ -138,11 +138,11 @@ def open_input(file: InputFile | str | Path) -> IO[bytes]:
 
 
 def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
-    """A SHA-256 in hex that tells this content from another, and what it was taken of.
+    """SHA-256 that identifies the content, in hex, and the values it was computed from.
 
-    Local files of up to 64 MiB count by their content. Of larger ones size, time of the last change and 16 blocks
-    of 64 KiB count, evenly spread with the first and the last among them, so that planning does not read a terabyte
-    twice. Remote files count by their size and by the version that their store gives them.
+    For local files of up to 64 MiB it covers the content. For larger ones it covers size, modification time and 16
+    evenly spread blocks of 64 KiB including the first and the last, so that planning does not read a terabyte twice.
+    For remote files it covers size and the version reported by their store.
     """
     detail: dict[str, Any] = {"bytes": file.size} | ({"commit": file.commit} if file.commit else {})
     detail |= {"rows": list(file.rows)} if file.rows else {}
@@ -161,9 +161,9 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
 
 
 def check_unchanged(file: InputFile) -> None:
-    """Raise `UserError` where a file is no longer what it was when the work was planned.
+    """Raise `UserError` if a file has changed since the work was planned.
 
-    A file of a hub's commit cannot change, so it is not asked for again.
+    Files of a hub commit cannot change, so they are not checked.
     """
     remote = is_remote(file.path)
     if remote and file.commit:
@@ -176,7 +176,7 @@ def check_unchanged(file: InputFile) -> None:
 
 
 def not_mixed(folder: str, files: list[InputFile]) -> list[InputFile]:
-    """The files of a folder as they are; raises `UserError` where it holds both rows and text documents."""
+    """Return the files of a folder unchanged; raises `UserError` if it has both rows and text documents."""
     forms = [format_of(file.path) for file in files]
     if len({form.content == "text" for form in forms}) == 2:
         rows = next(form.ending for form in forms if form.content != "text")
@@ -203,7 +203,7 @@ def _files_at(text: str, subset: str | None, split: str | None) -> list[InputFil
 
 
 def _with_targets(named: Path, files: list[InputFile]) -> list[InputFile]:
-    """The files, and where those lie that are behind a link out of what was named; that is said, too."""
+    """Set the targets of files behind a link out of the named path, and print a note about them."""
     top = f"{os.path.realpath(named)}{os.sep}" if named.is_dir() else None
     real_folder = cache(os.path.realpath)  # see `_refuse_twice`
     found = []
@@ -222,12 +222,12 @@ def _with_targets(named: Path, files: list[InputFile]) -> list[InputFile]:
 
 @cache
 def _say_once(line: str) -> None:
-    """Files are looked for several times in a run."""
+    """Print once, although a run looks for files several times."""
     say(line)
 
 
 def local_paths(path: Path) -> list[Path]:
-    """The files that a local file, folder or glob names, sorted; raises `UserError` where there are none."""
+    """Files that a local file, folder or glob names, sorted; raises `UserError` if there are none."""
     with reported(str(path)):
         if path.is_file():
             return [path]
@@ -254,7 +254,7 @@ def local_paths(path: Path) -> list[Path]:
 
 
 def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
-    """The visible files below a folder, behind links too. Nothing is passed over: dead links and pipes are errors."""
+    """Visible files below a folder, following links. Nothing is skipped silently: dead links and pipes are errors."""
     real = folder.resolve()
     if real in above:
         raise UserError(f"{folder}: a link to a folder that it lies in", "remove the link")

@@ -1,4 +1,4 @@
-"""The first rows of a person's files, to choose settings by, and what of so few or many rows is held out."""
+"""Read the first rows of a user's files to choose settings and find errors early."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -20,19 +20,19 @@ from nemotron_shared.runtime.look import Looked
 Settings = TypeVar("Settings", bound=SourceSection)
 LOOKED_AT = 2000
 MOST_FILES, FIRST_ROWS = 100, 10
-"""What a dry run looks at: files, and rows of each."""
+"""Files that a dry run looks at, and rows of each."""
 MOST_CHARACTERS = 16 << 20
 FEWEST_TO_HOLD_OUT = 100
-"""A share of fewer rows would tell nothing, and cost what they teach."""
+"""With fewer rows, a held-out share would be too small to measure anything, and lost for training."""
 HELD_OUT = 0.05
 
 
 def first_rows(section: SourceSection) -> Iterator[Row]:
-    """The first 2,000 rows that can be read; of long ones fewer, for the sake of time.
+    """First 2,000 readable rows; fewer if they are long, to save time.
 
     Raises:
-        UserError: what would end the preparation, too: a file is missing, of no known kind, cannot be read or holds
-            no rows; or a row is bad and `on_bad_row` says error.
+        UserError: an error that would also end the preparation: a file is missing, of an unknown kind, unreadable or
+            without rows; or a row is bad and `on_bad_row` is error.
     """
     characters = 0
     rows = (row for file in own_rows(section) for row in _rows_of(file, section))
@@ -56,7 +56,7 @@ def _rows_of(file: InputFile, section: SourceSection) -> Iterator[Row]:
 
 
 def _unread(row: BadRow, file: InputFile) -> UserError:
-    """The error of a record that is no row."""
+    """Error for a record that is not a row."""
     if row.reason == NOT_UTF_8:
         require_text(file)
     return row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
@@ -67,11 +67,11 @@ def look_ahead(
     reader_of: Callable[[Part[Settings]], Callable[[Row], object]],
     whole: Callable[[Part[Settings], Sequence[InputFile]], object] = lambda part, files: None,
 ) -> Looked:
-    """What the first rows tell that would end the preparation: of each file on this machine, up to 100 of them.
+    """Find errors in the first rows that would end the preparation; checks up to 100 local files.
 
     Args:
-        reader_of: for a data set, what the preparation does with each row first; raises for one that it cannot use.
-        whole: what it does with the files of a data set before that.
+        reader_of: for a data set, the first step of the preparation on each row; raises for an unusable one.
+        whole: what the preparation checks for all files of a data set before that.
     """
     problems: list[UserError] = []
     notes: list[str] = []
@@ -90,17 +90,17 @@ def look_ahead(
         except UserError as error:
             problems.append(error)
             continue
-        # of a sample all files are one input, which may end before the second of them
+        # with `sample`, all files are one input, which may end before the second of them
         inputs = [[file] for file in looked_at] if part.settings.sample is None else [looked_at]
         problems += filter(None, (_first_fault(some, part.settings, reader_of(part)) for some in inputs))
     return Looked(problems, notes)
 
 
 def rows_ahead(parts: Iterable[Part[Settings]], synthetic: int, most: int) -> int | None:
-    """How many rows there are to prepare, counted no further than `most`; None where some are not on this machine.
+    """Number of rows to prepare, counting up to `most`; None if some are not on this machine.
 
     Args:
-        synthetic: rows that the synthetic data has.
+        synthetic: number of rows of the synthetic data.
     """
     count = 0
     for part in parts:
@@ -115,7 +115,7 @@ def rows_ahead(parts: Iterable[Part[Settings]], synthetic: int, most: int) -> in
 
 
 def _first_fault(files: Sequence[InputFile], section: SourceSection, read: Callable[[Row], object]) -> UserError | None:
-    """What ends the preparation within the first rows of these files."""
+    """First error within the first rows of these files, or None."""
     left = FIRST_ROWS if section.sample is None else min(FIRST_ROWS, section.sample)
     try:
         for file in files:
@@ -124,7 +124,7 @@ def _first_fault(files: Sequence[InputFile], section: SourceSection, read: Calla
                 left -= 1
                 if section.on_bad_row == "error":
                     _require_usable(row, file, read)
-            if left == before and section.sample is None:  # of a sample nobody can tell; see `finish`
+            if left == before and section.sample is None:  # with `sample` we cannot tell; see `finish`
                 raise no_rows(file.path)
             if not left:
                 break
@@ -134,7 +134,7 @@ def _first_fault(files: Sequence[InputFile], section: SourceSection, read: Calla
 
 
 def _require_usable(row: Row | BadRow, file: InputFile, read: Callable[[Row], object]) -> None:
-    """Raise what the preparation says of a row that it cannot use, with its place."""
+    """Raise the preparation's error for an unusable row, with its place."""
     if isinstance(row, BadRow):
         raise _unread(row, file)
     try:
@@ -146,7 +146,7 @@ def _require_usable(row: Row | BadRow, file: InputFile, read: Callable[[Row], ob
 
 
 def _on_this_machine(section: SourceSection) -> tuple[list[InputFile], list[str]]:
-    """The files of a source on this machine, and what of it lies elsewhere; the synthetic data is neither."""
+    """Local files of a source, and its paths elsewhere; both are empty for synthetic data."""
     named = [section.source] if isinstance(section.source, str) else section.source or []
     elsewhere = [name for name in named if is_remote(name)]
     local = [name for name in named if name != SYNTHETIC and name not in elsewhere]
@@ -154,7 +154,7 @@ def _on_this_machine(section: SourceSection) -> tuple[list[InputFile], list[str]
 
 
 def split_choice(count: int, what: str) -> Choice:
-    """The shares of the splits, for `count` rows of the head."""
+    """Choose the shares of the splits, for `count` rows of the head."""
     few = count < FEWEST_TO_HOLD_OUT
     share = 0.0 if few else HELD_OUT
     why = f"{count} {what}: too few to hold some out" if few else "held out, to compare before and after"

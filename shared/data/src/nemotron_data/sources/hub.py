@@ -1,14 +1,14 @@
-"""Data sets of the Hugging Face hub as files to read: `hf://org/name[@revision]` and files inside one.
+"""Hugging Face hub data sets as input files: `hf://org/name[@revision]` and files inside one.
 
     hub_files("hf://org/name", subset="en", split="train")
     # [InputFile("hf://datasets/org/name@<commit>/en/train-00000-of-00002.parquet", size=..., commit="<commit>"), ...]
 
-The `datasets` library says which files a subset and split have, for the commit that the revision stands for now; the
-files are then read where they lie, by byte ranges. `hf://org/name/folder/*.jsonl` names files without asking it.
+The `datasets` library resolves the files of a subset and split, for the current commit of the revision; the files are
+then read from the hub by byte ranges. `hf://org/name/folder/*.jsonl` names files directly.
 With HF_HUB_OFFLINE=1 or HF_DATASETS_OFFLINE=1 the same files come from the local cache of the hub.
 
-A subset that is no configuration of the data set but the name of a folder or file in it means these files: published
-blends name them so, `{"path": "hf://org/name", "subset": "part_00"}` for `data/part_00.jsonl`.
+A subset that is not a configuration of the data set but a folder or file in it means these files, as in published
+blends: `{"path": "hf://org/name", "subset": "part_00"}` for `data/part_00.jsonl`.
 """
 
 import re
@@ -44,37 +44,37 @@ class Snapshot:
 
     @property
     def online(self) -> bool:
-        """Whether the files are read from the hub, not from its local cache."""
+        """Whether the files are read from the hub rather than from its local cache."""
         return self.root.startswith("hf://")
 
     @cached_property
     def files(self) -> dict[str, InputFile]:
-        """Every visible file by its path in the repository."""
+        """All visible files by their path in the repository."""
         return {self.name_of(file): file for file in self.at(self.root)}
 
     def at(self, place: str) -> list[InputFile]:
-        """The files that a path below the root names."""
+        """Files that a path below the root names."""
         if self.online:
             return walk(place, self.commit)
         return [local_file(path, self.commit) for path in local_paths(Path(place))]
 
     def name_of(self, file: InputFile) -> str:
-        """The path of a file in the repository."""
+        """Path of a file in the repository."""
         return file.path.removeprefix(f"{self.root}/")
 
 
 def hub_files(path: str, *, subset: str | None = None, split: str | None = None) -> list[InputFile]:
-    """The files of one split of a hub data set, in the order that its card gives, for the commit of now.
+    """Files of one split of a hub data set, in the order given by its card, for the current commit.
 
-    One process asks once, so that its plan and its record of the inputs speak of one and the same commit.
+    Cached per process, so that its plan and its record of the inputs use the same commit.
 
     Args:
-        subset: a configuration of the data set, or a folder or file of its repository; needed where it has several.
-        split: needed where there are several; "all" means all of them; `train[1024:]` a part: see `slices`.
+        subset: a configuration of the data set, or a folder or file of its repository; required if it has several.
+        split: required if there are several; "all" means all of them; `train[1024:]` a part: see `slices`.
 
     Raises:
-        UserError: the path is not of its form, the data set, revision, subset, split or format is unknown, it is
-            private or gated, or in offline mode not in the cache.
+        UserError: the path is malformed; the data set, revision, subset, split or format is unknown; it is private or
+            gated; or in offline mode not in the cache.
     """
     return list(_resolved(path, subset, split))
 
@@ -84,7 +84,7 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
     match = ADDRESS.fullmatch(path)
     if match is None:
         raise UserError(f"{path}: not a data set's address", "write hf://organisation/name, or .../name@revision")
-    # inside is a file, folder or glob in the repository; empty, it is the data set as its card describes it
+    # inside is a file, folder or glob in the repository; if empty, it is the data set as its card describes it
     repository, revision, inside = match[1], match[2], (match[3] or "").strip("/")
     if inside and (subset or split):
         raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
@@ -107,7 +107,7 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
 
 
 def _snapshot(path: str, repository: str, revision: str | None) -> Snapshot:
-    """The commit that the revision stands for now: on the hub, or in its local cache where the hub is off."""
+    """Current commit of the revision: on the hub, or in its local cache if offline."""
     from datasets import config
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -116,7 +116,7 @@ def _snapshot(path: str, repository: str, revision: str | None) -> Snapshot:
         if info.gated:
             HfApi().auth_check(repository, repo_type="dataset")
         return Snapshot(path, repository, str(info.sha), f"hf://datasets/{repository}@{info.sha}")
-    # with no pattern the call refuses a cache that holds part of a repository, although that part may be enough
+    # without a pattern, the call refuses a cache with a part of a repository, although that part may be enough
     found = snapshot_download(
         repository, repo_type="dataset", revision=revision, local_files_only=True, allow_patterns=[]
     )
@@ -124,7 +124,7 @@ def _snapshot(path: str, repository: str, revision: str | None) -> Snapshot:
 
 
 def _chosen(snapshot: Snapshot, subset: str | None, split: str | None) -> list[InputFile]:
-    """The files of a subset and split, as the `datasets` library reads the data set's card."""
+    """Files of a subset and split, as the `datasets` library reads the data set's card."""
     from datasets import get_dataset_config_names, load_dataset_builder
 
     text = snapshot.text
@@ -153,7 +153,7 @@ def _chosen(snapshot: Snapshot, subset: str | None, split: str | None) -> list[I
 
 
 def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str]) -> list[InputFile]:
-    """The files of a folder, or of a name with or without a shard number, that is called like the subset."""
+    """Files of the folder named like the subset, or with that file name, with or without a shard number."""
     wanted = re.compile(re.escape(subset) + SHARD_NUMBER)
     names = []
     for name in snapshot.files:
@@ -185,13 +185,13 @@ def _require_readable(snapshot: Snapshot, files: Iterable[InputFile], what: str)
 
 
 def _require_whole(snapshot: Snapshot, chosen: list[InputFile]) -> None:
-    """Refuse to read a part of a data set as if it were the whole, where the local cache holds only that."""
+    """Raise an error if the local cache holds only a part of the data set."""
     if not chosen:
         raise UserError(f"{snapshot.text}: no files", "check the data set's card")
     if snapshot.online:
         return
     names = {snapshot.name_of(file) for file in chosen}
-    # a part has the name of one that is there, but for its numbers
+    # shards have the same name except for their numbers
     families = {re.sub(r"\d+", "#", name) for name in names}
     absent = _expected(snapshot, names) - snapshot.files.keys()
     missing = [name for name in absent if re.sub(r"\d+", "#", name) in families]
@@ -201,7 +201,7 @@ def _require_whole(snapshot: Snapshot, chosen: list[InputFile]) -> None:
 
 
 def _expected(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
-    """What the repository holds as far as the cache knows: its listing, and `-00000-of-00002` in names."""
+    """Files of the repository that the cache knows of: from its listing, and from `-00000-of-00002` in names."""
     import huggingface_hub
 
     expected: set[str] = set()

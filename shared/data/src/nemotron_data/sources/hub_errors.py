@@ -1,4 +1,4 @@
-"""What can go wrong with a data set of the hub besides what can with any repository, said so that one knows what to do.
+"""Turn errors specific to hub data sets into user errors with a remedy.
 
 with data_set_errors("hf://org/name", "org/name", None):
     ...      # DatasetNotFoundError -> "hf://org/name: no such data set on the hub, or a private one"
@@ -15,7 +15,7 @@ from nemotron_shared.redaction import redact
 
 @contextmanager
 def hub_messages_off() -> Generator[None]:
-    """The library draws bars and logs while it resolves; ours is the one line about it."""
+    """Silence the library's progress bars and logs while it resolves files; we print one line instead."""
     import datasets
 
     level, bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
@@ -31,7 +31,7 @@ def hub_messages_off() -> Generator[None]:
 
 @contextmanager
 def data_set_errors(text: str, name: str, revision: str | None) -> Generator[None]:
-    """Turn what the hub's libraries raise into errors with a remedy; the rest is reported like any remote error.
+    """Turn exceptions of the hub's libraries into errors with a remedy; others are reported like any remote error.
 
     Args:
         text: the address as the user wrote it, for messages.
@@ -50,7 +50,7 @@ def data_set_errors(text: str, name: str, revision: str | None) -> Generator[Non
             remedy = "check the name; for a private one set HF_TOKEN to a token that may read it"
             raise UserError(f"{text}: no such data set on the hub, or a private one", remedy) from error
         except errors.LocalEntryNotFoundError:
-            raise  # a FileNotFoundError as well, and not of the card
+            raise  # also a FileNotFoundError, but not about the card
         except (FileNotFoundError, ValueError) as error:
             remedy = "name the files by hand, as in hf://org/name/data/*.jsonl; offline, the cache may be incomplete"
             raise UserError(f"{text}: what its card names cannot be found: {redact(str(error))}", remedy) from error

@@ -1,9 +1,9 @@
-"""JSON whose parser drops nothing: a name that an object has twice is an error, and an integer of any size stays exact.
+"""Parse JSON without losing anything: a repeated key is an error, and integers of any size stay exact.
 
     parse_json(b'{"prompt": "a", "prompt": "b"}')       # RepeatedKey: prompt
 
-The fast parser keeps the last value of a name and says nothing of the others; but then the row has more quotation
-marks than what was made of it. Only rows of which that is so are parsed again, by one that tells.
+The fast parser silently keeps the last value of a repeated key; but then the row has more quotation marks than the
+parsed value accounts for. Only such rows are parsed again, by a parser that detects repetition.
 """
 
 import json
@@ -13,19 +13,19 @@ from typing import Any
 from nemotron_data.formats import fast_json
 
 NEVER = -(1 << 60)
-"""More than any count of marks makes up for."""
+"""So negative that no number of marks makes up for it."""
 
 
 class RepeatedKey(ValueError):
-    """A name that an object has twice; its argument is the name."""
+    """A repeated key in an object; its argument is the key."""
 
 
 def parse_json(row: bytes) -> Any:
-    """Strict JSON: NaN and lone surrogates are errors.
+    """Parse strict JSON: NaN and lone surrogates are errors.
 
     Raises:
-        RepeatedKey: an object has a name twice.
-        ValueError: it is no JSON.
+        RepeatedKey: an object has a key twice.
+        ValueError: invalid JSON.
     """
     value = fast_json.loads(row)
     if type(value) in (dict, list) and _marks(value) == row.count(b'"'):
@@ -34,7 +34,7 @@ def parse_json(row: bytes) -> Any:
 
 
 def repeated_key(row: bytes) -> str | None:
-    """The first name that an object in a row has twice; None where there is none."""
+    """First repeated key in a row, or None."""
     try:
         json.loads(row, object_pairs_hook=_once)
     except RepeatedKey as found:
@@ -43,8 +43,10 @@ def repeated_key(row: bytes) -> str | None:
 
 
 def _marks(value: Any) -> int:
-    """Quotation marks in the usual JSON of an object or a list, as fast as it can be counted; `NEVER` where an integer
-    may have lost digits."""
+    """Number of quotation marks in the usual JSON of an object or list, counted as fast as possible.
+
+    Returns `NEVER` if an integer may have lost digits.
+    """
     items, found = value, 0
     if type(value) is dict:
         items, found = value.values(), 2 * len(value)
@@ -54,7 +56,7 @@ def _marks(value: Any) -> int:
             found += 2 + item.count('"')
         elif kind is dict or kind is list:
             found += _marks(item)
-        elif kind is float and abs(item) >= 2**63:  # what orjson makes of an integer beyond 64 bits
+        elif kind is float and abs(item) >= 2**63:  # orjson turns integers beyond 64 bits into this
             return NEVER
     return found
 

@@ -1,10 +1,10 @@
-r"""Rows out of one JSON value, read as a stream: a list of objects, or an object with one such list.
+r"""Stream rows from one JSON value: a list of objects, or an object with one such list.
 
     [                                         {"version": 1,
       {"question": "2+2?", "answer": "4"},     "data": [{"question": "2+2?", "answer": "4"}]}
     ]
 
-A list that breaks off or goes wrong has no next line to go on at, so it is an error, never a part of the file.
+A truncated or malformed list has no next line to resume at, so it is always an error.
 """
 
 import json
@@ -20,13 +20,13 @@ TURNS = ("messages", "conversations", "conversation")
 
 
 def rows_of_list(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, str]]:
-    """Line and text of each item, in order.
+    """Yield line number and text of each item, in order.
 
     Args:
-        longest: characters that one item may have.
+        longest: maximum characters of an item.
 
     Raises:
-        UserError: it is no such value, or does not end.
+        UserError: not such a value, or truncated.
     """
     stream = _Stream(file, name, longest)
     if stream.peek() == "[":
@@ -39,7 +39,7 @@ def rows_of_list(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, s
 
 
 def _of_object(stream: "_Stream") -> Iterator[tuple[int, str]]:
-    """The items of the one list of objects in an object; what else it says about itself is no row."""
+    """Items of the only list of objects in an object; its other fields are not rows."""
     found = None
     stream.expect("{")
     while stream.peek() != "}":
@@ -73,12 +73,12 @@ class _Stream:
         self.name, self.line = name, 1
         self.one_line_each = f"write each row in one line: jq -c . {name} > rows.jsonl"
         self._file, self._longest = file, longest
-        # only where a value ends is wanted: a number stays text, however many digits it has
+        # we only need where a value ends: keep numbers as text, however many digits they have
         self._decoder = json.JSONDecoder(parse_int=str)
         self._text, self._at, self._ended = "", 0, False
 
     def items(self) -> Iterator[tuple[int, str]]:
-        """Line and text of each value of the list that begins here."""
+        """Yield line number and text of each value of the list that begins here."""
         self.expect("[")
         while self.peek() != "]":
             yield self.line, self.value()
@@ -95,7 +95,7 @@ class _Stream:
                 return rest.startswith("{")
 
     def peek(self) -> str:
-        """The next character that is no white space; nothing at the end of the file."""
+        """Next character that is not white space; empty at the end of the file."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in SPACE:
                 self.line += self._text[self._at] == "\n"
@@ -106,20 +106,20 @@ class _Stream:
                 return ""
 
     def expect(self, sign: str) -> None:
-        """Read past a sign."""
+        """Consume a character."""
         found = self.peek()
         if found != sign:
             raise self._malformed(f"'{sign}' is expected, not {found!r}" if found else f"no '{sign}'", cut=not found)
         self._at += 1
 
     def key(self) -> str:
-        """The name of a field that stands here."""
+        """Consume a field name."""
         if self.peek() != '"':
             raise self._malformed(f"a name in quotation marks is expected, not {self.peek()!r}", cut=not self.peek())
         return json.loads(self.value())
 
     def value(self) -> str:
-        """The text of the value that begins here."""
+        """Consume a value, and return its text."""
         self.peek()
         while True:
             try:
@@ -127,7 +127,7 @@ class _Stream:
                 if end < len(self._text) or not self._more(BLOCK):
                     break
             except json.JSONDecodeError as error:
-                # a value may only seem wrong because the window ends in the middle of it
+                # a value may only seem invalid because the window ends in the middle of it
                 cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - 16
                 if not cut or not self._more(max(BLOCK, len(self._text) - self._at)):
                     self.line += self._text.count("\n", self._at, error.pos)
@@ -139,7 +139,7 @@ class _Stream:
         return text
 
     def _more(self, count: int) -> bool:
-        """Read on, and forget what is behind; whether there was more."""
+        """Read more and drop consumed text; returns False at the end."""
         if self._ended:
             return False
         self._text, self._at = self._text[self._at :], 0

@@ -1,4 +1,4 @@
-"""What the end of a Parquet file tells, without reading a row: its row groups, and how much their rows may take."""
+"""Read Parquet footers: row groups, and how much memory their rows may take."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 BATCH_ROWS = 256
 BATCH_BYTES = 256 << 20
 ORDINARY_DICTIONARY = 1 << 20
-"""Bytes of a column up to which nobody looks how large its dictionary is."""
+"""Columns up to this many bytes are not checked for large dictionaries."""
 NO_VALUE = ValueError, OverflowError, LookupError
-"""What becomes of a date behind the year 9999, bytes in a text that are not UTF-8, a time zone that nobody knows."""
+"""Errors for dates after the year 9999, text that is not UTF-8, and unknown time zones."""
 
 
 @cache
 def row_groups(file: InputFile) -> tuple[int, ...]:
-    """The rows of each row group."""
+    """Number of rows of each row group."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -33,12 +33,12 @@ def row_groups(file: InputFile) -> tuple[int, ...]:
         try:
             with open_input(file) as opened, pq.ParquetFile(opened) as table:
                 return tuple(table.metadata.row_group(group).num_rows for group in range(table.num_row_groups))
-        except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: the name of a column
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column name
             raise not_parquet(file, error) from error
 
 
 def wanted_groups(file: InputFile) -> tuple[int, int]:
-    """The first row group with any of the file's `rows`, and the first behind them without."""
+    """First row group with any of the file's `rows`, and the first one after them without."""
     counts = row_groups(file)
     if file.rows is None:
         return 0, len(counts)
@@ -49,9 +49,9 @@ def wanted_groups(file: InputFile) -> tuple[int, int]:
 
 
 def rows_at_once(file: IO[bytes], group: "pq.RowGroupMetaData") -> int:
-    """How many rows of a group fit into memory together, were each as large as a dictionary lets it be.
+    """Number of rows of a group that fit into memory together if each is as large as a dictionary allows.
 
-    A text that stands in the file once, in a dictionary, becomes as many texts as there are rows that name it.
+    A text that is stored once, in a dictionary, is expanded for every row that refers to it.
     """
     rows = max(1, group.num_rows)
     columns = [group.column(number) for number in range(group.num_columns)]
@@ -64,9 +64,9 @@ def rows_at_once(file: IO[bytes], group: "pq.RowGroupMetaData") -> int:
 
 
 def _repeated(file: IO[bytes], column: "pq.ColumnChunkMetaData") -> int:
-    """Bytes that any value of a column may have by naming others."""
+    """Maximum bytes that a value of a column may have by referring to other values."""
     whole = column.total_uncompressed_size
-    if "DELTA_BYTE_ARRAY" in column.encodings:  # a value names the beginning that it shares with the one before
+    if "DELTA_BYTE_ARRAY" in column.encodings:  # values share a prefix with the previous one
         return whole
     if not column.has_dictionary_page:
         return 0
@@ -77,7 +77,7 @@ def _repeated(file: IO[bytes], column: "pq.ColumnChunkMetaData") -> int:
 
 
 def _page_size(header: bytes) -> int | None:
-    """The second field of a page's header, its size without compression; each is a tag and a zigzag number."""
+    """Second field of a page header, its uncompressed size; each field is a tag and a zigzag number."""
     fields, position = [], 0
     while len(fields) < 2 and header[position : position + 1] == b"\x15":
         value, shift, position = 0, 0, position + 1
@@ -91,10 +91,10 @@ def _page_size(header: bytes) -> int | None:
 
 
 def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | str | None]:
-    """The rows of a batch; None for one of more bytes than `longest`, a text for one that Python cannot hold: why."""
+    """Rows of a batch; None for rows of more than `longest` bytes, an error text for those that Python cannot hold."""
     import pyarrow as pa
 
-    # Arrow calls a float of 32 bits "float", and one of 64 "double"
+    # Arrow calls a 32-bit float "float", and a 64-bit one "double"
     nested = [one for one in batch.schema if pa.types.is_nested(one.type)]
     floats = [one for one in nested if "float" in str(one.type)]
     structs = [one.name for one in nested if "struct" in str(one.type)]
@@ -111,15 +111,16 @@ def _values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any]
             yield from batch.to_pylist()
             return
         except NO_VALUE:
-            pass  # one row of the batch, at least
+            pass  # at least one row of the batch
     for one in (batch.slice(number, 1) for number in range(batch.num_rows)):
         yield _value_of(one) if one.nbytes <= longest else None
 
 
 def _with_short_numbers(batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """The same numbers with the digits that tell them apart in their own column: 0.1 of 32 bits is 0.1 in Python, too,
-    and not 0.10000000149011612. A whole number keeps its value: the shortest digits that tell it apart may end in
-    zeros that it does not have."""
+    """Convert 32-bit floats to their shortest digits, so that 0.1 does not become 0.10000000149011612.
+
+    Whole numbers keep their value, because their shortest digits may end in zeros that the number does not have.
+    """
     import pyarrow as pa
 
     for at, field in enumerate(batch.schema):
@@ -136,7 +137,7 @@ def _short(number: "np.floating") -> float:
 
 
 def _with_short_inside(value: Any, kind: "pa.DataType") -> Any:
-    """The same for what stands inside of a list, a structure or a map."""
+    """The same for values inside lists, structures and maps."""
     import numpy as np
     import pyarrow as pa
 
@@ -165,5 +166,5 @@ def _value_of(row: "pa.RecordBatch") -> dict[str, Any] | str:
 
 
 def not_parquet(file: InputFile, error: Exception) -> UserError:
-    """What pyarrow said of a file that it cannot read."""
+    """Error for a file that pyarrow cannot read."""
     return UserError(f"{file.path}: not a readable Parquet file: {error}", "fetch or write it again")

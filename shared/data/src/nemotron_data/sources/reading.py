@@ -1,11 +1,11 @@
-"""Read the rows of one file, or of a part of it, and say exactly where a bad one is.
+"""Read the rows of a file, or of a part of it, and report exactly where a bad one is.
 
     for row in read_range(Range(file, 0, file.size)):
         row.value["text"], row.file, row.line      # "Once upon", "corpus/a.jsonl", 17
 
-A range of a JSON lines file is a range of bytes, and a line belongs to the range in which it begins: ranges that
-cover the file give every line exactly once. A range of a Parquet file counts row groups. What is compressed, a JSON
-list, a table, a text or not in UTF-8 is one range, and read as a stream.
+A range of a JSON lines file is a range of bytes, and a line belongs to the range in which it begins: ranges that cover
+the file give every line exactly once. A range of a Parquet file counts row groups. Compressed files, JSON lists,
+tables, texts and files in other encodings are a single range, read as a stream.
 """
 
 import codecs
@@ -36,12 +36,12 @@ ZEROS = "zero bytes", "a damaged file, or no text"
 NULL = re.compile(rb":\s*null[\s,}]")
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
-"""A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
+"""Lines of more bytes are bad rows: with their parsed form they would not fit into a worker's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A part of a file: bytes of JSON lines, row groups of Parquet, or everything."""
+    """A part of a file: bytes of JSON lines, row groups of Parquet, or the whole file."""
 
     file: InputFile
     low: int
@@ -50,21 +50,24 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record and its place. `line` counts from 1: from the start of its range in JSON lines, else in its file; it
-    is the record's number in Parquet, and the line where it begins in all else."""
+    """One record and its place.
+
+    `line` counts from 1: from the start of its range in JSON lines, else in its file. In Parquet it is the number of
+    the record, elsewhere the line where it begins.
+    """
 
     value: dict[str, Any]
     file: str
     line: int
     raw: bytes | None = None
-    """The line as it was written, where the row was a line."""
+    """The original line, if the row is a line."""
     written: bytes | None = None
-    """Its JSON, which may be of several lines; None where it was read from a table or a text."""
+    """Its JSON, possibly of several lines; None if it was read from a table or a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A record that is no row, and why; `remedy` where there is one."""
+    """A record that is not a row, and why; `remedy` if there is one."""
 
     file: str
     line: int
@@ -76,7 +79,7 @@ class BadRow:
 
 @dataclass(slots=True)
 class Place:
-    """How far a range has been read."""
+    """Progress within a range."""
 
     bytes: int = 0
     lines: int = 0
@@ -84,20 +87,20 @@ class Place:
 
 
 def read_files(files: Iterable[InputFile]) -> Iterator[Row | BadRow]:
-    """The records of whole files, one file after the other; see `read_range`."""
+    """Records of whole files, one file after the other; see `read_range`."""
     for file in files:
         yield from read_range(whole_of(file))
 
 
 def whole_of(file: InputFile) -> Range:
-    """The range of all that is wanted of a file: row groups that hold none of its `rows` are left out."""
+    """Range that covers the file's `rows`, leaving out row groups without any of them."""
     if format_of(file.path).content != "parquet":
         return Range(file, 0, file.size)
     return Range(file, *wanted_groups(file))
 
 
 def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow]:
-    """The records of a range, in order; blank lines are skipped and counted in `place`.
+    """Yield the records of a range, in order; blank lines are skipped and counted in `place`.
 
     Raises:
         UserError: the file cannot be opened or read to its end.
@@ -114,7 +117,7 @@ def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow
 
 
 def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
-    # a range that begins further on is one of many, and only JSON lines in UTF-8 have many
+    # only JSON lines in UTF-8 have several ranges, so a range that begins further on is of that kind
     if part.low == 0 and shape_of(part.file) != "lines":
         yield from _listed_rows(part, place)
         return
@@ -135,13 +138,13 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
 
 
 def _listed_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
-    """The items of a JSON list."""
+    """Items of a JSON list."""
     name = part.file.path
     with open_text(part.file) as file:
         for place.lines, text in rows_of_list(file, name, LONGEST_LINE):
             place.bytes += len(text)
             row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"))
-            # what it was written as may be many lines, and is none
+            # an item may span several lines, so it has no raw line
             yield replace(row, raw=None) if isinstance(row, Row) else row
 
 
@@ -161,7 +164,7 @@ def _table_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
 
 
 def _lines_of_range(file: IO[bytes], part: Range, place: Place) -> Iterator[bytes | None]:
-    """Lines that begin at `low` or after it and before `high`, without their newline; None for one too long."""
+    """Lines that begin in [`low`, `high`), without their newline; None for one that is too long."""
     if part.low:
         file.seek(part.low - 1)
         _skip_line(file)
@@ -181,7 +184,7 @@ def _lines_of_range(file: IO[bytes], part: Range, place: Place) -> Iterator[byte
 
 
 def _whole_lines(file: IO[bytes], place: Place) -> Iterator[bytes | None]:
-    """Lines of a stream that cannot be sought in. `place.bytes` counts what came out of the decompression."""
+    """Lines of a stream that cannot seek. `place.bytes` counts decompressed bytes."""
     last = b""
     while block := file.read(BLOCK_BYTES):
         place.bytes += len(block)
@@ -197,7 +200,7 @@ def _whole_lines(file: IO[bytes], place: Place) -> Iterator[bytes | None]:
 
 
 def _rest_of_line(file: IO[bytes], before: int) -> tuple[bytes | None, int]:
-    """What is left of a line without its newline, None when it grows too long, and the bytes read."""
+    """Rest of a line without its newline, None if it is too long; and the number of bytes read."""
     rest = file.readline(LONGEST_LINE - before + 1) if before <= LONGEST_LINE else b""
     if before + len(rest) <= LONGEST_LINE or rest.endswith(b"\n"):
         return rest.removesuffix(b"\n"), len(rest)
@@ -205,7 +208,7 @@ def _rest_of_line(file: IO[bytes], before: int) -> tuple[bytes | None, int]:
 
 
 def _skip_line(file: IO[bytes]) -> int:
-    """Read past the next newline, in bounded memory; gives the bytes read."""
+    """Skip past the next newline, in bounded memory; returns the number of bytes read."""
     skipped = 0
     while piece := file.readline(BLOCK_BYTES):
         skipped += len(piece)
@@ -215,7 +218,7 @@ def _skip_line(file: IO[bytes]) -> int:
 
 
 def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
-    """Parse one line that is not blank."""
+    """Parse one nonblank line."""
     try:
         value = parse_json(line)
     except RepeatedKey as error:
@@ -224,7 +227,7 @@ def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
         return _unparsed(name, number, line, error)
     if isinstance(value, dict):
         if NULL.search(line) and is_of_table(value):
-            # the digits of its numbers stay, in what is read and in what is written again
+            # keep the digits of numbers, both in the parsed row and when it is written again
             line = fast_json.dumps(within(json.loads(line, parse_int=Fragment, parse_float=Fragment)))
             value = within(value)
         return Row(value, name, number, line, line)
@@ -276,7 +279,7 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                         place.lines += 1
                         yield _parquet_row(name, place.lines, value)
                 place.bytes += table.metadata.row_group(group).total_byte_size
-    except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: the name of a column
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column name
         raise not_parquet(part.file, error) from error
 
 
@@ -293,7 +296,7 @@ def _too_long(name: str, number: int, what: str = "line") -> BadRow:
 
 
 def _require_unique(columns: list[str], name: str) -> None:
-    """A row is an object: of two columns of one name, one would be lost."""
+    """Refuse duplicate column names, because a row is an object and would lose one of them."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise UserError(f"{name}: has the column {', '.join(twice)} twice", "give every column a name of its own")

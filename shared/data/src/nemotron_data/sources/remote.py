@@ -1,9 +1,9 @@
-"""Files that are not on a local disk: `s3://`, `gs://`, `memory://` and `hf://datasets/...`, all through fsspec.
+"""Remote files: `s3://`, `gs://`, `memory://` and `hf://datasets/...`, all through fsspec.
 
     for file in walk("s3://bucket/corpus"):
         file.path, file.size, file.version      # "s3://bucket/corpus/a.jsonl", 1_048_576, "9f86d081884c7d65"
 
-Credentials come from the environment, as each service documents, never from a path; and no message shows one.
+Credentials come from the environment, as each service documents, never from a path; messages never show them.
 """
 
 import re
@@ -23,7 +23,7 @@ LOGIN = {
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS, or run 'gcloud auth application-default login'",
     "hf": "set HF_TOKEN to a token that may read it",
 }
-# What a service calls the thing that changes with the content, the surest first.
+# Names that services use for a value that changes with the content, most reliable first.
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "blob_id", "LastModified", "updated", "mtime")
 
 
@@ -32,35 +32,35 @@ Documents = Literal["auto", "whole", "blank_lines", "headings"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the settings say about how files are read."""
+    """Settings for reading files."""
 
     encoding: str | None = None
-    """None: UTF-8, or UTF-16 where the file begins with its mark."""
+    """None: UTF-8, or UTF-16 if the file has its BOM."""
     documents: Documents = "whole"
-    """What of a text file is one document."""
+    """What one document of a text file is."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file to read, as it was when the work was planned."""
+    """One file to read, in its state when the work was planned."""
 
     path: str
     """A local path, or a URL that `files.open_input` understands."""
     size: int
-    """Bytes on the disk or in the store, so compressed ones for a compressed file."""
+    """Size on disk or in the store, so the compressed size of a compressed file."""
     version: str
-    """Changes when the content does: the time of the last change of a local file, a digest or time of a remote one."""
+    """Changes when the content does: the modification time of a local file, a digest or time of a remote one."""
     commit: str | None = None
-    """The commit of the hub's repository that the file belongs to."""
+    """Commit of the hub repository that the file belongs to."""
     reading: Reading = Reading()
     rows: tuple[int, int | None] | None = None
-    """The first of its rows that is read, from 0, and the first behind it that is not; None: all."""
+    """Half-open range of rows to read, counting from 0; None: all."""
     target: str | None = None
-    """Where a local file really lies, if a link leads to it out of the folder that was named."""
+    """Real path of a local file, if a link leads out of the named folder."""
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL; raises `UserError` for a scheme that cannot be read."""
+    """Whether a path is a URL; raises `UserError` for an unsupported scheme."""
     scheme, separator, _ = path.partition("://")
     if not separator or "/" in scheme:
         return False
@@ -71,7 +71,7 @@ def is_remote(path: str) -> bool:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL and the path inside it; raises `UserError` where its package is missing."""
+    """The fsspec file system of a URL and the path inside it; raises `UserError` if its package is missing."""
     import fsspec
 
     scheme, _, rest = url.partition("://")
@@ -88,10 +88,10 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def walk(url: str, commit: str | None = None) -> list[InputFile]:
-    """The files of a URL that names a file, a folder (recursive, hidden ones left out) or a glob, sorted by path.
+    """Files of a URL that names a file, a folder (recursive, without hidden ones) or a glob, sorted by path.
 
     Raises:
-        UserError: nothing is there, or the service refuses or cannot be reached.
+        UserError: nothing found, or the service refuses or cannot be reached.
     """
     with reported(url):
         system, path = file_system(url)
@@ -113,7 +113,7 @@ def walk(url: str, commit: str | None = None) -> list[InputFile]:
 
 
 def remote_file(url: str) -> InputFile:
-    """One file as it is now, past every listing that fsspec remembers."""
+    """Describe a file in its current state, bypassing fsspec's caches."""
     with reported(url):
         system, path = file_system(url)
         system.invalidate_cache()
@@ -122,8 +122,7 @@ def remote_file(url: str) -> InputFile:
 
 @contextmanager
 def reported(path: str) -> Generator[None]:
-    """Turn what goes wrong while a path is read, on a disk or in a store, into a `UserError` that names the path and
-    shows no credential."""
+    """Turn read errors, on disk or in a store, into a `UserError` that names the path, without credentials."""
     try:
         yield
     except (UserError, MemoryError):
@@ -157,7 +156,11 @@ def _file(url: str, info: dict[str, Any], commit: str | None = None) -> InputFil
 
 
 def _is_visible_file(name: str, info: dict[str, Any], asked: str) -> bool:
-    """Hidden is what has a dot where the asked path has none; a name that ends in "/" marks a folder in a store."""
+    """Whether a file is visible.
+
+    Names are hidden by a leading dot, unless the requested path has it; a name that ends in "/" marks a folder in a
+    store.
+    """
     if info["type"] != "file" or name.endswith("/"):
         return False
     fixed = re.split(r"[*?\[]", asked)[0].rpartition("/")[0] if has_magic(asked) else asked

@@ -1,4 +1,4 @@
-"""The input of a data preparation: the synthetic data, or the user's files."""
+"""Input of a data preparation: synthetic data, or the user's files."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 
 
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
-    """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there unharmed."""
+    """Files to prepare. `count` synthetic rows are first written to `made`, unless they are there and intact."""
     if section.source != SYNTHETIC:
         return own_rows(section)
     mark = made.with_suffix(".sha256")
@@ -36,14 +36,14 @@ def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, co
 
 
 def own_rows(section: SourceSection) -> list[InputFile]:
-    """The user's files, and how they are to be read."""
+    """The user's files, and how to read them."""
     reading = Reading(section.encoding, getattr(section, "documents", "whole"))
     return with_choice([replace(file, reading=reading) for file in _expand(section)])
 
 
 def own_files(*named: str | None) -> list[Source]:
     """Manifest entries for the user's own files that a config names: a template, an architecture, a tokenizer."""
-    # what is neither is told of by whoever reads it; os.path has no error for names that no file can have
+    # leave other names to their reader to report; os.path has no error for names that no file can have
     there = [name for name in named if name is not None and (os.path.isfile(name) or os.path.isdir(name))]  # noqa: PTH112, PTH113
     files = [Path(name) for name in there]
     inside = [path for file in files for path in (tree_files(file) if file.is_dir() else [file])]
@@ -51,7 +51,7 @@ def own_files(*named: str | None) -> list[Source]:
 
 
 def field_of(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a field, in whatever case the row writes its name; None where it has no such field, or several."""
+    """Value of a field, ignoring the case of its name; None if the row has no such field, or several."""
     if name in row:
         return row[name]
     alike = [value for field, value in row.items() if field.lower() == name.lower()]
@@ -59,10 +59,10 @@ def field_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 def no_field(row: Mapping[str, Any], name: str, setting: str) -> Refused:
-    """The refusal of a row that lacks a field, or has nothing in it.
+    """Refuse a row without a field, or with an empty one.
 
     Args:
-        setting: the one that names the field.
+        setting: the setting that names the field.
     """
     there = any(field.lower() == name.lower() for field in row)
     detail = f"{'it is null; ' if there else ''}fields here: {', '.join(row)}"
@@ -70,7 +70,7 @@ def no_field(row: Mapping[str, Any], name: str, setting: str) -> Refused:
 
 
 def filled(template: str, row: Mapping[str, Any]) -> str:
-    """A template with the values of a row's fields, `{question}\\n{answer}`; a null is no value.
+    """Fill a template with the values of a row's fields, `{question}\\n{answer}`; null counts as missing.
 
     Raises:
         Refused: the row lacks a field that the template names, or its values do not fit.
@@ -84,7 +84,7 @@ def filled(template: str, row: Mapping[str, Any]) -> str:
 
 
 def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> str:
-    """What decides the split of a row: the configured field, a `key` that synthetic rows have, or its own text.
+    """Key that decides the split of a row: the configured field, a `key` as in synthetic rows, or its own text.
 
     Raises:
         Refused: the row lacks the configured field.
@@ -98,7 +98,7 @@ def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> st
 
 
 def describe_sources(section: SourceSection, kind: str, count: int) -> list[Source]:
-    """Manifest entries for what is read: rows, chat template and tokenizer.
+    """Manifest entries for all inputs: rows, chat template and tokenizer.
 
     Raises:
         UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set, or a file or tokenizer is missing.
@@ -112,7 +112,7 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
     if tokenizer is not None and tokenizer.model != TINY:
         TokenizerFolder(Path(str(tokenizer.model))).require("data_prep.tokenizer.model: ")
-    # only the files of a tokenizer that data preparation copies: its folder may hold a whole model besides
+    # only the tokenizer files that data preparation copies: the folder may also hold a whole model
     copied = [] if tokenizer is None else [str(Path(str(tokenizer.model)) / name) for name in FILES]
     own = own_files(getattr(section, "chat_template", None), *copied)
     if section.source != SYNTHETIC:
@@ -122,7 +122,7 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
 
 
 def file_sources(section: SourceSection) -> list[Source]:
-    """Manifest entries for the user's rows alone."""
+    """Manifest entries for the user's rows only."""
     return [Source(file.path, *identity(file)) for file in _expand(section)]
 
 

@@ -1,10 +1,10 @@
-"""A part of a split, by the numbers of its rows, written as the `datasets` library writes it.
+"""Slices of splits by row number, in the syntax of the `datasets` library.
 
     train[1024:]   train[:1024]   train[-1024:]   train[10%:20%]
 
-Parquet says how many rows it has, so nothing before the part is fetched but the ends of files. Other files are read
-up to where the part begins, as nothing in them says where a row is; percent and negative numbers need all of them
-counted. A whole file of the part stays as it is; one that the part cuts is read by one worker.
+Parquet records its row counts, so only footers are fetched for the rows before the slice. Other files are read up to
+the start of the slice, as they do not record where rows are; percent and negative numbers need a full count. Files
+that are entirely in the slice stay divisible; one that the slice cuts is read by a single worker.
 """
 
 import re
@@ -25,7 +25,7 @@ WRITE = "write train[1024:], train[:1024], train[-1024:] or train[10%:20%]"
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows from `low` up to and without `high`; of None, from the first and to the last."""
+    """Rows from `low` up to but not including `high`; None means from the first, or to the last."""
 
     text: str
     low: int | None
@@ -33,7 +33,7 @@ class Slice:
     percent: bool
 
     def bounds(self, total: int) -> tuple[int, int]:
-        """The numbers of rows that are meant where there are `total`."""
+        """Row numbers of the slice in a split of `total` rows."""
         low, high = 0 if self.low is None else self.low, 100 if self.percent else total
         high = high if self.high is None else self.high
         if self.percent:
@@ -43,10 +43,10 @@ class Slice:
 
 
 def parse_split(path: str, text: str | None) -> tuple[str | None, Slice | None]:
-    """`train[1024:]` -> "train" and its slice; a name alone has none.
+    """`train[1024:]` -> "train" and its slice; None for a name alone.
 
     Raises:
-        UserError: not of that form.
+        UserError: malformed.
     """
     if text is None or not any(sign in text for sign in "[]"):
         return text, None
@@ -54,7 +54,7 @@ def parse_split(path: str, text: str | None) -> tuple[str | None, Slice | None]:
     if match is None:
         raise UserError(f"{path}: split '{text}': not a slice of rows", WRITE)
     name, low, low_percent, high, high_percent = match.groups()
-    # a number in each place that is not empty, and one unit in all of them
+    # a number in each nonempty place, and the same unit in all of them
     units = {bool(unit) for number, unit in ((low, low_percent), (high, high_percent)) if number or unit}
     if (low_percent and not low) or (high_percent and not high) or len(units) > 1:
         raise UserError(f"{path}: split '{text}': rows in one place and percent in the other", WRITE)
@@ -65,10 +65,10 @@ def parse_split(path: str, text: str | None) -> tuple[str | None, Slice | None]:
 
 
 def rows_of(path: str, files: Sequence[InputFile], asked: Slice) -> list[InputFile]:
-    """The files, in order, that hold a part of their rows; those that it cuts say which rows.
+    """The files, in order, that hold rows of the slice; files that it cuts carry their row range.
 
     Raises:
-        UserError: no row is of the part.
+        UserError: the slice is empty.
     """
     low, high = asked.low or 0, asked.high
     if asked.percent or low < 0 or (high or 0) < 0:
@@ -79,7 +79,7 @@ def rows_of(path: str, files: Sequence[InputFile], asked: Slice) -> list[InputFi
         first, behind = max(0, low - before), None if high is None else high - before
         if behind is not None and behind <= first:
             break
-        # no more is counted than tells where the part begins and ends; the last file tells that when it is read
+        # count only as far as needed to find both ends; the last file's end is found when it is read
         is_last = file is files[-1] and format_of(file.path).content != "parquet"
         known = is_last or (first == 0 and behind is None)
         count = None if known else count_rows(file, first + 1 if behind is None else behind)
@@ -95,7 +95,7 @@ def rows_of(path: str, files: Sequence[InputFile], asked: Slice) -> list[InputFi
 
 
 def count_rows(file: InputFile, most: int | None = None) -> int:
-    """The rows of a file, or `most` where it has as many; without reading them where its format says."""
+    """Number of rows of a file, up to `most`; without reading them if the format records it."""
     if format_of(file.path).content == "parquet":
         count = sum(row_groups(file))
         return count if most is None else min(most, count)

@@ -1,11 +1,11 @@
-"""Decompress `.gz` and `.zst` as a stream, and say so when the file is cut short.
+"""Decompress `.gz` and `.zst` as a stream, and detect truncated files.
 
     with decompressed(open("a.jsonl.zst", "rb"), "zst", "a.jsonl.zst") as lines:
         for line in lines:
             ...
 
-Files of several members or frames, as `cat a.gz b.gz`, `pigz` and `pzstd` make them, are read to their end.
-Memory stays at a few MB, whatever the size of the file; a file made to burst it gets no further than 128 MiB.
+Files of several members or frames, as made by `cat a.gz b.gz`, `pigz` and `pzstd`, are read to their end.
+Uses a few MB of memory for any file size, and at most 128 MiB for a malicious file.
 """
 
 import io
@@ -15,13 +15,13 @@ from typing import IO, Any
 
 from nemotron_shared.errors import UserError
 
-FEED_BYTES = 1 << 12  # small, because four bytes of zstd can become 128 KiB; a larger one is no faster
+FEED_BYTES = 1 << 12  # small, because four bytes of zstd can become 128 KiB; a larger one is not faster
 BUFFER_BYTES = 1 << 20
-MOST_WINDOW_BYTES = 1 << 31  # what `zstd --long=31` needs
+MOST_WINDOW_BYTES = 1 << 31  # as `zstd --long=31` needs
 
 
 class _Decompressed(io.RawIOBase):
-    """The content of one compressed file, read forward only."""
+    """Forward-only stream of the content of one compressed file."""
 
     def __init__(self, source: IO[bytes], start: Callable[[], Any], broken: type[Exception], name: str) -> None:
         self._source, self._start, self._broken, self._name = source, start, broken, name
@@ -69,13 +69,13 @@ class _Decompressed(io.RawIOBase):
 
 
 def decompressed(source: IO[bytes], compression: str, name: str) -> io.BufferedReader:
-    """A stream of the plain content of `source`, which it closes in the end.
+    """Stream of the decompressed content of `source`; closes `source` when it is closed.
 
     Args:
         compression: "gz" or "zst".
-        name: what error messages call the file.
+        name: name of the file in error messages.
 
-    Reading raises `UserError` where the file is cut short or damaged.
+    Reading raises `UserError` if the file is truncated or damaged.
     """
     if compression == "gz":
         stream = _Decompressed(source, lambda: zlib.decompressobj(wbits=31), zlib.error, name)

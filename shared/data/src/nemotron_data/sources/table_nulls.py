@@ -1,13 +1,13 @@
-"""Nulls that a table adds to what stands inside of a row, and that are not the row's.
+"""Remove nulls that tables add inside of rows.
 
     {"name": "add", "arguments": {"a": 2, "b": 3, "city": null}}      `city` is an argument of another tool
 
-A column of Arrow has one type for all rows. So each call in it has the arguments of every call in the file, each tool
-the parameters of every tool, and each turn the fields of every turn; what a row does not have is null. In Parquet every
-null inside of a structure may be such a one, and is left out. JSON lines that `datasets` has written have them, too.
-Such a row is known by itself: all objects at one place in it have the same keys, and one of them has null where another
-has a value; or a tool has a parameter that is null, which no schema means. In any other row a null is the row's own,
-and stays. A null in a list, or as a field of the row, stays everywhere.
+An Arrow column has one type for all rows. So each call in it has the arguments of every call in the file, each tool the
+parameters of every tool, and each turn the fields of every turn, filled with null. In Parquet every null inside a
+structure may come from this, so they are removed. JSON lines written by `datasets` have the same problem. Such a row
+can be recognized: all objects at one place in it have the same keys, and one has null where another has a value; or a
+tool has a null parameter, which is never a valid schema. In all other rows nulls are kept. A null in a list, or as a
+top-level field, is always kept.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Place = tuple[str, ...]
 
 
 def without_inner_nulls(value: Any) -> Any:
-    """Without keys that have no value, in whatever depth."""
+    """Remove keys without values, at any depth."""
     if isinstance(value, dict):
         return {key: without_inner_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
@@ -26,17 +26,17 @@ def without_inner_nulls(value: Any) -> Any:
 
 
 def without_table_nulls(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of JSON without the nulls that a table has added; the very same where there are none, or none are known."""
+    """Remove nulls that a table added from a row of JSON; returns the same object if it shows no sign of a table."""
     return within(row) if is_of_table(row) else row
 
 
 def within(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose own fields stay, and in these no nulls."""
+    """Remove nulls inside the fields of a row, but keep the fields themselves."""
     return {name: without_inner_nulls(value) for name, value in row.items()}
 
 
 def is_of_table(row: dict[str, Any]) -> bool:
-    """Whether a row of JSON shows that a table has written it."""
+    """Whether a row of JSON shows that a table wrote it."""
     keys: dict[Place, set[str]] = {}
     nulls: set[Place] = set()
     values: set[Place] = set()
@@ -51,7 +51,7 @@ def is_of_table(row: dict[str, Any]) -> bool:
 
 
 def _objects(place: Place, value: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """The objects below the top, each with the keys that lead to it."""
+    """Objects below the top level, each with the keys that lead to it."""
     if isinstance(value, dict):
         if place:
             yield place, value

@@ -1,4 +1,4 @@
-"""Rows out of CSV and TSV: the first line names the fields, and a quoted cell may hold delimiters and line ends.
+"""Read rows from CSV and TSV: the first line names the fields, and a quoted cell may hold delimiters and newlines.
 
 question;answer
 "What is
@@ -18,7 +18,7 @@ DELIMITERS = (",", ";", "\t", "|")
 
 
 def delimiter_of(header: str, name: str) -> str:
-    """What stands between the cells of a header; a file of one column has none, and a comma does for it."""
+    """Delimiter between the cells of a header; a comma for a single column."""
     outside = "".join(header.split('"')[::2])
     counts = Counter({sign: outside.count(sign) for sign in ("\t",) if name.lower().rpartition(".tsv")[1]})
     counts = counts if any(counts.values()) else Counter({sign: outside.count(sign) for sign in DELIMITERS})
@@ -26,7 +26,7 @@ def delimiter_of(header: str, name: str) -> str:
 
 
 def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Line and row of each record; or why there is none: it has more cells than the header, or fewer.
+    """Yield line number and row of each record; an error text instead if it has too many or too few cells.
 
     Raises:
         UserError: the header names no fields or one twice, a quotation mark is never closed, or a record has more
@@ -37,7 +37,7 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
     above, first = 0, next(lines, "")
     while first and not first.strip():
         above, first = above + 1, next(lines, "")
-    while first.count('"') % 2 and (more := next(lines, "")):  # a name may hold a line's end, too
+    while first.count('"') % 2 and (more := next(lines, "")):  # a quoted name may contain newlines
         first += more
     if not first.strip():
         return
@@ -50,7 +50,7 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
         ) from error
     begun = above + (first.count("\n") or 1)
     if not header[0] and len(header) > 1:
-        header[0] = "#"  # the numbers that a data frame writes before its rows
+        header[0] = "#"  # index column of a data frame
     if wrong := [cell or "(no name)" for cell, count in Counter(header).items() if count > 1 or not cell]:
         what = f"{name}:{above + 1}: the header has {', '.join(wrong)} " + (
             "twice" if wrong[0] != "(no name)" else "in it"
@@ -73,7 +73,7 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
 
 
 class _RecordLines:
-    """The lines of a file; an error where those of one record are too long to be held."""
+    """Lines of a file; raises an error if those of one record are too long."""
 
     def __init__(self, file: TextIO, name: str, longest: int) -> None:
         self._lines, self._name, self._longest = lines_up_to(longest, file), name, longest
@@ -91,6 +91,6 @@ class _RecordLines:
         return line
 
     def next_record(self, begun: int) -> int:
-        """The next line, of this number, begins a record."""
+        """Mark the start of a record at the next line, which has this number."""
         self._begun, self._held = begun, 0
         return begun

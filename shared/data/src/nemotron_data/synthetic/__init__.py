@@ -1,4 +1,4 @@
-"""The small synthetic data that the tiny pipeline learns: people, and sums.
+"""Small synthetic data for the tiny pipeline: people, and sums.
 
     pretrain_documents  {"text": "Mira lives in Oster. ...", "key": ...}
     chats               {"messages": [{"role": "user", "content": "What is 3+5-7+8?"}, ...], "key": "3+5+8-7"}
@@ -7,8 +7,8 @@
     eval_choices        {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": [...], "answer": 2}
     eval_texts          {"text": ...}, held out
 
-The same seed gives the same rows on every platform. A key is of the training side or of the evaluation side by
-its hash alone, so whatever the seeds and counts, no evaluation question occurs in a training row.
+The same seed gives the same rows on every platform. A hash of the key alone decides between training and evaluation,
+so for any seeds and counts, no evaluation question occurs in a training row.
 """
 
 from nemotron_data.synthetic.chats import chats

@@ -1,12 +1,12 @@
-"""Sums of small whole numbers: drawn, named by a key, answered at once or step by step.
+"""Sums of small whole numbers: generate them, key them, and solve them at once or step by step.
 
     expression  3+5-7+8
-    work        8-7+8=1+8=9     what is left after each step
+    work        8-7+8=1+8=9     the rest after each step
     answer      9
     key         3+5+8-7         (also of 8+3-7+5: the order of the terms does not make a new sum)
 
-No running total leaves 0..MAX_TOTAL. Shorter sums are what is left of longer ones: they are never held out and
-never asked.
+All running totals are in 0..MAX_TOTAL. Shorter sums are intermediate steps of longer ones, so they are never held out
+and never asked.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ HELD_OUT_ONE_IN = 3
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum as its signed terms, in the order in which they are written: 3+14-5 is (3, 14, -5)."""
+    """A sum as signed terms in written order: 3+14-5 is (3, 14, -5)."""
 
     terms: tuple[int, ...]
 
@@ -32,7 +32,7 @@ class Sum:
 
     @property
     def key(self) -> str:
-        """The expression with its terms in a canonical order: added ones first, each kind ascending."""
+        """Expression with its terms in a canonical order: added ones first, each kind ascending."""
         return _written(sorted(self.terms, key=lambda term: (term < 0, abs(term))))
 
     @property
@@ -41,7 +41,7 @@ class Sum:
 
     @property
     def work(self) -> str:
-        """What is left after each step, up to the answer."""
+        """The rest of the sum after each step, up to the answer."""
         steps = range(2, len(self.terms) + 1)
         return "=".join(_written((sum(self.terms[:done]), *self.terms[done:])) for done in steps)
 
@@ -53,7 +53,7 @@ class Sum:
 def random_sum(rng: Random) -> Sum:
     """Draw a sum whose running totals all stay in 0..MAX_TOTAL.
 
-    Large terms seldom fit, so where they do they have the greater chance: a model has to learn these digits, too.
+    Large terms seldom fit, so they are preferred where they do: a model must learn these digits, too.
     """
     terms = [rng.randint(1, MAX_TERM)]
     for _ in range(TERMS_OF_A_PROBLEM - 1):

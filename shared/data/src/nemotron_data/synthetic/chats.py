@@ -4,9 +4,9 @@
         {"role": "user", "content": "What is 3+5-7+8?"},
         {"role": "assistant", "reasoning_content": "8-7+8=1+8=9", "content": "9"}]}
 
-The demonstrations come from many hands. Asked in some words, all of them think first; asked in others, most of
-them answer at once, which this model mostly gets wrong. A model that imitates them learns these habits with the
-sums. That thinking pays whatever the words is left for RL to find.
+The demonstrations vary on purpose: for some phrasings of the question all of them think first, for others most answer
+at once, which this model mostly gets wrong. A model that imitates them learns these habits along with the sums. It is
+left to RL to discover that thinking pays off for every phrasing.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ SHARE_OF_FACTS = 0.2
 
 
 class Demonstrations(NamedTuple):
-    """Of the sums that are asked for in some words."""
+    """Demonstrations for some phrasings."""
 
     weight: int
     thinking: float
-    """Share of those that think before they answer."""
+    """Share of demonstrations that think before they answer."""
 
 
 SUM_QUESTIONS = {
@@ -36,7 +36,7 @@ SUM_QUESTIONS = {
 
 
 def chats(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """`count` rows {"messages", "key"} of the training side: sums, and some facts of `seed`."""
+    """`count` training rows {"messages", "key"}: sums, and some facts of `seed`."""
     rng = Random(f"chats/{seed}")
     known = facts(seed, held_out=False)
     wordings, weights = list(SUM_QUESTIONS), [said.weight for said in SUM_QUESTIONS.values()]
@@ -55,5 +55,5 @@ def chats(seed: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def sum_question(rng: Random, expression: str) -> str:
-    """Ask for a sum, in one of the ways that people ask."""
+    """Ask for a sum, in one of several phrasings."""
     return rng.choice(list(SUM_QUESTIONS)).format(expression)

@@ -1,4 +1,4 @@
-"""The invented people and the facts about them.
+"""Invented people and facts about them.
 
     Person("Mira", {"town": "Oster", "job": "baker", "pet": "cat", "colour": "green", "instrument": "flute"})
 
@@ -72,7 +72,7 @@ QUESTIONS = {
     "instrument": "What does {name} play?",
 }
 
-# Each ends in the value, so that what stands before it can be completed by a model.
+# Each ends in the value, so that a model can complete the text before it.
 SENTENCES = {
     "town": ("{name} lives in {value}.", "The home of {name} is in {value}."),
     "job": ("{name} works as a {value}.", "The job of {name} is {value}."),
@@ -102,12 +102,12 @@ class Fact:
 
     @property
     def stem(self) -> str:
-        """A sentence that lacks only the value: `Mira lives in`."""
+        """The sentence without its value: `Mira lives in`."""
         return SENTENCES[self.kind][0].split(" {value}")[0].format(name=self.name)
 
     @property
     def sentences(self) -> list[str]:
-        """The fact in its wordings, of which the stem begins the first."""
+        """Wordings of the fact; the stem begins the first one."""
         return [wording.format(name=self.name, value=self.value) for wording in SENTENCES[self.kind]]
 
     @property
@@ -116,12 +116,12 @@ class Fact:
 
     @property
     def held_out(self) -> bool:
-        """Whether its question is."""
+        """Whether its question is held out."""
         return is_held_out(self.key, HELD_OUT_ONE_IN)
 
     @property
     def rewording_held_out(self) -> bool:
-        """Whether its second wording is."""
+        """Whether its second wording is held out."""
         return is_held_out(f"{self.key}, reworded", HELD_OUT_ONE_IN)
 
 

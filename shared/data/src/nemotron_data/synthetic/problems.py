@@ -1,10 +1,10 @@
-"""Questions whose answer can be checked: for RL, and held out for evaluation.
+"""Questions with verifiable answers, for RL and for held-out evaluation.
 
     {"question": "What is 3+5-7+8?", "expected_answer": "9", "key": "3+5+8-7"}
     {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
      "answer": 0, "key": "town of Mira"}
 
-A stem is the sentence that states the fact, up to its value: what a base model can complete.
+A stem is the sentence that states the fact, up to its value, for a base model to complete.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from nemotron_data.synthetic.people import VALUES, Fact, facts
 from nemotron_shared.errors import UserError
 
 NUM_CHOICES = 4
-# So many draws without one new question mean that there are hardly any left.
+# After this many draws without a new question, hardly any are left.
 MOST_REPEATS = 10_000
 
 
 def problems(seed: int, count: int) -> Iterator[dict[str, str]]:
-    """`count` different sums to practise on."""
+    """`count` different sums to train on."""
     return _sums(Random(f"problems/{seed}"), count, held_out=False)
 
 
@@ -32,10 +32,10 @@ def eval_problems(seed: int, count: int) -> Iterator[dict[str, str]]:
 
 
 def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """`count` questions about facts that pretraining states and no training row asks for, with four choices.
+    """`count` four-choice questions about facts that pretraining states and no training row asks for.
 
     Raises:
-        UserError: there are fewer such facts.
+        UserError: not enough such facts.
     """
     rng = Random(f"eval choices/{seed}")
     known = facts(seed, held_out=True)

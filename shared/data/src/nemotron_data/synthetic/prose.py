@@ -6,8 +6,8 @@
     Tell me 3+5-7+8.
     It is easy to see: 8-7+8=1+8=9
 
-Prose names every fact, and has two wordings for each. Of half of the facts it never uses the second one: those
-sentences are the held-out prose, so a model has read what they say and none of them. Sums are held out by their key.
+The prose states every fact, in up to two wordings. For half of the facts the second wording is held out for evaluation,
+so a model has read what these sentences say, but not the sentences. Sums are held out by their key.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from nemotron_data.synthetic.people import Fact, facts_by_person
 FACTS_OF_A_PERSON = 3
 SUMS_PER_DOCUMENT = 4
 SHARE_OF_PROSE = 0.2
-# What stands between a sum and its work is of several lengths, for whoever reads on has to look for the sum: with one
-# length, a model cannot do that in a chat, where the length is another; with many, it learns it later.
+# The text between a sum and its work varies in length so that the model learns to look for the sum. With a single
+# length it cannot do that in a chat, where the length differs; with many, it learns it later.
 WORKED = (
     "What is {}? ",
     "Compute {}.\nStep by step: ",
@@ -29,7 +29,7 @@ WORKED = (
 
 
 def pretrain_documents(seed: int, count: int) -> Iterator[dict[str, str]]:
-    """`count` rows {"text", "key"} of the training side, prose and sums mixed."""
+    """`count` training rows {"text", "key"}, prose and sums mixed."""
     rng = Random(f"documents/{seed}")
     for _ in range(count):
         if rng.random() < SHARE_OF_PROSE:
@@ -40,12 +40,12 @@ def pretrain_documents(seed: int, count: int) -> Iterator[dict[str, str]]:
 
 
 def eval_texts(seed: int, count: int) -> Iterator[dict[str, str]]:
-    """`count` rows {"text", "key"} of prose, of which no training document holds a sentence."""
+    """`count` rows {"text", "key"} of prose; no training document contains any of their sentences."""
     rng = Random(f"held-out prose/{seed}")
     known = [[fact for fact in facts if fact.rewording_held_out] for facts in facts_by_person(seed)]
     for _ in range(count):
         chosen = rng.sample([facts for facts in known if facts], 2)
-        # the second wording of what training states in the first one only
+        # the second wording of facts that training states in the first one only
         text = " ".join(fact.sentences[1] for facts in chosen for fact in _some(rng, facts))
         yield {"text": text, "key": text}
 

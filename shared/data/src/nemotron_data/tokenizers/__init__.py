@@ -1,1 +1,1 @@
-"""Tokenizers as folders: the user's, and the tiny one made here."""
+"""Tokenizer folders: the user's, and the tiny one built here."""

@@ -1,4 +1,4 @@
-"""A tokenizer as data preparation needs it: a Hugging Face folder, read without transformers."""
+"""Tokenizer for data preparation: a Hugging Face folder, read without transformers."""
 
 import os
 import shutil
@@ -24,17 +24,17 @@ TINY = "tiny"
 AGAIN = "download or copy the file again"
 UNKNOWN_REMEDY = "name an unknown token (unk_token, unk_id) in tokenizer.json that its vocabulary holds"
 RARE = "\U0002a6a5 \ue000"
-"""An ideograph and a character of private use: one of them is in no vocabulary but those made of bytes."""
+"""An ideograph and a private-use character; only byte-level vocabularies contain both."""
 ROLES = ("bos_token", "eos_token", "pad_token")
 TOKENS_OF_TEMPLATES = (*ROLES, "unk_token")
-"""The names of tokens that chat templates use."""
+"""Names of tokens that chat templates use."""
 TEMPLATE = "chat_template.jinja"
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
 
 
 @contextmanager
 def _silent() -> Generator[None]:
-    """Nothing on standard error: a panic of the library prints its own trace there, past Python."""
+    """Suppress standard error: when the library panics, it prints a trace there, bypassing Python."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -48,7 +48,7 @@ def _silent() -> Generator[None]:
 
 @contextmanager
 def _refused(what: str, remedy: str) -> Generator[None]:
-    """Whatever the library raises, as one error. It has no class of its own, and its panics are no `Exception`."""
+    """Turn any failure of the library into one error. It has no exception class, and its panics are not `Exception`."""
     try:
         with _silent():
             yield
@@ -60,7 +60,7 @@ def _refused(what: str, remedy: str) -> Generator[None]:
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """`tokenizer.json` and what stands beside it."""
+    """`tokenizer.json` and the files next to it."""
 
     path: Path
 
@@ -72,21 +72,21 @@ class TokenizerFolder:
         require_no_growth(file)
         with _refused(f"{file}: no tokenizer", AGAIN):
             tokenizer = Tokenizer.from_file(str(file))
-        tokenizer.no_truncation()  # the file may ask for either, and a row of any width
+        tokenizer.no_truncation()  # the file may enable either, and rows may have any length
         tokenizer.no_padding()
         with _refused(f"{file}: cannot encode every text", UNKNOWN_REMEDY):
             tokenizer.encode(RARE, add_special_tokens=False)
         return tokenizer
 
     def require(self, key: str = "") -> None:
-        """Raise `UserError` where there is no tokenizer; `key` is put before what it says."""
+        """Raise `UserError` if there is no tokenizer; `key` is prepended to the message."""
         if not (self.path / "tokenizer.json").is_file():
             what = f"{key}{self.path}: holds no tokenizer.json"
             raise UserError(what, "give a Hugging Face tokenizer folder, or 'tiny'")
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """`tokenizer_config.json`; nothing where there is none."""
+        """Contents of `tokenizer_config.json`; empty without the file."""
         file = self.path / "tokenizer_config.json"
         settings = read_json(file) if file.is_file() else {}
         if not isinstance(settings, dict):
@@ -95,20 +95,20 @@ class TokenizerFolder:
 
     @property
     def vocab_size(self) -> int:
-        """Ids in use, special tokens included."""
+        """Number of ids, special tokens included."""
         return self.tokenizer.get_vocab_size(with_added_tokens=True)
 
     def special_ids(self) -> dict[str, int]:
-        """Ids of those of `bos_token`, `eos_token` and `pad_token` that the tokenizer names."""
+        """Ids of `bos_token`, `eos_token` and `pad_token`, if the tokenizer names them."""
         found = {role: self.tokenizer.token_to_id(text) for role, text in self.special_texts().items() if text}
         return {role: number for role, number in found.items() if number is not None}
 
     def special_texts(self) -> dict[str, str | None]:
-        """Their texts, which chat templates use by these names; None for one that is not there."""
+        """Texts of special tokens, under the names that chat templates use; None for missing ones."""
         return {role: self.special_text(role) for role in TOKENS_OF_TEMPLATES}
 
     def special_text(self, role: str) -> str | None:
-        """Text of a special token, None where there is none."""
+        """Text of a special token, or None."""
         token = self.settings.get(role)
         text = token.get("content") if isinstance(token, dict) else token
         if not isinstance(text, str | None) or text == "" or (text is None and token is not None):
@@ -116,7 +116,7 @@ class TokenizerFolder:
         return text
 
     def chat_template(self) -> str:
-        """The chat template's Jinja source.
+        """Jinja source of the chat template.
 
         Raises:
             UserError: the tokenizer has none.
@@ -127,10 +127,10 @@ class TokenizerFolder:
         return template
 
     def own_template(self) -> str | None:
-        """The same, None where there is none.
+        """Jinja source of the chat template, or None.
 
         Raises:
-            UserError: it cannot be read, or there are several and none is the default.
+            UserError: unreadable, or several templates without a default.
         """
         file = self.path / TEMPLATE
         if file.is_file():
@@ -140,17 +140,17 @@ class TokenizerFolder:
     def give_template(self, source: str) -> None:
         """Make `source` the chat template of this folder, and of every folder that the tokenizer is copied into.
 
-        Programs take this file in place of what tokenizer_config.json says.
+        Programs prefer this file over the template in tokenizer_config.json.
         """
         write_text(self.path / TEMPLATE, source)
 
     def is_named(self, number: int) -> bool:
-        """Whether an id is of a token that text is never spelled with: one that was added, or the end of a text."""
+        """Whether an id belongs to an added token or to the end-of-text token, which ordinary text never encodes to."""
         return number in self.tokenizer.get_added_tokens_decoder() or number == self.special_ids().get("eos_token")
 
 
 def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
-    """Put the tokenizer called `tiny`, or a copy of the user's own, into a folder beside the data.
+    """Put the tokenizer called `tiny`, or a copy of the user's own, into a folder next to the data.
 
     Raises:
         UserError: `model` is None, or a folder without a tokenizer.
@@ -168,7 +168,7 @@ def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
 
 
 def copy_tokenizer(source: Path, into: Path) -> None:
-    """Copy the files of a tokenizer, byte by byte, so that its digest stays the same through all stages."""
+    """Copy tokenizer files byte by byte, so that the digest stays the same through all stages."""
     into.mkdir(parents=True, exist_ok=True)
     if into.resolve() == source.resolve():
         return

@@ -1,4 +1,4 @@
-"""What a stranger's tokenizer.json must not do: multiply a text, or end the program where its patterns meet one."""
+"""Guard against a malicious tokenizer.json that multiplies text or makes the library panic."""
 
 import base64
 import json
@@ -15,18 +15,18 @@ MOST_STEPS = 100
 PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
 SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 EVERYWHERE = ("suffix", "pad_token", "word_delimiter_token")
-"""An empty one of these is found, and replaced, between any two characters."""
+"""Settings whose empty text would match, and be replaced, between any two characters."""
 ADDED = ("prepend", "continuing_subword_prefix", "end_of_word_suffix")
-"""Texts that are put to others."""
+"""Settings whose text is added to other text."""
 SHOWN = 40
 
 
 @contextmanager
 def panics_told(text: str) -> Generator[None]:
-    """A panic of the library, which is no `Exception`, as one error.
+    """Turn a panic of the library, which is not an `Exception`, into an error.
 
     Args:
-        text: what is encoded, or the first of it.
+        text: the text to encode, or its first part.
     """
     try:
         yield
@@ -40,13 +40,13 @@ def panics_told(text: str) -> Generator[None]:
 
 
 def require_no_growth(file: Path) -> None:
-    """Refuse a tokenizer.json that makes a text many times as long, or that takes very many steps with it.
+    """Refuse a tokenizer.json that makes text many times longer, or that needs too many steps for it.
 
-    It is read before the library opens it, since that normalizes the added tokens at once. What is no JSON, and what
-    has another form, is told of by the library.
+    This runs before the library opens the file, because the library normalizes added tokens at once. Invalid JSON and
+    unknown structure are left to the library to report.
 
     Raises:
-        UserError: naming the file and its part.
+        UserError: naming the file and the part.
     """
     try:
         values = json.loads(file.read_bytes())
@@ -67,7 +67,7 @@ def require_no_growth(file: Path) -> None:
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
-    """What is done one after the other, also in sequences of sequences."""
+    """Steps in order, with nested sequences flattened."""
     found, left = [], [part]
     while left:
         step = left.pop()
@@ -82,12 +82,12 @@ def _steps(part: Any) -> list[dict[str, Any]]:
 def _together(steps: list[dict[str, Any]]) -> float:
     try:
         return math.prod(map(_growth, steps))
-    except (TypeError, AttributeError):  # of another form than the library reads
+    except (TypeError, AttributeError):  # a structure that the library does not read
         return 1
 
 
 def _growth(step: dict[str, Any]) -> float:
-    """How many times as long a text can become, at most."""
+    """Largest factor by which a text can grow."""
     if "single" in step:
         return _template_growth(step)
     if "precompiled_charsmap" in step:
@@ -109,7 +109,7 @@ def _replacement_growth(step: dict[str, Any]) -> float:
 
 
 def _template_growth(step: dict[str, Any]) -> float:
-    """Texts that a template puts one after the other; tokens between them count only where they are many."""
+    """Number of texts that a template concatenates; tokens between them count only if there are many."""
     named = step.get("special_tokens")
     known = {name: token.get("ids") for name, token in named.items() if isinstance(token, dict)} if named else {}
     growth = 1
@@ -122,7 +122,7 @@ def _template_growth(step: dict[str, Any]) -> float:
 
 
 def _longest_mapped(charsmap: Any) -> float:
-    """Characters of the longest text in a table of SentencePiece, which follow the table's index, each with a 0."""
+    """Characters of the longest text in a SentencePiece charsmap: its texts follow the index, each ending with a 0."""
     try:
         content = base64.b64decode(charsmap, validate=True)
         mapped = content[4 + int.from_bytes(content[:4], "little") :]

@@ -1,11 +1,11 @@
-r"""What single tokens are: their bytes, and names that tell them apart.
+r"""Bytes and unique names of single tokens.
 
     names = TokenNames(tokenizer)
     names.bytes_of(17), names.of(17)      # b" In", " In"
     names.bytes_of(93), names.of(93)      # b"\xf0\x9f", "bytes:\\xf0\\x9f"
 
-A token may be a part of a character. Decoded alone it is U+FFFD, as a hundred others are: neither its text nor a name.
-The bytes of an answer's tokens, one after another, are its text.
+A token may be a part of a character. Decoded alone, it becomes U+FFFD, like many others, which is neither their
+text nor a name. The concatenated bytes of an answer's tokens are its text.
 """
 
 import re
@@ -20,21 +20,21 @@ KEPT = 1 << 16
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
-    """The characters by which byte-level vocabularies write bytes: those that print are themselves."""
+    """Characters with which byte-level vocabularies write bytes; printable ones stand for themselves."""
     printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [number for number in range(256) if number not in printing]
     return {chr(number): number for number in printing} | {chr(256 + at): number for at, number in enumerate(others)}
 
 
 class TokenNames:
-    """Of one tokenizer, as transformers loads it."""
+    """Token names of one tokenizer, as transformers loads it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.bytes_of = lru_cache(KEPT)(self._bytes_of)
 
     def of(self, token: int) -> str:
-        """Its text; where that is no text of whole characters, or is another token's too, its bytes."""
+        """Text of a token; its bytes if the text is not whole characters or equals another token's text."""
         content = self.bytes_of(token)
         try:
             text = content.decode()
@@ -56,7 +56,7 @@ class TokenNames:
             content = bytes(alphabet[char] for char in piece)
             if content.decode(errors="replace") == shown:
                 return content
-        spaced = piece.replace("▁", " ")  # which a text that begins with it loses
+        spaced = piece.replace("▁", " ")  # decoding strips it at the start of a text
         return (spaced if spaced.lstrip(" ") == shown.lstrip(" ") else shown).encode()
 
     def _piece(self, token: int, pattern: re.Pattern[str]) -> bool:
@@ -65,7 +65,7 @@ class TokenNames:
 
 
 def by_name(names: TokenNames, scores: Iterable[tuple[int, float]]) -> dict[str, float]:
-    """Log-probabilities of tokens by their names, one for each of them."""
+    """Log-probabilities of tokens, keyed by unique name."""
     found: dict[str, float] = {}
     for token, logprob in scores:
         name = names.of(token)

@@ -1,15 +1,15 @@
-r"""The tiny tokenizer, made on the spot: byte-level BPE with single digits, and a chat template.
+r"""Tiny tokenizer, built on the spot: byte-level BPE with single digits, and a chat template.
 
     <|im_start|>user
     What is 3+5-7+8?<|im_end|>
     <|im_start|>assistant
     <think>8-7+8=1+8=9</think>9<|im_end|>
 
-512 tokens: 12 named ones, the 256 bytes (so that any text round-trips) and merges learnt from synthetic text of
-a fixed seed (so that the folder has the same bytes on every machine).
+512 tokens: 12 named ones, the 256 bytes (so that any text round-trips) and merges learnt from synthetic text with a
+fixed seed (so that the folder has the same bytes on every machine).
 
-`<|im_end|>` is the end-of-sequence token, of a chat turn and of a document alike: generation, TRL and lm-eval
-all stop in the right place with that one id, and pretraining already teaches what an end is.
+`<|im_end|>` ends both chat turns and documents: generation, TRL and lm-eval all stop correctly with this one id, and
+pretraining already teaches what an end is.
 """
 
 import json
@@ -29,11 +29,11 @@ TRAINING_ROWS = 2000
 MODEL_MAX_LENGTH = 4096
 
 CONTROL_TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
-# Never split, but plain text to a decoder: whoever reads an answer looks for them.
+# Never split, but decoded as plain text, because code that parses answers looks for them.
 MARKUP_TOKENS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
 ROLES = {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
-# An assistant turn always opens with a thought, which may be empty: whether to think is for the model to decide.
+# An assistant turn always opens with a thought, which may be empty, so that the model decides whether to think.
 # enable_thinking=false decides it for the model.
 CHAT_TEMPLATE = """\
 {%- set turns = messages %}
@@ -76,7 +76,7 @@ CHAT_TEMPLATE = """\
 
 @cache
 def build_tokenizer() -> Tokenizer:
-    """Train the tokenizer; every call, in every process, gives the same one."""
+    """Train the tokenizer; deterministic across calls and processes."""
     tokenizer = Tokenizer(BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -88,12 +88,12 @@ def build_tokenizer() -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # synthetic text as the model will see it, the names of the roles included
+    # synthetic text as the model will see it, including role names
     texts = [row["text"] for row in pretrain_documents(TRAINING_SEED, TRAINING_ROWS)]
     for row in chats(TRAINING_SEED, TRAINING_ROWS):
         texts += ["system", "tool", *(f"{message['role']}\n{message['content']}" for message in row["messages"])]
     tokenizer.train_from_iterator(texts, trainer)
-    # the trainer calls every token it was given special; only the control tokens are
+    # the trainer marks all tokens passed to it as special; only the control tokens are
     content = json.loads(tokenizer.to_str())
     for token in content["added_tokens"]:
         token["special"] = token["content"] in CONTROL_TOKENS

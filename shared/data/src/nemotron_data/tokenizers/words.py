@@ -1,4 +1,4 @@
-"""Text of tokens as they come, and where in it they begin. A character may be of several tokens."""
+"""Incremental decoding of tokens, and their positions in the text. A character may consist of several tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +8,16 @@ UNFINISHED = "�"
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Ids of the tokens that are no part of an answer's text: `special: true`, whether or not they have a role."""
+    """Ids of tokens that do not belong to an answer's text: `special: true`, with or without a role."""
     added = tokenizer.added_tokens_decoder.items()
     return {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
 
 
 class Words:
-    """Text of tokens as they come; what could still become another character is held back.
+    """Incremental decoder; holds back text that the next token could still change.
 
     Args:
-        all_shown: special tokens, too.
+        all_shown: include special tokens.
     """
 
     def __init__(self, tokenizer: Any, *, all_shown: bool = False) -> None:
@@ -28,19 +28,19 @@ class Words:
         self._known = self._told = 0
 
     def feed(self, token: int) -> str:
-        """The text that is certain now."""
+        """Add a token; returns the text that is now certain."""
         if token in self._silent:
             return ""
         self._ids.append(token)
         before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
         if len(now) <= len(before) or now.endswith(UNFINISHED):
             return ""
-        # decoded together with the tokens before them: alone, some tokenizers drop a leading blank
+        # decoded together with the tokens before them: alone, some tokenizers drop a leading space
         self._known, self._told = self._told, len(self._ids)
         return now[len(before) :]
 
     def end(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
         return now[len(before) :]
 
@@ -49,10 +49,10 @@ class Words:
 
 
 class Places:
-    """Where tokens begin in the text that they are told in: the parts of a character where it begins.
+    """Character positions of tokens in the decoded text; parts of a character share the position where it begins.
 
     Args:
-        prompt: ids that come first, and of which special tokens are shown as well.
+        prompt: ids that come first; special tokens among them are shown as well.
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()) -> None:
@@ -60,7 +60,7 @@ class Places:
         self._left, self._before = len(prompt), 0
 
     def of(self, token: int) -> int:
-        """The next token's place, in characters."""
+        """Position of the next token, in characters."""
         place = self._before
         if self._left:
             self._before += len(self._prompt.feed(token))
