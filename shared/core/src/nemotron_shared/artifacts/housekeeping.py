@@ -65,8 +65,8 @@ class _Uses:
     def newest(self, name: str, versions: list[int], keep: int) -> set[int]:
         """The newest `keep` versions of a name for each fine-tuning, and of those without one.
 
-        Evaluations of a fine-tuning are also grouped by the models they compare: one of other models does not replace the
-        fine-tuning's own comparison.
+        Evaluations of a fine-tuning are also grouped by the models they compare: one of other models does not
+        replace the fine-tuning's own comparison.
         """
         together: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
         for version in versions:
