@@ -17,9 +17,7 @@ class Said(str):
     origin: str
 
     def __new__(cls, text: str, origin: str) -> "Said":
-        """Args:
-            origin: its source, for people.
-        """
+        """Build it; `origin` names its source in messages."""
         said = super().__new__(cls, text)
         said.origin = origin
         return said
