@@ -126,7 +126,7 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def is_held(path: Path, holder: Holder) -> bool:
-    """Whether the holder is still running, as far as we can tell at once; on another machine, by its last heartbeat."""
+    """Whether the holder seems to be running, without waiting; on another machine, by its last heartbeat."""
     if holder.is_here:
         return holder.lives
     if _file_system(path) in LOCAL_FILE_SYSTEMS:
@@ -231,7 +231,7 @@ def _machine() -> str:
 
 
 def _process_started(pid: int) -> str:
-    """Start time of a process, which distinguishes it from a later one with the same pid; "" if there is none."""
+    """Start time of a process, which distinguishes it from a later one with the same pid; "" without a process."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = status.rpartition(")")[2].split()  # the process name may contain spaces

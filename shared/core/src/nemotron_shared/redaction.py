@@ -3,7 +3,7 @@
     redact("s3://key:word@host/x Authorization: Bearer abcdefgh")    "s3://***@host/x Authorization: Bearer ***"
 
 Secrets are the values of environment variables with a telling name (HF_TOKEN, WANDB_API_KEY, DB_PASSWORD), those a
-config reads with `${oc.env:NAME}`, tokens with a known format, credentials in URLs, and whatever follows `password=`.
+config reads with `${oc.env:NAME}`, tokens with a known format, credentials in URLs, and the value of `password=`.
 """
 
 import json

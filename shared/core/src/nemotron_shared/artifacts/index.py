@@ -80,7 +80,7 @@ class Entries:
             raise unreadable(path, error) from error
 
     def files_of(self, name: str) -> list[str]:
-        """Names in an artifact's folder; empty if there is no such folder."""
+        """Names in an artifact's folder; empty if it does not exist."""
         try:
             return self._cache.get(f"{self._root}/{name}", files_in)
         except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +135,7 @@ def numbers_in(files: Iterable[str]) -> list[int]:
 
 
 def files_in(folder: str) -> list[str]:
-    """Names in a folder; empty if there is no such folder."""
+    """Names in a folder; empty if it does not exist."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names only, for ten thousand versions
     except (FileNotFoundError, NotADirectoryError):

@@ -23,7 +23,7 @@ MOST_SOURCES = 10
 
 @dataclass(frozen=True)
 class Input:
-    """An input of an artifact: a parent (`artifact` is None if it is lost) or a raw source.
+    """An input of an artifact: a parent (with `artifact` None if lost) or a raw source.
 
     `label` is the parent's reference or the source's URI, `digest` the one recorded when it was read.
     """
@@ -46,7 +46,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Edge:
-    """`input` was read to make `made`, a reference."""
+    """`input` was used to make `made`, a reference."""
 
     input: Input
     made: str

@@ -176,7 +176,7 @@ def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
     """Resolve `tiny`, `tiny.yaml`, `config/tiny.yaml` or any path to an absolute path.
 
     Args:
-        family: the family whose configs are suggested first if there is no such file.
+        family: the family whose configs are suggested first if the file does not exist.
 
     Raises:
         UserError: no such config.

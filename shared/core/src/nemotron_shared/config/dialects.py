@@ -93,7 +93,7 @@ class Dialect:
     fits: Callable[[Collection[str]], bool] = lambda known: True
 
     def meaning(self, key: str) -> tuple[str, Meaning] | None:
-        """The entry for a key or a section around it, with the entry's own key; None if there is none."""
+        """The entry for a key or a section around it, with the entry's own key; None without an entry."""
         names = key.split(".")
         for length in range(len(names), 0, -1):
             prefix = ".".join(names[:length])

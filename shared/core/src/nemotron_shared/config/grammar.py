@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from nemotron_shared.config.overrides import Said, quoted
 
 ANYWAY = re.compile(r"[\w./:@%+-]*", re.ASCII)
-"""Values the grammar always accepts, so there is no need to try."""
+"""Values the grammar always accepts, so we need not try."""
 LIST = re.compile(r"\[([^][{}()'\"]*)\]")
 OF_THE_GRAMMAR = ("[", "{", "'", '"')
 """Prefixes of values written in the grammar: their errors are reported, not quoted away."""

@@ -22,7 +22,7 @@ def layout_for(composed: Composed, gpus: int, again: Callable[[str], Composed]) 
         again: composes the same config with one more override.
 
     Returns:
-        None if the config's layout already fits that number, or there is no such file.
+        None if the config's layout already fits that number, or the file does not exist.
     """
     found = [file.with_name(f"{file.stem}_{gpus}gpus.yaml") for file in composed.files if file.parent.name == GROUP]
     layout = next((file.stem for file in reversed(found) if file.is_file()), None)

@@ -59,7 +59,7 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
 
 
 def setting(tree: DictConfig, key: str) -> Any:
-    """The value at a dotted key, before the config is validated; None if there is none.
+    """The value at a dotted key, before the config is validated; None if it is not set.
 
     Raises:
         UserError: a reference in it leads nowhere, or expands to too much.

@@ -59,7 +59,7 @@ def translated(path: Path, config_dirs: Sequence[Path], family: str = "") -> Tra
 
 
 def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: str) -> str:
-    """The config of ours to build on: one for the same recipe; the family's, if the library is no engine.
+    """The config of ours to build on: one for the same recipe; the family's, if the library is not an engine.
 
     Raises:
         UserError: no config matches the recipe that provides the file's defaults.

@@ -52,7 +52,7 @@ class Family:
 
     Attributes:
         stages: the stages it has.
-        hub: the hub model that its first stage starts from, if not one of its own.
+        hub: the hub model that its first stage starts from, if not a model of its own stages.
         configs: folder of configs by stage, in addition to the stages' own.
     """
 

@@ -53,7 +53,7 @@ class Arguments:
         machine: description of another machine, for a dry run.
         config_alone: the dry run looks only for inputs the user names.
         in_pipeline: the dry run is for a step whose inputs earlier steps would make.
-        trust_code: a model's Python files may run. There is no config key for it: no file can grant that.
+        trust_code: a model's Python files may run. It has no config key: no file can grant that.
     """
 
     config: str

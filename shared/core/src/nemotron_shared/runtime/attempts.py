@@ -194,7 +194,7 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
 
 
 def extension_of(store: Store, directory: Path, identity: Identity, on_change: str) -> Extension | None:
-    """The training an unfinished run extends, from its record; None if the run will restart."""
+    """The training an unfinished run extends, from its record; None if the run will start over."""
     recorded: Any = (what_it_was(directory / WHAT) or {}).get("extends")
     with suppress(KeyError, TypeError, IndexError, UserError):
         if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):

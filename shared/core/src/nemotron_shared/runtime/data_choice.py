@@ -2,7 +2,7 @@
 
     nemotron super3 sft -c tiny data_prep.source=mine.jsonl
 
-trains on data prepared from mine.jsonl with the settings of tiny. If there is no such artifact, it is prepared first,
+trains on data prepared from mine.jsonl with the settings of tiny. Without such an artifact, the data is prepared first,
 or the error names the command that prepares it; the newest artifact of other data is never used instead.
 """
 
@@ -33,7 +33,7 @@ class DataChoice:
 def data_by_settings(
     step: "Step", run: RunSection, store: Store, arguments: "Arguments", composed: Composed
 ) -> DataChoice | None:
-    """Find the data described by the user's settings; None if there are none, and `run.data` alone decides.
+    """Find the data described by the user's settings; None without such settings, when `run.data` alone decides.
 
     Raises:
         UserError: the data cannot be prepared with these settings (no such file, say), or `run.data` is given too and

@@ -34,7 +34,7 @@ OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines"
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
 Inputs = Mapping[str, Artifact | None]
-"""The artifact of each role; None if there is none, or none yet."""
+"""The artifact for each role; None if it is missing."""
 
 
 class Engine(Protocol[ConfigT]):

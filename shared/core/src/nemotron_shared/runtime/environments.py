@@ -71,7 +71,7 @@ class Environment:
 
     @property
     def folder(self) -> Path | None:
-        """Its path, whether or not it exists; None outside a checkout, where there is no lock to make it from."""
+        """Its path, whether or not it exists; None outside a checkout, which has no lock to make it from."""
         if given := os.environ.get(FOLDER_VARIABLE):
             return Path(given).expanduser().absolute() / self.name
         root = repository()
@@ -155,7 +155,7 @@ def environment_of(name: str) -> Environment | None:
 
 
 def installed(folder: Path | None = None) -> dict[str, str]:
-    """Package versions in an environment, read without starting its Python; by default, those this process can import."""
+    """Package versions in an environment, read without starting its Python; by default, those importable here."""
     places = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else sys.path
     # reversed: the first on the path is the one imported
     return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(path=places)])}

@@ -3,7 +3,7 @@
     WARNING: data: super3-pretrain-data:v2 was made from notes.txt, not from synthetic as this config says; ...
     model: super3-pretrain-model:v2 is the latest, fine-tuned on notes.txt; another one: run.model=NAME:vN
 
-Settings of earlier runs are read from their records; if a record is gone, there is no note.
+Settings of earlier runs are read from their records; without a record, no note is given.
 """
 
 from collections.abc import Mapping

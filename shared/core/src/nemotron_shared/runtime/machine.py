@@ -58,7 +58,7 @@ class GPU:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, as far as the checks need it; None for anything a description leaves out.
+    """The properties of a machine that checks use; None for anything a description leaves out.
 
     Attributes:
         python: its version, "3.12".

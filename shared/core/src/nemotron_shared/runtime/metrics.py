@@ -157,7 +157,7 @@ def _judged(path: Path) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Number of each complete line, with its entry or its problem. Empty if there is no file."""
+    """Number of each complete line, with its entry or its problem. Empty without a file."""
     if not path.exists():
         return
     with open_regular(path) as file:

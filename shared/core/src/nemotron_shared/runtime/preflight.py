@@ -5,7 +5,7 @@
     checked.lacking      missing on this machine: packages, processes, GPUs, memory, disk
 
 A start raises all of them at once, `--dry-run` lists them. Inputs that a start would make first (data, if the config
-says so) may be missing; then their own preparation is checked as well.
+asks for it) may be missing; then their own preparation is checked as well.
 """
 
 import os

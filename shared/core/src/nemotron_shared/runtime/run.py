@@ -65,7 +65,7 @@ class Run:
         return Stopped(f"[{self.name}] stopped", "run the same command again to continue")
 
     def require_all_steps(self, done: int, asked: int) -> None:
-        """Check that all steps are done, whatever the library reports.
+        """Check that all steps are done, and do not trust the library's report.
 
         Raises:
             UserError: training ended early without being asked to.

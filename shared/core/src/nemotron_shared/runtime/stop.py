@@ -75,7 +75,7 @@ def stop_signals(run: Stoppable) -> Generator[None]:
             raise Interrupted
 
     def unraised(lost: Any) -> None:
-        """What a signal raises in a destructor goes nowhere: it comes once more, when that has ended."""
+        """Send the signal again if its exception was lost because it was raised in a destructor."""
         nonlocal again
         if lost.exc_type is not Interrupted:
             report(lost)

@@ -25,7 +25,7 @@ class Validation:
 
 
 def validation_of(step: int, figures: Figures) -> Validation | None:
-    """The validation in a step's metrics; None if there is none, or it is not finite."""
+    """The validation in a step's metrics; None if it has none, or it is not finite."""
     known: dict[str, float] = dict(figures.items())
     for name in HIGHER_IS_BETTER:
         if (value := known.get(name)) is not None and math.isfinite(value):

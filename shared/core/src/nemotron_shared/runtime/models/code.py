@@ -1,8 +1,8 @@
 """Code that comes with a model: whether it is needed, and refusing to run it without permission.
 
-A model whose `model_type` the installed transformers knows needs none, whatever its `auto_map` says; but an `auto_map`
-in one of its parts (`text_config` in a composite model) counts, because transformers decides for each part separately.
-Other models need `--trust-code`, which is a command-line option so that no file can set it.
+A model whose `model_type` the installed transformers knows needs none, even if its `auto_map` has some; but an
+`auto_map` in one of its parts (`text_config` in a composite model) counts, because transformers decides for each part
+separately. Other models need `--trust-code`, which is a command-line option so that no file can set it.
 """
 
 import os
@@ -89,7 +89,7 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a model folder; empty if there is none.
+    """The `config.json` of a model folder; empty if it has no such file.
 
     Raises:
         UserError: not a regular file, not a mapping, its model_type is not a string, or it names code on the hub.

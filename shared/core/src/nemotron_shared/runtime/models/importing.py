@@ -170,7 +170,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
 
 
 def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
-    """Files of a folder that belong to a model, or to a tokenizer if there is no config.
+    """Files of a folder that belong to a model, or to a tokenizer if the folder has no config.
 
     Raises:
         UserError: no weights, something that is not a file, or a link out of the folder.
