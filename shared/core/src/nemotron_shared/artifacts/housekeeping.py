@@ -1,4 +1,4 @@
-"""Free space in a store: remove a version, or all unreferenced ones.
+"""Free space in a store: remove a version, or all that are no longer needed.
 
     remove(store, reference)   remove a version that nothing was made from and no unfinished run reads
     plan_cleanup(store, 1)     the versions and leftovers a cleanup would remove; `clean` removes them

@@ -1,4 +1,4 @@
-"""The interface of engines, and its calls by the rest of a step.
+"""The interface of engines, and the functions by which steps use it.
 
     class Automodel(Engine[SFTConfig[AutomodelEngine]]):
         settings = AutomodelEngine
