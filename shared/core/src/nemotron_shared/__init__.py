@@ -1,1 +1,1 @@
-"""What the four Nemotron stages share."""
+"""Code shared by the four Nemotron stages."""

@@ -1,7 +1,7 @@
-"""Write so that a reader, or a rerun after a kill, sees the old file or the new one and never a part of it.
+"""Atomic writes: a reader, or a rerun after a kill, sees the old file or the new one, never a part.
 
-Every write goes to a temporary name beside the target, is synced, and is renamed over it. A name that a person gave
-goes through `output_file` first, because a rename would replace a device or a link as well.
+Every write goes to a temporary name next to the target, is synced, and is renamed over it. Check a path typed by a
+user with `output_file` first: a rename would replace even a device or a link.
 """
 
 import errno
@@ -18,24 +18,24 @@ from typing import IO, Any
 
 from nemotron_shared.errors import UserError, disk_remedy
 
-# A failed read inside the block must not be reported as a failed write, so only these count as one.
+# Errors that only a write can raise: a failed read inside the block must not be reported as a failed write.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 TEMPORARY_PREFIX = ".tmp-"
 COPIED_AT_ONCE = 1 << 30
 LARGEST_JSON = 64 * 2**20
-"""Bytes of a JSON file that is read as a whole, unless whoever reads it made it."""
+"""Bytes of a JSON file read in one go, unless this program wrote it."""
 LONGEST_SHOWN = 40
-"""Characters of the target's name in the temporary one, which may be no longer than a name may be."""
+"""Characters of the target's name kept in the temporary name, to stay below the file system's limit."""
 
 
 @contextmanager
 def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
-    """Open a temporary file that takes the name `path` when the block ends without an error."""
+    """Open a temporary file that is renamed to `path` when the block ends without an error."""
     if path.exists() and not (path.is_symlink() or path.is_file() or path.is_dir()):
         raise UserError(f"{path}: cannot be written: that is a device or a pipe, and no file", "name another file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name[:LONGEST_SHOWN]}.{secrets.token_hex(4)}"
-    # as any new file: who may read it is for the umask and the folder's default to say
+    # permissions of any new file: the umask and the folder's defaults apply
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -54,10 +54,10 @@ def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
 
 
 def output_file(named: Path | str) -> Path:
-    """Where a file that a person named will be written, asked before the work for it is done.
+    """Check where a user's output file will be written, before doing the work for it.
 
-    A link leads to the file that is replaced. What a rename would put out of the world is refused: a device, a pipe,
-    a folder, and the file that this command prints to.
+    A link resolves to the file it points to, which is replaced. Refused are targets a rename would destroy: a device, a
+    pipe, a folder, or the file this command prints to.
 
     Raises:
         UserError: nothing can be written there.
@@ -65,10 +65,10 @@ def output_file(named: Path | str) -> Path:
     expanded = Path(named).expanduser()
     path = Path(os.path.realpath(expanded))
     try:
-        problem = _not_replaceable(expanded, str(named))  # as the system follows it: /dev/stdout is no plain link
+        problem = _not_replaceable(expanded, str(named))  # unresolved: /dev/stdout is not a plain link
         if problem is None:
             above = next(folder for folder in path.parents if folder.exists())
-            with tempfile.TemporaryFile(dir=above):  # the one sure way to learn whether it can be
+            with tempfile.TemporaryFile(dir=above):  # the only sure test of write access
                 pass
     except OSError as error:
         problem = "its folder takes no files" if error.errno == errno.ENOENT else error.strerror
@@ -95,7 +95,7 @@ def _not_replaceable(path: Path, named: str) -> str | None:
 
 @contextmanager
 def named(path: Path) -> Generator[None]:
-    """Let an error of a file that is open say which file it is: the system does not."""
+    """Add the file's name to errors from an open file: the system leaves it out."""
     try:
         yield
     except OSError as error:
@@ -114,14 +114,14 @@ def sync(path: Path) -> None:
 
 
 def temporary_folder(parent: Path, prefix: str) -> Path:
-    """A new folder that the umask says who may read, where `tempfile` makes one for the owner alone."""
+    """Make a new folder with the umask's permissions; `tempfile` would make it private to the owner."""
     folder = parent / f"{prefix}{secrets.token_hex(4)}"
     folder.mkdir()
     return folder
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Give a file that nobody changes a second name; a file system without links gets a copy."""
+    """Hard-link a file that never changes; copy it where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -129,7 +129,7 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def copy_content(source: Path, target: Path) -> None:
-    """Copy a file that its owner may change later; where the file system can, the copy shares its blocks till then."""
+    """Copy a file whose owner may change it later; where the file system supports it, blocks are shared until then."""
     with suppress(OSError, AttributeError), source.open("rb") as old, target.open("wb") as new:
         while os.copy_file_range(old.fileno(), new.fileno(), COPIED_AT_ONCE):
             pass
@@ -139,13 +139,13 @@ def copy_content(source: Path, target: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`."""
+    """Replace the content of `path`."""
     with open_atomic(path) as file:
         file.write(content)
 
 
 def write_text(path: Path, content: str) -> None:
-    """Replace `path` by `content` in UTF-8."""
+    """Replace the content of `path`, in UTF-8."""
     write_bytes(path, content.encode())
 
 
@@ -155,26 +155,26 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def require_size(path: Path, most: int, remedy: str) -> None:
-    """Refuse a file of more bytes than that, before it fills the memory; one that is not there is left to its reader.
+    """Refuse a file larger than `most` bytes before it fills the memory. A missing file is left to its reader.
 
     Raises:
-        UserError: naming the file and its size.
+        UserError: with the file and its size.
     """
     if path.is_file() and (found := path.stat().st_size) > most:
         raise UserError(f"{path}: {found:,} bytes, and {most:,} are the most", remedy)
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file; see `open_regular`."""
+    """Read a file; see `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read it; a pipe that stands in its place would keep the reader waiting for ever.
+    """Open a file for reading, refusing anything else: reading from a pipe in its place would block forever.
 
     Raises:
-        UserError: there is something else than a file.
+        UserError: not a regular file.
     """
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -188,10 +188,10 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def read_json(path: Path, remedy: str = "correct the file, or make it again", most: int | None = LARGEST_JSON) -> Any:
-    """Parse a JSON file, or say which file and line is broken, and what to do about it.
+    """Parse a JSON file; errors name the file, the line and the remedy.
 
     Args:
-        most: bytes that it may have; None for what we have written, however long.
+        most: largest size in bytes; None for files we wrote ourselves, however long.
     """
     if most is not None:
         require_size(path, most, remedy)
@@ -199,5 +199,5 @@ def read_json(path: Path, remedy: str = "correct the file, or make it again", mo
         return json.loads(read_regular(path).decode())
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file", "check the path, or make the file again") from error
-    except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
+    except (ValueError, RecursionError) as error:  # bad UTF-8 or syntax, numbers of thousands of digits; too deep
         raise UserError(f"{path}: not valid JSON: {error}", remedy) from error

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-# Hashing waits for the disk as much as for the processor, and hashlib lets other threads run meanwhile.
+# Hashing is bound by disk as much as by CPU, and hashlib releases the GIL.
 HASHING_THREADS = 8
 PIECE = 1 << 18
 
@@ -30,7 +30,7 @@ def file_digest(path: Path) -> str:
 
 
 def in_threads(take: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
-    """What `take`, which may hash files, returns for each item; an interruption does not wait for large files."""
+    """Map `take`, which may hash files, over the items in threads; an interrupt does not wait for large files."""
     left = threading.Event()
     with ThreadPoolExecutor(HASHING_THREADS, initializer=setattr, initargs=(_thread, "left", left)) as pool:
         try:
@@ -47,5 +47,5 @@ def json_digest(value: Any) -> str:
 
 
 def tree_files(root: Path) -> list[Path]:
-    """Every file below `root`, in a fixed order."""
+    """All files below `root`, sorted."""
     return sorted((path for path in root.rglob("*") if path.is_file()), key=lambda path: path.as_posix())

@@ -1,4 +1,4 @@
-"""The one kind of error a user is meant to read: what is wrong, where, and what to do about it.
+"""Errors for users: what is wrong, where, and what to do about it.
 
 error: tiny.yaml: unknown key 'train.train_iter'
   did you mean 'train.train_iters'?
@@ -26,16 +26,16 @@ DISK_REMEDIES = (
     ((errno.ENAMETOOLONG,), "give a shorter name"),
     ((errno.EISDIR,), "a folder where a file is wanted: remove it, or put the file back in its place"),
 )
-"""What a person can do about an error of the system; any other is our bug."""
+"""Remedies for system errors a user can fix; any other error is our bug."""
 LONGEST_LINE = 1500
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _format_record, _format_warning = logging.Handler.format, warnings.formatwarning
 READER_LEFT = 141
-"""What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
+"""Exit code a shell reports for a program killed by SIGPIPE, as in `nemotron artifacts | head`."""
 
 
 class UserError(Exception):
-    """Something the user can put right. Shown as one message, without a traceback."""
+    """An error the user can fix. Shown as one message, without a traceback."""
 
     exit_code = 2
 
@@ -50,7 +50,7 @@ class UserError(Exception):
 
 
 def _bounded(line: str) -> str:
-    """A line that a terminal can show, whatever word or value of a file it repeats."""
+    """Shorten a line for the terminal: it may repeat a value of any length from a file."""
     if len(line) <= LONGEST_LINE:
         return line
     half = LONGEST_LINE // 2
@@ -58,30 +58,30 @@ def _bounded(line: str) -> str:
 
 
 class NotFound(UserError):
-    """What was named does not exist, as opposed to: it exists and is damaged."""
+    """The named thing does not exist, as opposed to: it exists and is damaged."""
 
 
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """A remedy that names the nearest of `known`, or `otherwise` where none is near."""
+    """A remedy naming the closest of `known`, or `otherwise` if none is close."""
     near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 
 def how_to_add(*packages: str) -> str:
-    """A remedy: the command that adds optional packages to the environment of this process, wherever it lies."""
+    """A remedy: the command that installs optional packages into this process's environment."""
     return f"add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}"
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Run a program and turn a `UserError` or Ctrl-C into one message and an exit code.
+    """Run a program, turning a `UserError` or Ctrl-C into one message and an exit code.
 
-    Any other exception keeps its traceback: it is our bug, and the trace is what helps.
+    Any other exception keeps its traceback: it is a bug, and the traceback helps to fix it.
     """
     sys.excepthook = _print_traceback
     spell_out_libraries()
     try:
         code = main() or 0
-        if sys.stdout is not None:  # it may have been closed before this program began
+        if sys.stdout is not None:  # None if it was closed before the program started
             sys.stdout.flush()
         return code
     except UserError as error:
@@ -100,8 +100,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         if not any(event & select.POLLERR for _, event in poll.poll(0)):
-            raise  # standard output is still read; another pipe has broken
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+            raise  # stdout is still being read; another pipe broke
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
         return READER_LEFT
     except OSError as error:
         remedy = disk_remedy(error)
@@ -118,8 +118,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 
 
 def _wrong_path(said: str) -> str | None:
-    """What is wrong with a path of which `Path` said this, and what to do; None where it said something else."""
-    if "home directory" in said:  # Path.expanduser, of a ~NAME that is nobody's
+    """Message and remedy for an error raised by `Path`; None for any other text."""
+    if "home directory" in said:  # Path.expanduser, for a ~NAME without such a user
         return "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
     if said.startswith("Symlink loop"):  # Path.resolve, before Python 3.13
         return f"{said}\n  remove the link, or put the file back in its place"
@@ -127,14 +127,14 @@ def _wrong_path(said: str) -> str | None:
 
 
 def disk_remedy(error: OSError) -> str | None:
-    """What to do about a disk that is full, failing or not ours to write, or what is in a file's place; else None."""
+    """Remedy for a full, failing or read-only disk, or for something else in a file's place; None for other errors."""
     return next((remedy for numbers, remedy in DISK_REMEDIES if error.errno in numbers), None)
 
 
 def spell_out_libraries() -> None:
-    """Have what libraries log or warn, which may hold names out of a stranger's file, shown as our own lines are.
+    """Escape and redact libraries' logs and warnings as we do our own lines: they may hold names from untrusted files.
 
-    Every handler of this process asks `logging.Handler.format` for its text, whichever library has added it.
+    Every handler in this process gets its text from `logging.Handler.format`, whichever library added it.
     """
 
     def record_as_text(self: logging.Handler, record: logging.LogRecord) -> str:
@@ -150,18 +150,18 @@ def spell_out_libraries() -> None:
 
 
 def _without_commands(text: str) -> str:
-    """Without secrets, colours, and what else a terminal would obey."""
+    """Remove secrets, colours and terminal control sequences."""
     return printable(redact(COLOUR.sub("", text)), keep="\n\t")
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """As Python does it, without secrets and escape sequences: a cluster keeps what a job prints."""
+    """Print a traceback without secrets and escape sequences: clusters keep the output of jobs."""
     text = "".join(traceback.format_exception(kind, error, trace))
     print(printable(redact(text), keep="\n\t"), end="", file=sys.stderr, flush=True)
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Spell out control characters, with which text from a file could rewrite or forge what a terminal shows."""
+    """Escape control characters, which could rewrite or forge what a terminal shows."""
     if text.translate(dict.fromkeys(map(ord, keep))).isprintable():
         return text
     return "".join(

@@ -1,12 +1,12 @@
-"""What was found out about files, remembered as long as nothing touches them.
+"""Cache values computed from files for as long as the files do not change.
 
     cache = FileCache(home / "cache" / "code.json")
-    cache.get(path, parse)      # parse(path), or what that returned before
+    cache.get(path, parse)      # parse(path), or its earlier result
     cache.save()
 
-An entry holds as long as the file keeps its inode, size, mtime and ctime. A change that keeps all four is not seen.
-On disk a line with the digest of the next one, and who found it out: a cache that is damaged, or that other code
-wrote, knows nothing.
+An entry is valid while the file keeps its inode, size, mtime and ctime. A change that keeps all four goes unnoticed.
+The file on disk is one line with the digest of the next line and the code that wrote it: a damaged cache, or one
+written by other code, counts as empty.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from typing import Any
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError
 
-# A file written again within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
-# faster, and those that know whole seconds only are told by their zeros.
+# A file rewritten within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
+# faster; those with whole seconds only show zeros for the rest.
 TICK_NS = 100_000_000
 COARSE_TICK_NS = 2_000_000_000
 
 
 class FileCache:
-    """Values by file, JSON all of them; without a `path` they are kept in memory only.
+    """JSON values by file; in memory only without a `path`.
 
-    `made_by` names the code that finds out: what other code found out is not used.
+    `made_by` identifies the code that computes the values: entries written by other code are ignored.
     """
 
     def __init__(self, path: Path | None, made_by: str = "") -> None:
@@ -45,14 +45,14 @@ class FileCache:
                 self._entries = json.loads(content)
 
     def get(self, file: Path | str, find_out: Callable[[Any], Any], aspect: str = "") -> Any:
-        """`find_out(file)`, known or found out now; `aspect` tells several values of one file apart."""
+        """`find_out(file)`, cached or computed now; `aspect` distinguishes several values of one file."""
         key = f"{file} {aspect}" if aspect else str(file)
         state, entry = _state(file), self._entries.get(key)
         self._asked.add(key)
         if entry and entry[0] == state:
             return entry[1]
         began, value = time.time_ns(), find_out(file)
-        # What was written a moment ago may be written again within the same tick, so it is not known yet.
+        # A file written a moment ago may be rewritten within the same tick, so don't cache it yet.
         whole_seconds = all(time_ns % 1_000_000_000 == 0 for time_ns in state[2:])
         settled = max(state[2:]) + (COARSE_TICK_NS if whole_seconds else TICK_NS) < began
         if settled and _state(file) == state:
@@ -61,13 +61,13 @@ class FileCache:
         return value
 
     def forget_others(self) -> None:
-        """Forget the files that nobody has asked for, or found, since this was opened: they are gone."""
+        """Drop entries not asked for or added since the cache was opened: their files are gone."""
         for key in self._entries.keys() - self._asked:
             del self._entries[key]
             self._changed = True
 
     def save(self) -> None:
-        """Keep what was learned for the next process. Where that cannot be written, it is found out again."""
+        """Write new entries for the next process. If that fails, they are computed again."""
         if self._changed and self.path:
             content = json.dumps(self._entries).encode()
             with suppress(OSError, UserError):
@@ -79,5 +79,5 @@ class FileCache:
 
 
 def _state(file: Path | str) -> list[int]:
-    found = os.stat(file)  # noqa: PTH116 - Path takes twice as long, and an index asks for ten thousand
+    found = os.stat(file)  # noqa: PTH116 - Path takes twice as long, and an index stats ten thousand files
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]

@@ -1,4 +1,4 @@
-"""What can go wrong with a repository of the Hugging Face hub, said so that one knows what to do.
+"""Turn errors of the Hugging Face hub into messages with a remedy.
 
 with hub_errors("hf://org/name", HubPlace("org/name", None, "model")):
     ...      # GatedRepoError -> "hf://org/name: a gated model", "ask for access on its page ..."
@@ -14,12 +14,12 @@ from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.redaction import redact
 
 NETWORK = ("httpx", "requests", "urllib3", "httpcore")
-"""Packages whose errors mean that the hub was not reached; which of them it uses depends on the library's version."""
+"""Packages whose errors mean the hub was not reached; which one is in use depends on the library's version."""
 
 
 @dataclass(frozen=True)
 class HubPlace:
-    """A repository of the hub, for messages."""
+    """A repository on the hub, for messages."""
 
     repository: str
     revision: str | None
@@ -27,14 +27,14 @@ class HubPlace:
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
-    """A filter of log records: the library names the signed addresses that it has trouble with."""
+    """Log filter: the library logs signed URLs when requests fail."""
     record.msg, record.args = redact(record.getMessage()), ()
     return True
 
 
 @contextmanager
 def hub_errors(text: str, place: HubPlace) -> Generator[None]:
-    """Turn what the hub's library raises into errors with a remedy.
+    """Turn errors of the hub library into errors with a remedy.
 
     Args:
         text: the address as the user wrote it.
@@ -45,7 +45,7 @@ def hub_errors(text: str, place: HubPlace) -> Generator[None]:
         what = f"{text}: hf:// addresses need the package huggingface_hub"
         raise UserError(what, how_to_add("huggingface-hub")) from error
     for handler in logging.getLogger("huggingface_hub").handlers:
-        handler.addFilter(_without_secrets)  # the same function is kept once
+        handler.addFilter(_without_secrets)  # adding the same function twice has no effect
     option = "--repo-type dataset " if place.kind == "data set" else ""
     try:
         yield

@@ -1,15 +1,15 @@
-"""Locks between processes, also between those of several machines.
+"""Locks between processes, including processes on different machines.
 
-    with locked(folder / "lock", wait=False):       Busy, naming the process, if another one is inside
+    with locked(folder / "lock", wait=False):       raises Busy, naming the process, if another one is inside
         ...
 
-Local file systems carry flock, which the kernel gives back when a process dies. Shared ones (NFS, Lustre, ...) may
-keep flock to one machine, so there it is a POSIX lock, which NFS carries, and beside it a record with a heartbeat:
+On local file systems we use flock, which the kernel releases when a process dies. On shared ones (NFS, Lustre, ...)
+flock may only work within one machine, so there it is a POSIX lock, which NFS supports, plus a record with a heartbeat:
 
     lock.json    {"host": "node7", "machine": "9f2c.../4026531836", "pid": 4711, "process_started": "8123",
                   "started": 1769860800.0, "heartbeat": 1769860870.0}
 
-A record of this machine is compared with its processes; one of another machine is watched for a heartbeat.
+A record from this machine is checked against its processes; one from another machine is watched for a heartbeat.
 """
 
 import errno
@@ -30,13 +30,13 @@ from typing import IO
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError, printable
 
-# On these flock holds, because no other machine can mount them at the same time. All others may be shared.
+# Here flock suffices, because no other machine can mount them at the same time. All others may be shared.
 LOCAL_FILE_SYSTEMS = {
     "apfs", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs",
 }  # fmt: skip
 MOUNTS = Path("/proc/mounts")
 HEARTBEAT_SECONDS = 10.0
-# Three heartbeats and some delay of a busy file server: whoever is silent for so long is gone.
+# Three heartbeats plus the delay of a busy file server: a holder silent for this long is gone.
 SILENT_SECONDS = 35.0
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -47,7 +47,7 @@ class Busy(UserError):
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lock, as its record tells."""
+    """The process holding a lock, according to its record."""
 
     host: str
     machine: str
@@ -58,12 +58,12 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it belongs to this machine (and container), so that its process can be looked up."""
+        """Whether it runs on this machine (and in this container), so its process can be looked up."""
         return self.machine == _machine()
 
     @property
     def lives(self) -> bool:
-        """Whether a process of this machine is still the one that wrote the record."""
+        """Whether the process that wrote the record is still running on this machine."""
         return self.is_here and _process_started(self.pid) == self.process_started
 
     def __str__(self) -> str:
@@ -72,21 +72,21 @@ class Holder:
 
 @contextmanager
 def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: None) -> Generator[None]:
-    """Hold the lock at `path`, whose record is beside it.
+    """Hold the lock at `path`, with its record next to it.
 
     Args:
-        wait: until it is free; else it is an error at once.
-        announce: called once where there is somebody to wait for.
+        wait: wait until it is free; otherwise fail at once.
+        announce: called once if we have to wait.
 
     Raises:
         Busy: another process holds it.
-        UserError: something else than a file stands in its place.
+        UserError: `path` is not a regular file.
     """
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a regular file", "remove it: a lock is made anew")
     shared = _file_system(path) not in LOCAL_FILE_SYSTEMS
     with path.open("a+") as file, ExitStack() as record:
-        if wait and not shared:  # the kernel's word is enough: no record
+        if wait and not shared:  # the kernel's lock is enough: no record
             try:
                 _take(file, path, False, shared)
             except Busy:
@@ -96,7 +96,7 @@ def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: Non
             return
         told = False
         while True:
-            # A record that is alive is believed, whatever the kernel says about the lock.
+            # Trust a live record even if the kernel grants the lock.
             while (holder := holder_of(path)) and (
                 holder.lives or (shared and not holder.is_here and _beats(path, holder, announce=not wait))
             ):
@@ -110,14 +110,14 @@ def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: Non
             try:
                 record.enter_context(_recorded(path, shared=shared, dead=holder))
                 break
-            except Busy:  # where there are no locks, and another one was a moment faster
+            except Busy:  # no locks on this file system, and another process was faster
                 if not wait:
                     raise
         yield
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who the record at a lock says holds it; None without one. It may have died since: see `is_held`."""
+    """The holder according to the lock's record; None without one. It may have died since: see `is_held`."""
     try:
         found = Holder(**json.loads(atomic.read_regular(record_of(path)).decode()))
     except (OSError, UserError, ValueError, TypeError, RecursionError):
@@ -126,21 +126,21 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def is_held(path: Path, holder: Holder) -> bool:
-    """Whether the holder is at work, as far as can be seen at once; another machine's by its last heartbeat."""
+    """Whether the holder seems to be running, without waiting; on another machine, by its last heartbeat."""
     if holder.is_here:
         return holder.lives
     if _file_system(path) in LOCAL_FILE_SYSTEMS:
-        return False  # a container or a machine of another name that used this disk before
+        return False  # an earlier container, or a machine of another name, that used this disk
     return abs(time.time() - holder.heartbeat) < SILENT_SECONDS
 
 
 def record_of(path: Path) -> Path:
-    """Where the holder of a lock describes itself."""
+    """Path of the record that describes a lock's holder."""
     return path.with_name(f"{path.name}.json")
 
 
 def _beats(path: Path, holder: Holder, *, announce: bool) -> bool:
-    """Watch the record of another machine until it changes. Clocks of machines differ, so times are not compared."""
+    """Watch another machine's record until it changes. Clocks differ between machines, so times are not compared."""
     if announce:
         waiting = f"waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
         print(printable(f"{path.parent}: {holder} was here last: {waiting}"), file=sys.stderr, flush=True)
@@ -156,7 +156,7 @@ def _beats(path: Path, holder: Holder, *, announce: bool) -> bool:
 
 
 def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
-    """Take the kernel's lock: the POSIX one first where the file system may be shared."""
+    """Take the kernel's lock: POSIX first on file systems that may be shared."""
     flags = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
     for lock in (fcntl.lockf, fcntl.flock) if shared else (fcntl.flock, fcntl.lockf):
         try:
@@ -173,7 +173,7 @@ def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
 
 @contextmanager
 def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[None]:
-    """Describe this process beside the lock as long as it holds it; `dead` is whose record may be taken away."""
+    """Keep this process's record next to the lock while it holds it; `dead` is the stale holder to replace."""
     now = time.time()
     mine = Holder(socket.gethostname(), _machine(), os.getpid(), _process_started(os.getpid()), now, now)
     record = record_of(path)
@@ -181,7 +181,7 @@ def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[Non
     atomic.write_json(draft, asdict(mine))
     try:
         if shared:
-            # Made where none may be: of two that come at once a link lets in one, also without any locks.
+            # Linking fails if the record exists: only one of two simultaneous processes gets in, even without locks.
             if holder_of(path) == dead:
                 record.unlink(missing_ok=True)
             os.link(draft, record)
@@ -197,10 +197,10 @@ def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[Non
 
     def beat() -> None:
         while not done.wait(HEARTBEAT_SECONDS):
-            with suppress(OSError, UserError):  # a full disk: the work itself will say so
+            with suppress(OSError, UserError):  # a full disk: the work itself will report it
                 atomic.write_json(record, asdict(mine) | {"heartbeat": time.time()})
 
-    # Only where another machine could look: a thread keeps this process from making copies of itself.
+    # Only on shared file systems: a running thread would keep this process from forking.
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True) if shared else None
     if thread:
         thread.start()
@@ -222,7 +222,7 @@ def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
 
 @cache
 def _machine() -> str:
-    """This boot of this machine and this container: where a process number has a meaning."""
+    """This boot of this machine, and this container: the scope in which a process id is valid."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -231,10 +231,10 @@ def _machine() -> str:
 
 
 def _process_started(pid: int) -> str:
-    """Start time of a process, by which a later process of the same number is told apart; "" if there is none."""
+    """Start time of a process, which distinguishes it from a later one with the same pid; "" without a process."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = status.rpartition(")")[2].split()  # the name before it may hold spaces
+        fields = status.rpartition(")")[2].split()  # the process name may contain spaces
         return "" if fields[0] in {"Z", "X"} else fields[19]
     except OSError:
         if Path("/proc/self/stat").exists():
@@ -257,12 +257,12 @@ def _mount_of(path: Path) -> tuple[str, str]:
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return "/", "apfs"  # not Linux: what a laptop has
+        return "/", "apfs"  # not Linux: assume a laptop's file system
     where = os.path.realpath(path.parent)
     best = ("/", "unknown")
     for line in lines:
         point, kind = (field.encode().decode("unicode_escape") for field in line.split(" ")[1:3])
         inside = where == point or where.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best[0]):  # of two on one point the later hides the earlier
+        if inside and len(point) >= len(best[0]):  # of two mounts at one point, the later hides the earlier
             best = (point, kind)
     return best

@@ -1,9 +1,9 @@
-"""What opens doors is taken out of every text on its way to a file or a screen: one function for all of them.
+"""Redact secrets from everything we print or write.
 
     redact("s3://key:word@host/x Authorization: Bearer abcdefgh")    "s3://***@host/x Authorization: Bearer ***"
 
-Secret are the values of environment variables with a telling name (HF_TOKEN, WANDB_API_KEY, DB_PASSWORD), those that a
-config reads with `${oc.env:NAME}`, tokens by their form, credentials in URLs, and what follows `password=`.
+Secrets are the values of environment variables with a telling name (HF_TOKEN, WANDB_API_KEY, DB_PASSWORD), those a
+config reads with `${oc.env:NAME}`, tokens with a known format, credentials in URLs, and the value of `password=`.
 """
 
 import json
@@ -16,21 +16,21 @@ from urllib.parse import quote
 
 HIDDEN = "***"
 WHICH = r"\d*(?:_(?:\d+|[A-Z]|PROD(?:UCTION)?|DEV|TEST|STAG(?:E|ING)|LIVE|OLD|NEW|MAIN|BACKUP))?$"
-"""What tells several variables of one meaning apart: `HF_TOKEN_2`, `OPENAI_KEY_PROD`."""
+"""Suffix that distinguishes variables of the same kind: `HF_TOKEN_2`, `OPENAI_KEY_PROD`."""
 TELLING = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|(?:SSH)?PASS(?:WORD|WD|PHRASE)?|PAT|PW|CREDENTIALS?|AUTH|JWT|COOKIE"
     rf"|(?:API|ACCESS|PRIVATE|SECRET)_?KEY(?:_ID)?|KEY){WHICH}|_PWD{WHICH}|SECRET|PASSWORD",
     re.IGNORECASE,
 )
 TELLING_OF_TEXT = re.compile(r"(?:^|_)TOKENS$", re.IGNORECASE)
-"""Secret where the value is no number: tokens are counted, too."""
-SHORTEST = 6  # a shorter value stands in too many texts that have nothing to do with it
-# a signed address carries its signature there; in the other schemes "?" is a sign of a glob
+"""Secret unless the value is a number: "tokens" may be a count."""
+SHORTEST = 6  # a shorter value appears in too many unrelated texts
+# a signed URL carries its signature in the query; in other schemes "?" is a glob character
 SIGNED = (re.compile(r"(?i)(\b(?:https?|wss?)://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}")
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # tokens that tell what they are by how they begin and how long they are: hub, GitHub, GitLab, NVIDIA, AWS, W&B,
-    # Slack, Docker, npm, Google, OpenAI. A path, a field or a data set may begin in the same way, and a digest may
-    # follow: these are shown.
+    # tokens recognised by prefix and length: hub, GitHub, GitLab, NVIDIA, AWS, W&B,
+    # Slack, Docker, npm, Google, OpenAI. Paths, fields, data sets and digests
+    # with the same prefix are not redacted.
     (re.compile(
         r"(?<![A-Za-z0-9])(?:hf_(?![0-9a-f]+(?![A-Za-z0-9]))[A-Za-z0-9]{30,}|gh[oprsu]_[A-Za-z0-9]{36,}"
         r"|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}|glpat-(?=[\w-]*[A-Z0-9])[\w-]{20,}|nvapi-[\w-]{60,}"
@@ -38,8 +38,8 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         r"|dckr_[op]at_[A-Za-z0-9-]{20,}|npm_[A-Za-z0-9]{36,}|AIza[\w-]{35,}|ya29\.[\w-]{20,}"
         r"|sk-(?:[A-Za-z0-9]{40,}|(?:proj|svcacct|admin|ant-\w+)-[\w-]{40,}))"),
      HIDDEN),
-    # credentials of a URL, whatever the password holds, but for a port and a path; then a name alone; the revision in
-    # hf://org/name@v2 is none
+    # credentials in a URL, with any password that is not a port and a path; then a user name alone. The revision in
+    # hf://org/name@v2 is not one.
     (re.compile(
         r"(\b\w[\w+.-]*://)(?!\[)[^/@\s'\":]*:(?!\d+(?:[/,?#]|$))[^\s'\"]{0,300}@(?=[\w\[])"),
      rf"\1{HIDDEN}@"),
@@ -52,66 +52,66 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(
         r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token|api-?key)\s+)[^\s'\"]+"),
      rf"\1{HIDDEN}"),
-    # key=abc, "key": "abc" and --key abc; bos_token and its like are words of tokenizers
+    # key=abc, "key": "abc" and --key abc; bos_token and the like are settings of tokenizers
     (re.compile(
         r"(?i)((?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)"
         r"(?:token|secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key|credentials?)"
         r"(?:=['\"]?|['\"]:\s?['\"]))(?!null\b|none\b|\*\*\*|\$\{)[^\s'\",&}\]]{6,}"),
      rf"\1{HIDDEN}"),
-    # the short names, alone or beside other words: db_pwd=abc, "dbPwd": "abc"; pwd=/a/folder and pat=*.json are none
+    # the short names, alone or in a longer key: db_pwd=abc, "dbPwd": "abc"; but not pwd=/a/folder or pat=*.json
     (re.compile(
         r"((?:(?<![A-Za-z])(?:pwd?|PWD?|pat|PAT)|(?<=[a-z0-9])P(?:wd?|at))(?:=['\"]?|['\"]:\s?['\"]))"
         r"(?!null\b|none\b|\*|\$|[/.~])[^\s'\",&}\]]{6,}"),
      rf"\1{HIDDEN}"),
-    # key: abc of YAML, X-Api-Key: abc of HTTP and key = abc of ~/.aws/credentials, where the value is no word
+    # key: abc in YAML, X-Api-Key: abc in HTTP and key = abc in ~/.aws/credentials, if the value contains a digit
     (re.compile(
         r"(?i)((?:[_-]token|secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key)(?::\s+|\s+=\s+))"
         r"(?=[^\s]*\d)(?!\*\*\*|\$\{)[^\s'\",&}\]]{8,}"),
      rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(\bbearer\s+)(?!\*\*\*)[\w.~+/=-]{16,}"), rf"\1{HIDDEN}"),
-    (re.compile(r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+"), HIDDEN),  # a signed token of the web
+    (re.compile(r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+"), HIDDEN),  # a JSON web token
     (re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END|\Z)", re.DOTALL), rf"\1{HIDDEN}-----END"),
     (re.compile(r"(\blogin\s+\S+\s+password\s+)\S+"), rf"\1{HIDDEN}"),  # ~/.netrc
     (re.compile(r"(\bwandb login (?:--\w+ )*)[0-9a-f]{40}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(--[\w-]*(?:token|secret|password|api-key)\s+)[^\s-]\S{5,}"), rf"\1{HIDDEN}"),
 )  # fmt: skip
 EXPANSION = re.compile(r"\$(?:\([^()]*\)|\{[^{}]*\}|\w+)|`[^`]*`")
-"""What a shell replaces: a variable, or what a command says."""
+"""Shell expansions: a variable, or a command's output."""
 HARMLESS = re.compile(r"USER|LOGNAME|HOST(?:NAME)?|(?:SLURM|CUDA|NEMOTRON)_\w+")
-"""Variables that a config may read and everybody may see."""
+"""Variables that a config may read and anyone may see."""
 SECRET_KEY = re.compile(
     r"(?:^|_)(?:(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)token"
     r"|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|private|secret)_?key(?:_id)?)$"
     r"|(?:^|_)(?:pwd?|pat)(?:_|$)"
 )
-"""Words of a config's keys, in snake case, whose texts are secret: the last ones, or a short one anywhere."""
+"""Config keys, in snake case, whose values are secret: by their last words, or a short word anywhere."""
 NO_SECRET = re.compile(
     r"|\*\*\*|.*\$\{.*|<.*>|\[[A-Z]+\]|(?:\w+:|\$)?[A-Z][A-Z0-9]*_[A-Z0-9_]+|null|None|EMPTY", re.DOTALL
 )
-"""Texts below such a key that open nothing: references, tokens of a tokenizer, names of variables."""
+"""Values under such a key that are not secret: references, a tokenizer's special tokens, names of variables."""
 PATHS = ("/", "./", "../", "~")
-"""How a value begins that is a path."""
+"""Prefixes of a path."""
 _read_by_config: dict[str, str] = {}
 
 
 def keep_secret(name: str) -> None:
-    """Treat a variable that a config reads as secret, but for a path or a number, which is what it says."""
+    """Treat a variable read by a config as secret, unless its value is a path or a number."""
     value = os.environ.get(name, "")
     if len(value) >= SHORTEST and not _is_plain(value) and not HARMLESS.fullmatch(name):
         _read_by_config[value] = name
 
 
 def with_references(value: Any) -> Any:
-    """A config as it may be written: with `${oc.env:NAME}` again for what it read from there, and nothing else secret.
+    """A config ready to be written: `${oc.env:NAME}` again for values read from variables, other secrets redacted.
 
-    Who reads the file with OmegaConf, as our own commands do, gets the value from the environment.
+    Reading the file with OmegaConf, as our own commands do, takes the values from the environment again.
     """
 
     return redact_values(as_references(value))
 
 
 def as_references(value: Any) -> Any:
-    """Plain values with `${oc.env:NAME}` again for what was read from there."""
+    """Replace values read from the environment by `${oc.env:NAME}` again."""
 
     def change(text: str) -> str:
         for secret in sorted(_read_by_config, key=len, reverse=True):  # one may contain another
@@ -122,22 +122,22 @@ def as_references(value: Any) -> Any:
 
 
 def _is_plain(value: str) -> bool:
-    """Whether a value is a path or a number, which messages and manifests must be able to name."""
+    """Whether a value is a path or a number, which messages and manifests must be able to show."""
     return value.startswith(PATHS) or re.fullmatch(r"[\d.,e+-]+", value) is not None
 
 
 def _is_file(value: str) -> bool:
-    """Whether a value is where a secret lies, and not the secret itself."""
+    """Whether a value is the path of a secret's file rather than the secret itself."""
     return value.startswith(PATHS) and os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111 - no error for odd texts
 
 
 def secret_values() -> list[str]:
-    """The values to be hidden, in every spelling, the longest first: one may contain another."""
+    """Values to hide, in every spelling, longest first because one may contain another."""
     return _spelled(_telling_values() | set(_read_by_config))
 
 
 def _telling_values() -> set[str]:
-    # whatever it looks like: a password may be a number, and a key of AWS may begin with a slash
+    # of any form: a password may be a number, and an AWS key may begin with a slash
     return {value for name, value in os.environ.items() if _tells(name, value) and not _is_file(value)}
 
 
@@ -152,7 +152,7 @@ def _spelled(values: set[str]) -> list[str]:
 
 @cache
 def _spellings(value: str) -> tuple[str, ...]:
-    """As it is, in a URL, in JSON, and as Python shows it, whichever quotes it stands in."""
+    """The value verbatim, URL-quoted, in JSON, and as Python's repr with either kind of quote."""
     return (
         value,
         quote(value, safe="", errors="surrogateescape"),
@@ -164,10 +164,10 @@ def _spellings(value: str) -> tuple[str, ...]:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether somebody wrote a secret into a text that others will read, such as a script.
+    """Whether a text that others will read, such as a script, contains a secret.
 
-    Less strict than `redact`: what a config reads from a variable may be meant for there, as the name of an account,
-    and so may the query of an address. What a shell puts in is not written there.
+    Less strict than `redact`: a value a config reads from a variable may belong there, such as an account's name, and
+    so may a URL's query. Shell expansions do not count.
     """
     written = EXPANSION.sub("-", text)
     for value in _spelled(_telling_values()):
@@ -177,7 +177,7 @@ def holds_secret(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text with `***` for every secret."""
+    """Replace every secret by `***`."""
     return _without(secret_values(), text)
 
 
@@ -190,12 +190,16 @@ def _without(secrets: list[str], text: str) -> str:
 
 
 def redact_values(value: Any) -> Any:
-    """The same for all texts in a tree of plain values, as they stand in JSON and YAML."""
+    """Redact all texts in a tree of plain values, as in JSON and YAML."""
     return _in_all_texts(value, partial(_without, secret_values()), _without_secret)
 
 
 def _in_all_texts(value: Any, change: Callable[[str], str], below: Callable[[Any, str], str] | None = None) -> Any:
-    """Args: below: changes a text further, by the key that it stands below."""
+    """Map `change` over all texts of a tree.
+
+    Args:
+        below: further change to a text, given its key.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -209,7 +213,7 @@ def _in_all_texts(value: Any, change: Callable[[str], str], below: Callable[[Any
 
 
 def _without_secret(key: Any, text: str) -> str:
-    """What stands below a key, which may say that it is secret: `api_key`, `hf_token`, `dbPassword`."""
+    """Hide a text if its key is a secret's: `api_key`, `hf_token`, `dbPassword`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", str(key)).lower()
     is_secret = SECRET_KEY.search(words) and not NO_SECRET.fullmatch(text) and not _is_plain(text)
     return HIDDEN if is_secret else text

@@ -1,4 +1,4 @@
-"""The stages, their order and what each makes: the one table that commands, pipeline, report and lineage read.
+"""The table of stages, their order and their results, used by commands, pipeline, report and lineage.
 
 STAGES["sft"].result.name("super3")     "super3-sft-model"
 STAGES["sft"].before                    "pretrain"
@@ -21,12 +21,12 @@ ArtifactType = Literal[
 
 @dataclass(frozen=True)
 class Product:
-    """What one step makes.
+    """The result of one step.
 
     Attributes:
-        kind: what follows the family in the artifact's name.
+        kind: the artifact's name after the family.
         step: the pipeline step that makes it, in words.
-        class_names: how older configs write a reference to it.
+        class_names: how older configs refer to it.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Product:
     class_names: tuple[str, ...] = ()
 
     def name(self, family: str) -> str:
-        """The artifact's name, without a version."""
+        """The artifact's name without a version."""
         return f"{family}-{self.kind}"
 
 
@@ -45,9 +45,9 @@ class Stage:
 
     Attributes:
         before: the stage whose model this one starts from; None for the first.
-        model: what evaluation and report call its model; None for a stage that makes none.
-        label: the same for people.
-        role: the key of the evaluation's section `run` that names its model.
+        model: its model's name in evaluation and report; None for a stage without a model.
+        label: the model's name for people.
+        role: the key in evaluation's `run` section that names its model.
     """
 
     name: str
@@ -109,10 +109,10 @@ STAGES = {
 }
 RESULTS = STAGES["eval"].result.kind
 TRAINING = tuple(stage for stage in STAGES.values() if stage.model is not None)
-"""The stages that make a model."""
+"""The stages that produce a model."""
 
 
 def products() -> Iterator[Product]:
-    """Everything that is made, in the order of the pipeline."""
+    """All products, in pipeline order."""
     for stage in STAGES.values():
         yield from (stage.data, stage.result)

@@ -1,4 +1,4 @@
-"""What passes between stages: versioned, checked folders that know where they came from."""
+"""Artifacts: the versioned, verified folders that stages exchange, with their lineage."""
 
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import ArtifactType, FileEntry, Manifest, Parent, Producer, Source

@@ -1,7 +1,7 @@
-"""What the words after a colon mean: the aliases of a name, and which of its versions is `latest`.
+"""Aliases of an artifact name, and which of its versions is `latest`.
 
-aliases_of(shelf)                  {"best": 1}, by artifacts/super3-sft-model/aliases.json
-latest_of(shelf, [1, 2])           2; 1 where its work was asked for again since, by reused.json
+aliases_of(shelf)                  {"best": 1}, from artifacts/super3-sft-model/aliases.json
+latest_of(shelf, [1, 2])           2; or 1 if a later run reused it, from reused.json
 """
 
 import os
@@ -18,7 +18,7 @@ ALIAS_LOCK = ".aliases.lock"
 
 
 def aliases_of(shelf: Path) -> dict[str, int]:
-    """Aliases of one artifact name and the versions they stand for."""
+    """Aliases of an artifact name, with their versions."""
     path = f"{shelf}/{ALIASES}"
     remedy = "correct the file, or delete it: its aliases are lost then"
     aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
@@ -28,13 +28,13 @@ def aliases_of(shelf: Path) -> dict[str, int]:
 
 
 def set_alias(shelf: Path, alias: str, version: int) -> None:
-    """Let an alias mean this version from now on."""
+    """Point an alias to this version."""
     with locked(shelf / ALIAS_LOCK, wait=True):
         atomic.write_json(shelf / ALIASES, aliases_of(shelf) | {alias: version})
 
 
 def drop_aliases(shelf: Path, version: int) -> list[str]:
-    """Forget the aliases of a version that is removed, and tell which they were."""
+    """Remove a version's aliases, and return them."""
     if version not in aliases_of(shelf).values():
         return []
     with locked(shelf / ALIAS_LOCK, wait=True):
@@ -45,12 +45,12 @@ def drop_aliases(shelf: Path, version: int) -> list[str]:
 
 
 def use_again(shelf: Path, version: int, newest: int) -> None:
-    """Let `latest` mean this version until one comes after `newest`."""
+    """Make this version `latest` until one newer than `newest` is published."""
     atomic.write_json(shelf / REUSED, {"version": version, "newest": newest})
 
 
 def latest_of(shelf: Path, versions: Sequence[int]) -> int:
-    """The newest of a name's versions, or the older one that was last used again."""
+    """The newest version, or the older one that was reused last."""
     path = f"{shelf}/{REUSED}"
     remedy = f"delete it: rm {path}"
     reused = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`

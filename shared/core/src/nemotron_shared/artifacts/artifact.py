@@ -1,4 +1,4 @@
-"""An artifact in hand: a manifest, the folder it describes, and whether the two still agree."""
+"""An artifact: a manifest, the folder it describes, and checks that the two agree."""
 
 import errno
 import os
@@ -30,9 +30,9 @@ NO_ARTIFACT = "that folder holds no artifact: give one of model or data files, o
 
 @dataclass(frozen=True)
 class Artifact:
-    """A manifest and the folder it describes: a version of a store, or a folder from outside (version 0).
+    """A manifest and its folder: a version in a store, or an external folder (version 0).
 
-    `trusted` says that whoever typed the command lets the Python files of a model run.
+    `trusted` means the user allowed the model's Python files to run.
     """
 
     manifest: Manifest
@@ -46,9 +46,9 @@ class Artifact:
         type: ArtifactType = "ModelArtifact",
         digest: Callable[[Path], str] = file_digest,
     ) -> "Artifact":
-        """Take a folder from elsewhere, say a downloaded checkpoint, as it is. Its dot files do not count.
+        """Wrap an external folder, such as a downloaded checkpoint, as it is. Dot files are ignored.
 
-        Its manifest exists in memory only. `digest` hashes a file, or knows that it has not changed since it did.
+        Its manifest exists in memory only. `digest` hashes a file, or returns a cached hash if the file is unchanged.
         """
         path = folder_at(path)
         files = file_table(path, hidden=False, digest=digest, remedy=NO_ARTIFACT)
@@ -76,30 +76,30 @@ class Artifact:
 
     @property
     def reference(self) -> str:
-        """What finds it again: `name:v3`, or the path of an external folder."""
+        """How to refer to it: `name:v3`, or an external folder's path."""
         return str(self.path) if self.is_external else f"{self.manifest.name}:v{self.manifest.version}"
 
     @property
     def size(self) -> int:
-        """Bytes in all files, without the manifest."""
+        """Total bytes of all files, without the manifest."""
         return sum(entry.bytes for entry in self.manifest.files.values())
 
     def as_parent(self, role: str) -> Parent:
-        """How what is made from this artifact of a store records it. An external one is a source instead."""
+        """The parent entry for artifacts made from this one. An external folder is recorded as a source instead."""
         return Parent(self.reference, self.manifest.digest, role)
 
 
 def folder_at(path: Path) -> Path:
-    """The folder that somebody names.
+    """Resolve a folder's path.
 
     Raises:
-        NotFound: there is none, or no system could have one of that name.
+        NotFound: no such folder, or not a valid path.
     """
     try:
         path = path.expanduser().resolve()
         if path.is_dir():
             return path
-    except (ValueError, RuntimeError):  # a name with a zero byte; an unknown user's home, links in a circle
+    except (ValueError, RuntimeError):  # a zero byte in the name; an unknown user's home, or a link loop
         pass
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
@@ -108,31 +108,31 @@ def folder_at(path: Path) -> Path:
 
 
 def is_folder(text: str) -> bool:
-    """Whether a folder has that path."""
+    """Whether `text` is the path of a folder."""
     try:
         return Path(text).is_dir()
-    except (OSError, ValueError):  # no system could have one of that name
+    except (OSError, ValueError):  # not a valid path
         return False
 
 
 def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:
-    """Make a finished folder safe to publish: no left-overs, readable, everything on disk, every file hashed.
+    """Prepare a finished folder for publishing: remove leftovers, make it readable, sync it to disk, hash every file.
 
-    `known` gives digests that were taken when the files were written, by their name in the folder.
+    `known` gives digests taken while the files were written, by name within the folder.
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder to publish")
     for leftover in directory.rglob(f"{TEMPORARY_PREFIX}*"):
         if leftover.is_file():
             leftover.unlink()
-    umask = os.umask(0)  # it can only be read by setting it
+    umask = os.umask(0)  # the only way to read it is to set it
     os.umask(umask)
     found = contents(directory)
     if not found:
         raise UserError(f"{directory}: holds no files to publish")
     for path in filter(Path.is_symlink, found.values()):
         if not path.is_file():
-            continue  # refused below, together with devices and the like
+            continue  # refused below, like devices
         if not links:
             raise UserError(f"{path}: a link, and only whole files can be published here", "copy the file")
         inside = path.resolve().is_relative_to(directory.resolve())
@@ -144,21 +144,21 @@ def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None
     for path in [*found.values(), *(Path(folder) for folder, _, _ in os.walk(directory))]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             continue
-        # Colleagues read what is published, and safetensors writes its files for the owner alone. The second name of
-        # another user's file keeps the mode that is theirs to choose.
+        # Colleagues read published files, and safetensors makes its files private. A hard link to another user's
+        # file keeps that user's mode.
         mode = (0o777 if path.is_dir() else 0o666) & ~umask
         with suppress(PermissionError):
             before = stat.S_IMODE(path.stat().st_mode)
             if before & 0o777 != mode:
-                path.chmod(before & stat.S_ISGID | mode)  # a shared folder hands its group on
+                path.chmod(before & stat.S_ISGID | mode)  # keep setgid: a shared folder passes its group on
         sync(path)
     return file_table(directory, known=known)
 
 
 def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path], str] = file_digest) -> list[str]:
-    """How the folder differs from the manifest, one line per file.
+    """Differences between folder and manifest, one line per file.
 
-    `fast` compares sizes and not content. `digest` hashes a file, or knows that it has not changed since it did.
+    `fast` compares sizes only. `digest` hashes a file, or returns a cached hash if the file has not changed.
     """
     expected = artifact.manifest.files
     found = contents(artifact.path, hidden=not artifact.is_external)
@@ -183,7 +183,7 @@ def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path],
 
 
 def manifest_change(artifact: Artifact) -> str | None:
-    """How the manifest differs from what was published; None where it is the same."""
+    """How the manifest differs from the published one; None if it does not."""
     if table_digest(artifact.manifest.files) != artifact.manifest.digest:
         return f"{MANIFEST}: its digest does not match its own list of files"
     if not artifact.is_external and read_manifest(artifact.path / MANIFEST) != artifact.manifest.to_bytes():
@@ -192,7 +192,7 @@ def manifest_change(artifact: Artifact) -> str | None:
 
 
 def table_digest(files: dict[str, FileEntry]) -> str:
-    """The identity of an artifact's content: SHA-256 over names, sizes and digests of its files."""
+    """Identity of an artifact's content: SHA-256 over its files' names, sizes and digests."""
     return json_digest({name: {"sha256": entry.sha256, "bytes": entry.bytes} for name, entry in files.items()})
 
 
@@ -204,13 +204,13 @@ def file_table(
     digest: Callable[[Path], str] = file_digest,
     remedy: str = "remove it, or link to files one by one",
 ) -> dict[str, FileEntry]:
-    """Hash what `contents` finds, unless its digest is known.
+    """Hash the files found by `contents`, unless their digest is known.
 
     Args:
-        remedy: what to do about something that is no file.
+        remedy: what to do about anything that is not a file.
 
     Raises:
-        UserError: there is such a thing, or a file that cannot be read.
+        UserError: something is not a file, or cannot be read.
     """
     found = contents(root, hidden=hidden)
     for path in found.values():
@@ -224,10 +224,9 @@ def file_table(
 
 
 def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
-    """Everything below `root` that is not a folder, links included, its own manifest not.
+    """Everything below `root` except folders and the manifest; links are included.
 
-    Keys are relative, with `/`, and sorted. `hidden=False` leaves out what begins with a dot or lies in such
-    a folder.
+    Keys are relative paths with `/`, sorted. `hidden=False` leaves out dot files and the content of dot folders.
     """
 
     def refuse(error: OSError) -> None:
@@ -245,5 +244,5 @@ def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
 
 
 def utc(seconds: float) -> str:
-    """A time since the epoch as ISO 8601 in UTC, to the second."""
+    """Seconds since the epoch as ISO 8601 in UTC, without fractions."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,8 +1,8 @@
-"""How a finished folder becomes the next version of a name: one rename, so that no lock is needed.
+"""Publish a finished folder as the next version of a name with a single rename, so no lock is needed.
 
     claim(store.root, directory, manifest)      directory is artifacts/super3-sft-model/v3 now
 
-Renaming onto a folder with content fails, so of two writers one takes the number and the other tries the next. A
+Renaming onto a non-empty folder fails, so of two writers one takes the number and the other tries the next. A
 folder on another file system is copied into `.staging` first.
 """
 
@@ -24,7 +24,7 @@ TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
 def claim(root: Path, directory: Path, manifest: Manifest) -> Artifact:
-    """Take the first free version number by renaming, writing the manifest anew for each try."""
+    """Take the first free version number by renaming, rewriting the manifest for each attempt."""
     shelf = root / manifest.name
     _make_folder(shelf)
     while True:
@@ -44,14 +44,14 @@ def claim(root: Path, directory: Path, manifest: Manifest) -> Artifact:
 
 
 def _claim_copy(root: Path, directory: Path, manifest: Manifest) -> Artifact:
-    """Copy into the store's own file system first; the original goes when the copy is published."""
+    """Copy into the store's file system first; the original is removed once the copy is published."""
     staging = root / STAGING
     _make_folder(staging)
     sweep(staging)
     staged = atomic.temporary_folder(staging, f"{manifest.name}-")
     try:
         try:
-            # Contents only: the copies get new times, by which `sweep` sees that they are in use.
+            # Contents only: the copies get new times, which tell `sweep` they are in use.
             shutil.copytree(directory, staged, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True)
         except OSError as error:
             raise UserError(f"{directory}: cannot be copied into the store: {error}", "free space there") from error
@@ -74,7 +74,7 @@ def _make_folder(path: Path) -> None:
 
 
 def sweep(staging: Path) -> None:
-    """Remove what killed copies left behind, once nothing in it has changed for a day."""
+    """Remove the remains of killed copies once nothing in them has changed for a day."""
     for folder in staging.iterdir():
         if last_change(folder) < time.time() - STALE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
@@ -84,4 +84,4 @@ def last_change(folder: Path) -> float:
     try:
         return max(path.lstat().st_mtime for path in [folder, *folder.rglob("*")])
     except FileNotFoundError:
-        return time.time()  # in motion: another process is publishing it or sweeping it
+        return time.time()  # another process is publishing or sweeping it

@@ -1,8 +1,8 @@
-"""Which versions of a name belong together: those of one fine-tuning, for all fine-tuned models share a name.
+"""Group the versions of a name by fine-tuning, because all fine-tuned models share one name.
 
-super3-sft-model:v1     of a pipeline
-super3-sft-model:v2     of the fine-tuning chats-4eb45ac9
-super3-sft-model:v3     of the fine-tuning notes-0c2f11aa: no newer version of v2, but another model
+super3-sft-model:v1     from a pipeline
+super3-sft-model:v2     from the fine-tuning chats-4eb45ac9
+super3-sft-model:v3     from the fine-tuning notes-0c2f11aa: another model, not a newer version of v2
 """
 
 import re
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 FOLDER = "finetune"
-"""The folder of the store where a fine-tuning keeps its configs."""
+"""Folder in the store with the configs of fine-tunings."""
 CONFIG = re.compile(rf"\b{FOLDER}/([^/]+)/(?:data|train-v\d+)\.yaml")
 
 KeyT = TypeVar("KeyT")
 
 
 def fine_tuning_of(command: str) -> str | None:
-    """The fine-tuning whose config a command reads.
+    """The fine-tuning whose config a command uses.
 
     >>> fine_tuning_of("python -m stages.sft.train -c .nemotron/finetune/chats-4eb45ac9/train-v2.yaml")
     'chats-4eb45ac9'
@@ -27,10 +27,10 @@ def fine_tuning_of(command: str) -> str | None:
 
 
 def origin(version: KeyT, own: Mapping[KeyT, str], parents: Mapping[KeyT, Sequence[KeyT]]) -> frozenset[str]:
-    """The fine-tuning that made a version; of any other version, those that it comes from.
+    """The fine-tuning that made a version; for any other version, the fine-tunings it derives from.
 
     Args:
-        own: the fine-tuning of each version that one made.
+        own: the fine-tuning of each version made by one.
     """
     found, seen, waiting = set(), set(), [version]
     while waiting:

@@ -1,9 +1,9 @@
-"""Make room in a store: remove a version, or all that nobody is likely to want again.
+"""Free space in a store: remove a version, or all that are no longer needed.
 
-    remove(store, reference)   a version that nothing else was made from, and no unfinished run reads
-    plan_cleanup(store, 1)     the versions and leftovers that a cleanup would remove; `clean` removes them
+    remove(store, reference)   remove a version that nothing was made from and no unfinished run reads
+    plan_cleanup(store, 1)     the versions and leftovers a cleanup would remove; `clean` removes them
 
-A version disappears by one rename, so that it is there as a whole or not at all, and then its files go.
+A version disappears with a single rename, so it is there as a whole or not at all; then its files are deleted.
 """
 
 import json
@@ -26,34 +26,34 @@ from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 
 INPUTS = "inputs.json"
-"""In the folder of a run that has not published: the artifacts it reads, which a cleanup must leave alone."""
+"""In the folder of a run that has not published yet: the artifacts it reads, which a cleanup must not remove."""
 STATES = "states"
-"""In the store's home, by name and version: what a longer training would go on from. It goes with its version."""
+"""Folder in the store's home: training state by name and version, for longer trainings. Deleted with its version."""
 
 
 @dataclass(frozen=True)
 class Cleanup:
-    """What a cleanup would remove: versions, and files or folders that killed processes left behind."""
+    """What a cleanup would remove: versions, and leftovers of killed processes."""
 
     versions: list[Reference]
     leftovers: list[Path]
 
     def size(self, store: Store) -> int:
-        """Bytes that it would free."""
+        """Bytes it would free."""
         going = [place for found in self.versions for place in (store.folder(found), state_folder(store, found))]
         return sum(map(tree_size, [*going, *self.leftovers]))
 
 
 @dataclass
 class _Uses:
-    """What the manifests of a store, and the records of unfinished runs, say about who needs what.
+    """Which versions are needed, and by what, according to manifests and records of unfinished runs.
 
     Attributes:
-        parents: what each version was made from.
+        parents: the versions each version was made from.
         users: what needs each version, in words: other versions, and unfinished runs.
-        in_use: the versions that an unfinished run reads.
-        older: versions of an older layout.
-        fine_tunings: the fine-tuning that made a version, where one did.
+        in_use: versions read by an unfinished run.
+        older: versions whose manifest has an older layout.
+        fine_tunings: the fine-tuning that made a version, if one did.
     """
 
     parents: dict[Reference, list[Reference]] = field(default_factory=dict)
@@ -63,9 +63,10 @@ class _Uses:
     fine_tunings: dict[Reference, str] = field(default_factory=dict)
 
     def newest(self, name: str, versions: list[int], keep: int) -> set[int]:
-        """The newest `keep` versions of a name that come from the same fine-tuning, or from none.
+        """The newest `keep` versions of a name for each fine-tuning, and of those without one.
 
-        Of a fine-tuning, an evaluation of other models than its own two is no newer version of its comparison.
+        Evaluations of a fine-tuning are also grouped by the models they compare: one of other models does not
+        replace the fine-tuning's own comparison.
         """
         together: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
         for version in versions:
@@ -77,20 +78,20 @@ class _Uses:
 
 
 def run_folder(store: Store, name: str, config_digest: str) -> Path:
-    """Where the run works that makes `name`; it may be gone, or have been used again since it published."""
+    """Working folder of the run that makes `name`; it may be gone, or reused since it published."""
     return store.home / "runs" / f"{name}-{config_digest[:12]}"
 
 
 def state_folder(store: Store, reference: Reference) -> Path:
-    """Where the last state of the training that made a version lies, if it was kept."""
+    """Folder of a version's last training state, if it was kept."""
     return store.home / STATES / reference.name / f"v{reference.version}"
 
 
 def remove(store: Store, reference: Reference) -> list[str]:
-    """Remove one version, and return the aliases that went with it.
+    """Remove one version, and return the aliases removed with it.
 
     Raises:
-        UserError: something else was made from it, or a run is reading it.
+        UserError: something was made from it, or a run is reading it.
     """
     users = _uses(store, without=reference).users.get(reference, [])
     if users:
@@ -105,10 +106,13 @@ def remove(store: Store, reference: Reference) -> list[str]:
 
 
 def plan_cleanup(store: Store, keep: int) -> Cleanup:
-    """All versions but the newest `keep` of each name and of each fine-tuning, `latest`, those with an alias, and what
-    any of them needs."""
+    """Plan to remove all versions except those in use and what they were made from.
+
+    In use are the newest `keep` versions of each name and of each fine-tuning, `latest`, versions with an alias, inputs
+    of unfinished runs, and versions of an older layout.
+    """
     uses = _uses(store)
-    # An older layout may hold what no program here can make again: a person decides.
+    # This program may not be able to make versions of an older layout again: leave those to the user.
     waiting = [*uses.in_use, *uses.older]
     for name, versions in store.shelves().items():
         numbers = {*uses.newest(name, versions, keep), store.latest_of(name, versions), *store.aliases(name).values()}
@@ -119,7 +123,7 @@ def plan_cleanup(store: Store, keep: int) -> Cleanup:
         if found not in kept:
             kept.add(found)
             waiting += uses.parents.get(found, [])
-    # Children go first, so that a cleanup cut short leaves nothing without its parents.
+    # Children first, so an interrupted cleanup leaves nothing without its parents.
     children: dict[Reference, list[Reference]] = {found: [] for found in uses.parents}
     for child, parents in uses.parents.items():
         for parent in parents:
@@ -136,7 +140,7 @@ def plan_cleanup(store: Store, keep: int) -> Cleanup:
     folders += [*(store.home / "runs").glob("*"), *(store.home / STATES).glob("*/v*")]
     leftovers = [path for folder in folders for path in folder.glob(f"{atomic.TEMPORARY_PREFIX}*")]
     leftovers += (store.root / STAGING).glob("*")
-    before = time.time() - STALE_SECONDS  # what nothing has touched since then, nobody works on
+    before = time.time() - STALE_SECONDS  # anything unchanged since then is abandoned
     leftovers = [path for path in leftovers if last_change(path) < before or path.name.startswith("removed-")]
     states = (store.home / STATES).glob("*/v*")
     leftovers += [path for path in states if not (store.root / path.relative_to(store.home / STATES)).exists()]
@@ -144,7 +148,7 @@ def plan_cleanup(store: Store, keep: int) -> Cleanup:
 
 
 def clean(store: Store, cleanup: Cleanup) -> None:
-    """Carry out what `plan_cleanup` found, but for versions that have come into use since."""
+    """Carry out a cleanup, skipping versions that have come into use since it was planned."""
     users, doomed = _uses(store).users, set(map(str, cleanup.versions))
     for reference in cleanup.versions:
         if doomed.issuperset(users.get(reference, [])):
@@ -159,10 +163,10 @@ def clean(store: Store, cleanup: Cleanup) -> None:
 
 
 def tree_size(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Bytes of a file, or of all files in a folder."""
     total = 0
     for file in [path, *path.rglob("*")]:
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # deleted in the meantime
             total += file.lstat().st_size if not file.is_dir() else 0
     return total
 
@@ -181,18 +185,18 @@ def _remove(store: Store, reference: Reference) -> list[str]:
     dropped = store.drop_aliases(reference.name, version)
     (store.home / CACHE / f"{reference.name}-v{version}.json").unlink(missing_ok=True)
     for path in (grave, state_folder(store, reference)):
-        shutil.rmtree(path, ignore_errors=True)  # what is left of it, a later cleanup sweeps
+        shutil.rmtree(path, ignore_errors=True)  # a later cleanup removes any remains
     return dropped
 
 
 def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
-    """Read every manifest once, as far back as the first layout, which recorded parents alike.
+    """Read every manifest once, including those of older layouts, which recorded parents in the same way.
 
     Args:
-        without: a version that does not count, because it is about to go.
+        without: a version to ignore, because it is about to be removed.
 
     Raises:
-        UserError: a manifest is so damaged that nobody can tell what the artifact was made from.
+        UserError: a manifest is too damaged to tell what the artifact was made from.
     """
     uses = _Uses()
     for child, entry in store.entries():
@@ -212,10 +216,10 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
 
 
 def inputs_of(run: Path) -> list[Reference]:
-    """The artifacts that an unfinished run reads, by its record."""
+    """The artifacts an unfinished run reads, from its record."""
     try:
         recorded = atomic.read_json(run / INPUTS)
-    except (OSError, UserError):  # none, or half of one: the run was killed as it began
+    except (OSError, UserError):  # missing or incomplete: the run was killed as it started
         return []
     named = recorded if isinstance(recorded, list) else []
     return [found for found in map(parse_exact, filter(_is_text, named)) if found]
@@ -226,7 +230,7 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def _parents_without_entry(store: Store, child: Reference, error: UserError, uses: _Uses) -> list[str]:
-    """The parents that an older layout records; any other manifest that cannot be read is an error."""
+    """Parents recorded in an older layout; any other unreadable manifest is an error."""
     what, file = error.message, store.folder(child) / MANIFEST
     if isinstance(error, OlderLayout):
         uses.older.add(child)
@@ -241,7 +245,7 @@ def _parents_without_entry(store: Store, child: Reference, error: UserError, use
 
 
 def _references(parents: Any) -> list[str] | None:
-    """What a list of parents names; None where it is none."""
+    """References in a list of parents; None if it is malformed."""
     with suppress(KeyError, TypeError):
         found = [parent["reference"] for parent in parents]
         return found if all(map(_is_text, found)) else None

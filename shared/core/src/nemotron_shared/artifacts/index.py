@@ -1,13 +1,13 @@
-"""What a list or a search asks of ten thousand manifests, without reading them again.
+"""Indexes for listing and searching ten thousand manifests without reading them again.
 
-    cache/artifacts.json                   an `Entry` for each manifest, as long as nothing has touched the file, and
-                                           what lies in each artifact's folder, as long as nothing comes or goes
-    artifacts/super3-sft-model/index.json  {"1": "9c1f...", "3": null}: what each version was published as;
-                                           null: removed, its number stays taken
+    cache/artifacts.json                   an `Entry` for each manifest, valid while the file is unchanged, and the
+                                           content of each artifact's folder, valid while nothing is added or removed
+    artifacts/super3-sft-model/index.json  {"1": "9c1f...", "3": null}: the fingerprint each version was published
+                                           with; null: removed, its number stays taken
 
-Neither is believed against the files. An entry holds for one inode, size, mtime and ctime of its manifest, and for
-the code that read it; a fingerprint that was published and is not the manifest's any more is a sign of damage. Both
-may be deleted, and may lack what another process learned at the same time: they are made anew from the manifests.
+The files always win over an index. An entry is valid for one inode, size, mtime and ctime of its manifest, and for
+the code that read it; a published fingerprint that differs from the manifest's is a sign of damage. Both indexes can
+be deleted, and may lack entries another process added at the same time: they are rebuilt from the manifests.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
 
 
 class Entry(NamedTuple):
-    """What lists and searches need of a manifest; `parents` are references, `fine_tuning` is which one made it."""
+    """The part of a manifest that lists and searches need; `parents` are references, `fine_tuning` made the version."""
 
     type: str
     created_at: str
@@ -43,9 +43,9 @@ class Entry(NamedTuple):
 
 
 class Shelf(NamedTuple):
-    """A name in a list of all: what lies in its folder, and its versions, oldest first, or why one cannot be read.
+    """A name in a listing: the content of its folder, and its versions, oldest first, each with its entry or its error.
 
-    `problem` says why nobody can tell what lies there, as behind a link that leads to itself.
+    `problem` is the error if the folder itself cannot be read, such as a link loop.
     """
 
     name: str
@@ -55,18 +55,18 @@ class Shelf(NamedTuple):
 
 
 class Entries:
-    """The entries of a store's manifests; `entries_of` opens and keeps them."""
+    """Entries for a store's manifests, opened and saved by `entries_of`."""
 
     def __init__(self, home: Path) -> None:
         self._root = f"{home}/artifacts"
         self._cache = FileCache(home / ENTRIES, _reader())
 
     def of(self, name: str, version: int) -> Entry:
-        """One version's.
+        """The entry of one version.
 
         Raises:
-            FileNotFoundError: there is no such version.
-            UserError: its manifest is missing, cannot be read, or is of another version.
+            FileNotFoundError: no such version.
+            UserError: its manifest is missing, unreadable, or describes another version.
         """
         folder = f"{self._root}/{name}/v{version}"
         path = f"{folder}/{MANIFEST}"
@@ -76,28 +76,28 @@ class Entries:
             if is_version(folder):
                 raise missing(path) from error
             raise FileNotFoundError(path) from error
-        except OSError as error:  # a link that leads to itself: this version is damaged, and the others are listed
+        except OSError as error:  # a link loop: this version is damaged, the others can still be listed
             raise unreadable(path, error) from error
 
     def files_of(self, name: str) -> list[str]:
-        """What lies in an artifact's folder; nothing where there is none."""
+        """Names in an artifact's folder; empty if it does not exist."""
         try:
             return self._cache.get(f"{self._root}/{name}", files_in)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def forget_others(self) -> None:
-        """Forget what nobody has asked for since this was opened: it is gone."""
+        """Drop entries not asked for since this was opened: their files are gone."""
         self._cache.forget_others()
 
     def save(self) -> None:
-        """Keep what was learned, where that can be written."""
+        """Write new entries to disk, if possible."""
         self._cache.save()
 
 
 @contextmanager
 def entries_of(home: Path) -> Generator[Entries]:
-    """The entries of the store at `home`; what is learned is kept, also where the search ends early."""
+    """Open the entries of the store at `home`, and save new ones even if the search ends early."""
     entries = Entries(home)
     try:
         yield entries
@@ -106,9 +106,9 @@ def entries_of(home: Path) -> Generator[Entries]:
 
 
 def listed(home: Path, names: Iterable[str]) -> Iterator[Shelf]:
-    """Those of the names in the store at `home` that have versions, or whose folder cannot be read.
+    """Shelves of the given names that have versions, or whose folder cannot be read.
 
-    Only manifests that were touched since they were last read are read.
+    Reads only manifests changed since they were last read.
     """
     with entries_of(home) as entries:
         for name in names:
@@ -120,7 +120,7 @@ def listed(home: Path, names: Iterable[str]) -> Iterator[Shelf]:
             for version in numbers_in(shelf.files):
                 try:
                     shelf.versions[version] = entries.of(name, version)
-                except FileNotFoundError:  # an empty folder, or gone meanwhile
+                except FileNotFoundError:  # an empty folder, or just deleted
                     continue
                 except UserError as error:
                     shelf.versions[version] = error
@@ -130,22 +130,22 @@ def listed(home: Path, names: Iterable[str]) -> Iterator[Shelf]:
 
 
 def numbers_in(files: Iterable[str]) -> list[int]:
-    """The numbers of the folders that may hold versions, lowest first."""
+    """Version numbers among the names of folders, ascending."""
     return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, files) if match)
 
 
 def files_in(folder: str) -> list[str]:
-    """Names of what lies in a folder; nothing where there is none."""
+    """Names in a folder; empty if it does not exist."""
     try:
-        return os.listdir(folder)  # noqa: PTH208 - names alone, for ten thousand versions
+        return os.listdir(folder)  # noqa: PTH208 - names only, for ten thousand versions
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def is_version(folder: str) -> bool:
-    """Whether a version was published as this folder: it has its manifest, or files whose manifest is lost.
+    """Whether this folder is a published version: it has a manifest, or files whose manifest is lost.
 
-    It came here with its manifest, by one rename, and goes by one: a folder with anything else in it is damaged.
+    A version appears with its manifest in one rename, and disappears in one: a folder with only other files is damaged.
     """
     if os.path.exists(f"{folder}/{MANIFEST}"):  # noqa: PTH110 - Path takes 5 times as long
         return True
@@ -156,29 +156,29 @@ def is_version(folder: str) -> bool:
 
 
 def read_published(shelf: Path) -> dict[int, str | None]:
-    """What each version was published as, as far as it is known; `shelf` is the folder of a name's versions."""
+    """Known fingerprint of each version at publishing; `shelf` is the folder with a name's versions."""
     try:
         content = atomic.read_json(shelf / INDEX, most=None)
         return {int(number): known for number, known in content.items()}
-    except (UserError, OSError, AttributeError, ValueError):  # it can be made again
+    except (UserError, OSError, AttributeError, ValueError):  # it can be rebuilt
         return {}
 
 
 def record(shelf: Path, learned: Mapping[int, str | None]) -> None:
-    """Remember the fingerprints of versions, or (None) that a number was used and is gone.
+    """Remember the fingerprints of versions, or None for a number whose version was removed.
 
-    A store that is only readable, or full, does without.
+    Does nothing if the store is read-only or full.
     """
     known = read_published(shelf)
     if known.items() >= learned.items():
         return
-    with suppress(OSError, UserError, ValueError):  # the last: an old entry that no text could hold
+    with suppress(OSError, UserError, ValueError):  # ValueError: an old entry that cannot be encoded
         content = {str(number): fingerprint for number, fingerprint in (known | dict(learned)).items()}
         atomic.write_json(shelf / INDEX, content)
 
 
 def read_as(path: Path, name: str, version: int) -> Manifest:
-    """A manifest that must describe this version.
+    """Read a manifest and check that it describes this version.
 
     Raises:
         UserError: it cannot be read, or describes another one.
@@ -202,7 +202,7 @@ def entry_of(found: Manifest) -> Entry:
 
 @cache
 def _reader() -> str:
-    """The code that makes an entry: after a change of it, entries are made anew."""
+    """Digest of the code that makes entries: when it changes, they are rebuilt."""
     return hashlib.sha256(
         b"".join(Path(file).read_bytes() for file in (__file__, fine_tunings.__file__, manifest.__file__))
     ).hexdigest()

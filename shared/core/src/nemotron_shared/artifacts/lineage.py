@@ -1,4 +1,4 @@
-"""Where an artifact came from, up to the raw sources: as a list, as text, or as a Mermaid flowchart.
+"""The lineage of an artifact back to its raw sources, as a list, text or Mermaid flowchart.
 
     super3-sft-model:v1  ModelArtifact
     ├── data: super3-sft-data:v1  SFTDataArtifact
@@ -7,8 +7,8 @@
         └── data: super3-pretrain-data:v1  PretrainBlendsArtifact
             └── source: hf://org/web-text  77ab01cd23ef
 
-Parents that are gone, unreadable, or no longer what was read then are shown as such: a record of the past
-must stay legible when the store has moved on.
+Parents that are missing, unreadable or changed since are shown as such: history must stay legible when the store
+moves on.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ MOST_SOURCES = 10
 
 @dataclass(frozen=True)
 class Input:
-    """One thing that an artifact was made from: a parent (`artifact` is None if it is lost) or a raw source.
+    """An input of an artifact: a parent (with `artifact` None if lost) or a raw source.
 
-    `label` is the parent's reference or the source's URI, `digest` what was recorded when it was read.
+    `label` is the parent's reference or the source's URI, `digest` the one recorded when it was read.
     """
 
     label: str
@@ -40,20 +40,20 @@ class Input:
 
     @property
     def key(self) -> tuple[str, str]:
-        """One per node of the history: a source with new content is another source."""
+        """Identity of its node in the graph: a source with new content is another source."""
         return (self.label, self.digest if self.is_source else "")
 
 
 @dataclass(frozen=True)
 class Edge:
-    """`input` was read to make `made`, a reference."""
+    """`input` was used to make `made`, a reference."""
 
     input: Input
     made: str
 
 
 def inputs(store: Store, artifact: Artifact) -> list[Input]:
-    """What the artifact was directly made from, parents first."""
+    """Direct inputs of an artifact, parents first."""
     found = []
     for parent in artifact.manifest.parents:
         reference = parse_exact(parent.reference)
@@ -70,9 +70,9 @@ def inputs(store: Store, artifact: Artifact) -> list[Input]:
 
 
 def few_sources(read: list[Input]) -> tuple[list[Input], int]:
-    """What is shown to people of inputs: all but long lists of sources, of which the first; and how many are left out.
+    """Inputs to show to people: all of them, except that long lists of sources are cut; and how many were left out.
 
-    Sources come last in what `inputs` gives.
+    Expects sources last, as `inputs` returns them.
     """
     sources = [one for one in read if one.is_source]
     more = len(sources) - MOST_SOURCES if len(sources) > MOST_SOURCES + 1 else 0
@@ -80,7 +80,7 @@ def few_sources(read: list[Input]) -> tuple[list[Input], int]:
 
 
 def edges(store: Store, artifact: Artifact) -> list[Edge]:
-    """Every step of the history once, the oldest first."""
+    """Every step of the history once, oldest first."""
     found: list[Edge] = []
     seen: set[str] = set()
 
@@ -96,7 +96,7 @@ def edges(store: Store, artifact: Artifact) -> list[Edge]:
 
 
 def ancestors(store: Store, artifact: Artifact) -> list[Artifact]:
-    """Every artifact of the store that this one derives from, each once, parents before their children."""
+    """All artifacts in the store that this one derives from, each once, parents before children."""
     known = (edge.input.artifact for edge in edges(store, artifact))
     unique = {found.reference: found for found in known if found}
     unique.pop(artifact.reference, None)
@@ -104,7 +104,7 @@ def ancestors(store: Store, artifact: Artifact) -> list[Artifact]:
 
 
 def tree_text(store: Store, artifact: Artifact) -> str:
-    """The history as an indented tree; a shared ancestor is spelled out where it appears first."""
+    """The history as an indented tree; a shared ancestor is expanded only where it first appears."""
     lines = [f"{artifact.reference}  {artifact.manifest.type}"]
     seen = {artifact.reference}
 
@@ -116,7 +116,7 @@ def tree_text(store: Store, artifact: Artifact) -> str:
             about = found.artifact.manifest.type if found.artifact else found.digest[:12]
             note = " (as above)" if repeated else ""
             problem = f"  [{found.problem}]" if found.problem else ""
-            # it goes to a terminal, and is what a file says
+            # text from a file, about to go to a terminal
             line = printable(f"{found.role}: {found.label}  {about}{note}{problem}")
             lines.append(f"{indent}{'└── ' if last else '├── '}{line}")
             if found.artifact and not repeated:
@@ -130,7 +130,7 @@ def tree_text(store: Store, artifact: Artifact) -> str:
 
 
 def mermaid(store: Store, artifact: Artifact) -> str:
-    """The history as a Mermaid flowchart, which Markdown viewers draw, from raw sources to the artifact."""
+    """The history as a Mermaid flowchart, which Markdown viewers render, from raw sources to the artifact."""
     steps = edges(store, artifact)
     nodes: dict[tuple[str, str], str] = {}
     for found in [*(edge.input for edge in steps), Input(artifact.reference, "", "", artifact)]:
@@ -150,5 +150,5 @@ def mermaid(store: Store, artifact: Artifact) -> str:
 
 
 def _escape(text: str) -> str:
-    """Mermaid's own entities for everything that it could read as markup within quotes."""
+    """Replace characters that Mermaid could read as markup within quotes by its entities."""
     return "".join(char if char.isalnum() or char in " :/.,-_=@%+?" else f"#{ord(char)};" for char in text)

@@ -1,9 +1,9 @@
-"""`manifest.json`: what an artifact holds, who made it, from what. It is written last: where it is, all is.
+"""`manifest.json`: an artifact's files, producer and inputs. Written last: if it exists, the artifact is complete.
 
     {"schema_version": 2, "name": "super3-sft-model", "version": 2, "type": "ModelArtifact",
      "created_at": "2026-01-31T12:00:00+00:00",
-     "fingerprint": "9c1f...",                      what went in: inputs, config and code
-     "digest": "77ab...",                           what came out: SHA-256 over `files`
+     "fingerprint": "9c1f...",                      over inputs, config and code
+     "digest": "77ab...",                           of the result: SHA-256 over `files`
      "files": {"model.safetensors": {"sha256": "5e88...", "bytes": 3145728}},
      "producer": {"stage": "sft", "verb": "train", "stage_version": "0.1.0", "shared_version": "0.1.0",
                   "config_digest": "...", "code_digest": "...", "git": null,
@@ -12,11 +12,11 @@
      "sources": [{"uri": "hf://org/set", "digest": "...", "detail": {"rows": 1000}}],
      "metadata": {"step": 40}, "metrics": {"final_loss": 2.31},
      "segments": [{"began": "...", "from_step": null, "how": {...}, "modules": "...", "machine": {...},
-                   "seconds": 41.2}],                  of the last attempt alone
+                   "seconds": 41.2}],                  of the last attempt only
      "self_digest": "0d4e..."}                      SHA-256 over all of the above
 
-Both directions are strict: an unknown, missing or mistyped key is an error that names the file. A manifest has
-one spelling (`Manifest.to_bytes`), so that a single changed byte shows, wherever it is.
+Reading and writing are strict: an unknown, missing or mistyped key is an error that names the file. A manifest has
+exactly one spelling (`Manifest.to_bytes`), so any changed byte is detected.
 """
 
 import dataclasses
@@ -46,18 +46,18 @@ DAMAGED = "the file was edited or damaged; restore it, or delete its folder and 
 
 
 class Strict:
-    """Read by pydantic: no unknown keys, and no conversions such as "1" to 1."""
+    """Pydantic settings: no unknown keys, and no conversions such as "1" to 1."""
 
     __pydantic_config__: ClassVar = {"strict": True, "extra": "forbid"}
 
 
 class OlderLayout(UserError):
-    """The manifest was written by a version of this program that recorded less."""
+    """The manifest was written by an older version of this program, which recorded less."""
 
 
 @dataclass(frozen=True)
 class FileEntry(Strict):
-    """One file's content: SHA-256 in hex, and its size."""
+    """SHA-256 in hex and size of one file."""
 
     sha256: str
     bytes: int
@@ -65,7 +65,7 @@ class FileEntry(Strict):
 
 @dataclass(frozen=True)
 class Producer(Strict):
-    """Which program made the artifact, in which state, on what."""
+    """The program that made the artifact, its versions and its environment."""
 
     stage: str
     verb: str
@@ -80,7 +80,7 @@ class Producer(Strict):
 
 @dataclass(frozen=True)
 class Parent(Strict):
-    """An artifact of the store that was read: `name:vN`, its digest then, and what it was used as."""
+    """An artifact of the store used as an input: `name:vN`, its digest at the time, and its role."""
 
     reference: str
     digest: str
@@ -98,7 +98,7 @@ class Source(Strict):
 
 @dataclass(frozen=True)
 class Manifest(Strict):
-    """The typed form of `manifest.json`; see the module's example."""
+    """Typed form of `manifest.json`; see the module's example."""
 
     name: str
     version: int
@@ -114,37 +114,37 @@ class Manifest(Strict):
     metrics: dict[str, Any]
     segments: list[Any] = field(default_factory=list)
     schema_version: Literal[2] = SCHEMA_VERSION
-    self_digest: str = field(default="", compare=False, repr=False)  # as it was read; writing takes it anew
+    self_digest: str = field(default="", compare=False, repr=False)  # as read; computed again on writing
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, with the digest of them all. JSON has no NaN or infinity: they become null."""
+        """Plain JSON values, plus the digest over all of them. NaN and infinity become null, as JSON has neither."""
         values = json.loads(_validator().dump_json(self, exclude={SELF_DIGEST}))
         return values | {SELF_DIGEST: json_digest(values)}
 
     def to_bytes(self) -> bytes:
-        """The one way to write this manifest down: what `manifest.json` holds, byte for byte."""
+        """The exact bytes of `manifest.json` for this manifest."""
         return (json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
-        """Load one `manifest.json`."""
+        """Load a `manifest.json`."""
         return cls.parse(read_manifest(path), path)
 
     @classmethod
     def parse(cls, content: bytes, path: Path) -> "Manifest":
-        """Check and type the bytes of a `manifest.json`; `path` is where they came from, for messages.
+        """Parse and check the bytes of a `manifest.json`; `path` is where they came from, for messages.
 
-        Whether they are still what was written is another question: see `to_bytes`.
+        Does not check that they are the bytes originally written: compare with `to_bytes` for that.
         """
-        from pydantic import ValidationError  # here, because it takes 0.1 s to import and many commands do without
+        from pydantic import ValidationError  # here, because it takes 0.1 s to import and many commands do not need it
 
         try:
-            # From JSON text, because only there a strict check takes an object for a dataclass, a list for a tuple.
+            # From JSON text: only there does strict mode accept an object for a dataclass and a list for a tuple.
             manifest = _validator().validate_json(content)
         except ValidationError as error:
             _check_layout(content, path)
             raise _explained(error, path) from error
-        # what a manifest may lack in memory stands in every file
+        # keys that are optional in memory are required in files
         wanted = {"segments": 1, "schema_version": 1, SELF_DIGEST: 1, "detail": len(manifest.sources)}
         for key, times in wanted.items():
             if content.count(f'"{key}"'.encode()) < times:
@@ -154,7 +154,7 @@ class Manifest(Strict):
 
 
 def _check_values(manifest: Manifest, path: Path) -> None:
-    """What types do not say: digests, names, sizes, the moment."""
+    """Check what types cannot express: digests, names, sizes, the time."""
     digests = {SELF_DIGEST: manifest.self_digest, "digest": manifest.digest}
     if not WORD.fullmatch(manifest.name) or manifest.version < 1:
         raise UserError(f"{path}: '{manifest.name}:v{manifest.version}' is not an artifact of a store", DAMAGED)
@@ -176,7 +176,7 @@ def _check_values(manifest: Manifest, path: Path) -> None:
 
 
 def _is_moment(text: str) -> bool:
-    """Whether this is a moment in ISO 8601, with its zone."""
+    """Whether this is an ISO 8601 time with a time zone."""
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -184,7 +184,7 @@ def _is_moment(text: str) -> bool:
 
 
 def missing(path: Path | str) -> UserError:
-    """The error for a manifest that is not there."""
+    """The error for a missing manifest."""
     return UserError(f"{path} is missing", "restore the file, or delete its folder and make the artifact again")
 
 
@@ -199,16 +199,16 @@ def read_manifest(path: Path) -> bytes:
 
 
 def unreadable(path: Path | str, error: OSError) -> UserError:
-    """What the system said of a manifest that is there and cannot be read."""
+    """The error for a manifest that exists and cannot be read."""
     remedy = disk_remedy(error) or "ask its owner, or check the disk"
     return UserError(f"{path}: cannot be read: {error.strerror}", remedy)
 
 
 def _check_layout(content: bytes, path: Path) -> None:
-    """Name the true reason where a manifest cannot be typed: it is no JSON object, or of another layout."""
+    """Report the actual reason a manifest cannot be parsed: not a JSON object, or another layout."""
     try:
         value = json.loads(content)
-    except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
+    except (ValueError, RecursionError) as error:  # bad UTF-8 or syntax, numbers of thousands of digits; too deep
         raise UserError(f"{path}: not valid JSON: {error}", DAMAGED) from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: the file: not a JSON object", DAMAGED)
@@ -232,7 +232,7 @@ def _validator() -> "TypeAdapter[Manifest]":
 
 
 def _explained(error: "ValidationError", path: Path) -> UserError:
-    """The first problem in a sentence; unknown keys go first, because a misspelt key is also a missing one."""
+    """The first problem as an error; unknown keys go first, because a misspelt key is also a missing one."""
     problems = error.errors(include_url=False)
     problem = next((found for found in problems if found["type"] == "unexpected_keyword_argument"), problems[0])
     # ("parents", 0, "role") as `parents[0].role`

@@ -1,13 +1,13 @@
-"""How people name artifacts, and the one name each of those becomes.
+"""Parse the ways to refer to an artifact into its full name and version.
 
-    super3-sft-model  super3-sft-model:latest   the newest version, or the one last used again
+    super3-sft-model  super3-sft-model:latest   the newest version, or the one reused last
     super3-sft-model:v2  :2  art://...:v2       version 2
-    super3-sft-model:best                       the version that the alias `best` points to
+    super3-sft-model:best                       the version the alias `best` points to
     sft:v2  sft-data                            short for super3-sft-model:v2, super3-sft-data
     super3/sft/model:v2                         slashes for dashes
-    ModelArtifact-sft  SFTDataArtifact-sft      class names, as older configs write them
+    ModelArtifact-sft  SFTDataArtifact-sft      class names, as in older configs
 
-The family (`super3`) of the short forms and class names is the caller's.
+The caller gives the family (`super3`) for short forms and class names.
 """
 
 import re
@@ -20,9 +20,9 @@ from nemotron_shared.stages import STAGES, products
 LATEST = "latest"
 SCHEME = "art://"
 LONGEST_SHOWN = 200
-"""Characters of a word that messages repeat."""
+"""Characters of a user's word repeated in messages."""
 MOST_SHOWN = 10
-"""Versions, aliases or names that a message lists one by one."""
+"""Versions, aliases or names listed in a message."""
 DEFAULT_FAMILY = "super3"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 NUMBER = re.compile(r"v?([1-9][0-9]{0,8})")
@@ -30,7 +30,7 @@ EXACT = re.compile(rf"({WORD.pattern}):v([1-9][0-9]{{0,8}})")
 RESERVED_ALIAS = re.compile(r"latest|v?[0-9]+")
 EXAMPLE = "write NAME or NAME:VERSION, for example super3-sft-model:v2, sft:latest or sft-data:best"
 
-# What follows the family in the full name: as it stands there, or short for it.
+# The full name after the family, by itself or its short form.
 SHORT_NAMES = {stage.name: stage.result.kind for stage in STAGES.values()} | {
     made.kind: made.kind for made in products()
 }
@@ -39,7 +39,7 @@ CLASS_NAMES = {name: made.kind for made in products() for name in made.class_nam
 
 @dataclass(frozen=True)
 class Reference:
-    """A full artifact name and which version of it: a number, `latest`, or an alias."""
+    """A full artifact name, and its version: a number, `latest`, or an alias."""
 
     name: str
     version: int | str = LATEST
@@ -49,7 +49,7 @@ class Reference:
 
 
 def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
-    """Read any of the forms above; whether the artifact exists is not asked here."""
+    """Parse any of the forms above, without checking that the artifact exists."""
     name, colon, version = text.removeprefix(SCHEME).partition(":")
     if name in CLASS_NAMES:
         name = CLASS_NAMES[name]
@@ -74,25 +74,25 @@ def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
 
 
 def parse_exact(text: str) -> Reference | None:
-    """Read `name:v3` as manifests record it, nothing shorter or vaguer; None if it is not of that form."""
+    """Parse `name:v3` as recorded in manifests; None for anything else."""
     found = EXACT.fullmatch(text)
     return Reference(found[1], int(found[2])) if found else None
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` means a folder and not a name: it starts with `/`, `./`, `../` or `~`."""
+    """Whether `text` is a path rather than a name: it starts with `/`, `./`, `../` or `~`."""
     return text in {".", ".."} or text.startswith(("/", "./", "../", "~"))
 
 
 def few(words: Sequence[str]) -> str:
-    """All of a short list, both ends of a long one."""
+    """A short list in full, or both ends of a long one."""
     if len(words) <= MOST_SHOWN:
         return ", ".join(words)
     return f"{', '.join(words[:3])}, ..., {', '.join(words[-3:])} ({len(words):,} in all)"
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that the store could not hold."""
+    """Refuse an invalid artifact name."""
     if not WORD.fullmatch(name):
         raise UserError(
             f"'{name[:LONGEST_SHOWN]}' is not an artifact name",
@@ -101,7 +101,7 @@ def check_name(name: str) -> None:
 
 
 def check_alias(alias: str) -> None:
-    """Refuse an alias that could be mistaken for a version, or that no reference could spell."""
+    """Refuse an alias that looks like a version or cannot be written in a reference."""
     if RESERVED_ALIAS.fullmatch(alias):
         raise UserError(f"'{alias}' cannot be an alias: versions are named so", "choose a word such as 'best'")
     if not WORD.fullmatch(alias):

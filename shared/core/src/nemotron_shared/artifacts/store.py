@@ -1,15 +1,15 @@
-"""The local store: one folder per version, which is either absent or complete.
+"""The local artifact store: one folder per version, either absent or complete.
 
     .nemotron/artifacts/super3-sft-model/v1/{manifest.json, model.safetensors, ...}
                                          v2/...
                                          aliases.json        {"best": 1}
                                          reused.json         {"version": 1, "newest": 2}: `latest` is v1 again
-                                         index.json          what was published as what; made anew when missing
-                        .staging/                            copies under way, and versions being removed
-              cache/artifacts.json                           what lists and searches ask of manifests: see `index`
-              cache/verified/                                digests of files that were found intact
+                                         index.json          fingerprints of published versions; rebuilt if missing
+                        .staging/                            copies in progress, and versions being removed
+              cache/artifacts.json                           summaries of manifests for lists and searches: see `index`
+              cache/verified/                                digests of files found intact
 
-A version comes into being by one rename of a finished folder that already holds its manifest: see `claim`.
+A version appears with a single rename of a finished folder that already contains its manifest: see `claim`.
 """
 
 import hashlib
@@ -46,13 +46,13 @@ from nemotron_shared.redaction import redact, redact_values
 
 DEFAULT_HOME = ".nemotron"
 HUGGING_FACE = "-hf"
-"""What follows the name of a model for its Hugging Face form in NVIDIA's recipes; a model here has no other form."""
+"""Suffix of a model's Hugging Face form in NVIDIA's recipes; models here have no other form."""
 
 
 def default_home() -> Path:
-    """`.nemotron` of the working directory; anywhere in the repository that this code runs from, the one at its top.
+    """`.nemotron` in the working directory, or at the top of the repository this code runs from if we are inside it.
 
-    A stage that is started in its own folder finds there what the other stages made.
+    A stage started in its own folder therefore finds the results of other stages.
     """
     here, top = Path.cwd(), Path(__file__).resolve().parents[5]
     is_repository = (top / "uv.lock").is_file() and (top / "stages").is_dir()
@@ -61,7 +61,7 @@ def default_home() -> Path:
 
 @dataclass(frozen=True)
 class Store:
-    """Artifacts below `home`. Reading needs nothing to exist yet."""
+    """Artifacts below `home`, which need not exist for reading."""
 
     home: Path
 
@@ -75,7 +75,7 @@ class Store:
         return self.home / "artifacts"
 
     def folder(self, reference: Reference) -> Path:
-        """Where a version lies, if it exists."""
+        """Path of a version, if it exists."""
         return self.root / reference.name / f"v{reference.version}"
 
     def names(self) -> list[str]:
@@ -83,7 +83,7 @@ class Store:
         return list(self.shelves())
 
     def shelves(self) -> dict[str, list[int]]:
-        """Every name with its versions, but for folders that cannot be read."""
+        """Every name with its versions, except those whose folder cannot be read."""
         shelves = {}
         for name in self._shelf_names():
             with suppress(OSError):
@@ -91,28 +91,28 @@ class Store:
         return {name: versions for name, versions in shelves.items() if versions}
 
     def versions(self, name: str) -> list[int]:
-        """Versions, oldest first, damaged ones too; an empty folder is none."""
+        """Version numbers, ascending, including damaged versions but not empty folders."""
         shelf = self.root / name
         return [number for number in self._numbers(name) if is_version(f"{shelf}/v{number}")]
 
     def aliases(self, name: str) -> dict[str, int]:
-        """Aliases of one artifact name and the versions they stand for."""
+        """Aliases of an artifact name, with their versions."""
         return aliases.aliases_of(self.root / name)
 
     def load(self, name: str, version: int) -> Artifact:
-        """One version, which must exist."""
+        """Load one version, which must exist."""
         folder = self.root / name / f"v{version}"
         return Artifact(read_as(folder / MANIFEST, name, version), folder)
 
     def listed(self) -> Iterator[Shelf]:
-        """What lists show of every name that has versions, or whose folder cannot be read, in the order of names."""
+        """A summary of every name with versions or an unreadable folder, sorted by name."""
         return listed(self.home, self._shelf_names())
 
     def entries(self) -> Iterator[tuple[Reference, Entry | UserError]]:
-        """What lists show of every version, by name and then age, or why its manifest cannot be read.
+        """Summary of every version, by name and then age, or the error if its manifest cannot be read.
 
         Raises:
-            UserError: nobody can tell which versions a name has.
+            UserError: a name's folder cannot be read.
         """
         for shelf in self.listed():
             if shelf.problem is not None:
@@ -121,18 +121,18 @@ class Store:
                 yield Reference(shelf.name, version), found
 
     def readable(self, kind: ArtifactType) -> Iterator[Artifact]:
-        """Every version of a type whose manifest can be read."""
+        """Every version of a type, skipping unreadable manifests."""
         for shelf in self.listed():
             for version, entry in shelf.versions.items():
                 if not isinstance(entry, UserError) and entry.type == kind:
-                    with suppress(UserError):  # gone meanwhile
+                    with suppress(UserError):  # deleted in the meantime
                         yield self.load(shelf.name, version)
 
     def find_by_fingerprint(self, name: str, fingerprint: str) -> Artifact | None:
-        """The newest version that was made from the same inputs, config and code.
+        """The newest version made from the same inputs, config and code.
 
         Raises:
-            UserError: the version that was made from them is damaged.
+            UserError: that version is damaged.
         """
         shelf, learned = self.root / name, {}
         published = read_published(shelf)
@@ -144,7 +144,7 @@ class Store:
                 except FileNotFoundError:
                     continue
                 except UserError:
-                    # Nobody can use one that cannot be read; but what is searched for must not be made again silently.
+                    # Skip unreadable versions, but do not silently remake the one we are looking for.
                     if promised:
                         raise
                     continue
@@ -157,7 +157,7 @@ class Store:
         return None
 
     def _refuse_damaged(self, name: str, version: int) -> None:
-        """Raise where a manifest is not what it was published as because of damage, and not of a replacement."""
+        """Raise if a manifest changed since publishing through damage, as opposed to being replaced."""
         found = self.load(name, version)
         damage = [line for line in problems(found, fast=True) if line.startswith(MANIFEST)]
         if damage:
@@ -169,10 +169,10 @@ class Store:
     def resolve(
         self, reference: Reference | str, *, family: str = DEFAULT_FAMILY, expect: ArtifactType | None = None
     ) -> Artifact:
-        """Find what a reference, or the path of a folder, means; `expect` is the type it must have.
+        """Load the artifact for a reference or a folder's path; `expect` is the required type.
 
-        A path into this store means that version. Any other folder is taken as external and gets the
-        expected type, `ModelArtifact` where none is given.
+        A path into this store means that version. Any other folder becomes an external artifact of the expected type,
+        `ModelArtifact` by default.
         """
         if isinstance(reference, str) and names.is_path(reference):
             folder = folder_at(Path(reference))
@@ -218,13 +218,13 @@ class Store:
     ) -> Artifact:
         """Move a finished folder into the store as the next version of `name`. Safe to interrupt and repeat.
 
-        `digests`, SHA-256 by file name, are believed: whoever wrote the files took them then.
-        `links` allows links to files, for zero-copy references to large raw data: relative ones within the
-        folder, absolute ones out of it.
+        `digests`, SHA-256 by file name, are trusted: the writer of the files took them.
+        `links` allows links, for zero-copy references to large raw data: relative ones within the folder, absolute
+        ones out of it.
         """
         names.check_name(name)
         files = seal(directory, links=links, known=digests)
-        # Above the aliases and the removed versions too: a name must not fall to another artifact.
+        # Above removed versions and aliases too: an old reference must never mean a new artifact.
         removed = [number for number, made_from in read_published(self.root / name).items() if made_from is None]
         taken = [*self._numbers(name), *self.aliases(name).values(), *removed]
         manifest = Manifest(
@@ -235,7 +235,7 @@ class Store:
             fingerprint=fingerprint,
             digest=table_digest(files),
             files=files,
-            # digests are of what was read and made; only the words about it are for everybody to read
+            # redact the texts only: digests cover the data itself
             producer=replace(producer, command=redact(producer.command)),
             parents=tuple(parents),
             sources=_redacted(sources),
@@ -243,32 +243,32 @@ class Store:
             metrics=redact_values(dict(metrics or {})),
             segments=[redact_values(dict(segment)) for segment in segments],
         )
-        # Read back what will be written: an error now costs nothing, and what JSON changes (tuples) changes here.
+        # Parse it as it will be written: errors surface before the rename, and tuples become what JSON makes of them.
         readable = Manifest.parse(manifest.to_bytes(), directory / MANIFEST)
         artifact = claim(self.root, directory, readable)
         record(self.root / name, {artifact.manifest.version: fingerprint})
         return artifact
 
     def set_alias(self, name: str, version: int, alias: str) -> None:
-        """Let `name:alias` mean this version from now on."""
+        """Point `name:alias` to this version."""
         names.check_alias(alias)
         aliases.set_alias(self.root / name, alias, self.version_of(Reference(name, version)))
 
     def drop_aliases(self, name: str, version: int) -> list[str]:
-        """Forget the aliases of a version that is removed, and tell which they were."""
+        """Remove a version's aliases, and return them."""
         return aliases.drop_aliases(self.root / name, version)
 
     def use_again(self, artifact: Artifact) -> None:
-        """Let `latest` mean this version until a newer one is published: its work was asked for again just now."""
+        """Make this version `latest` until a newer one is published, because a run just reused it."""
         name = artifact.manifest.name
         aliases.use_again(self.root / name, artifact.manifest.version, self.versions(name)[-1])
 
     def latest_of(self, name: str, versions: Sequence[int]) -> int:
-        """The newest of a name's versions, or the older one that was last used again."""
+        """The newest version, or the older one that was reused last."""
         return aliases.latest_of(self.root / name, versions)
 
     def verify(self, artifact: Artifact, *, fast: bool = False) -> list[str]:
-        """What is wrong with the files: missing, extra, or changed by hash (by size only if `fast`)."""
+        """Problems with the files: missing, extra, or changed, by hash (by size if `fast`)."""
         return problems(artifact, fast=fast)
 
     def _shelf_names(self) -> list[str]:
@@ -281,7 +281,7 @@ class Store:
         return files_in(f"{self.root}/{name}")
 
     def version_of(self, reference: Reference) -> int:
-        """The number that a reference means, without reading the manifest."""
+        """The version number of a reference, without reading the manifest."""
         versions = self.versions(reference.name)
         if not versions:
             known = self.names()
@@ -303,9 +303,9 @@ class Store:
 
 
 def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserError:
-    """What to say of a name with slashes that no artifact has: it may also have been meant as a folder.
+    """The error for a name with slashes and no artifact, which may also have been meant as a folder.
 
-    A version that is there and damaged stays that error.
+    A damaged version's own error is returned unchanged.
     """
     path = Path(text)
     if not isinstance(error, NotFound) and all(map(names.WORD.fullmatch, path.parts)):
@@ -322,6 +322,6 @@ def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserErro
 
 
 def _redacted(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Sources as everybody may read them; all at once, because there may be ten thousand."""
+    """Sources without secrets; all in one call, because there may be ten thousand."""
     shown = redact_values([(source.uri, source.detail) for source in sources])
     return tuple(Source(uri, source.digest, detail) for source, (uri, detail) in zip(sources, shown, strict=True))

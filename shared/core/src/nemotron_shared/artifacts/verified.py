@@ -1,9 +1,9 @@
-"""Checked on use: no step begins with an artifact that is not what was published.
+"""Verify artifacts before use: no step starts from one that changed since publishing.
 
-    require_intact(artifact, home, how_to_make)     hashes what has been touched since it was last found intact
+    require_intact(artifact, home, how_to_make)     hashes files changed since they were last found intact
 
-Digests are kept in `cache/verified/` of the store, one small file per version, under each file's inode, size,
-mtime and ctime. A change that keeps all four is not seen here; `nemotron artifacts verify` hashes everything.
+Digests are cached in the store's `cache/verified/`, one small file per version, by each file's inode, size, mtime and
+ctime. A change that keeps all four goes unnoticed here; `nemotron artifacts verify` hashes everything.
 """
 
 import shlex
@@ -22,22 +22,22 @@ from nemotron_shared.file_cache import FileCache
 CACHE = Path("cache", "verified")
 MOST_SHOWN = 3
 ANNOUNCED_BYTES = 2 * 10**9
-"""From here on hashing takes seconds, and is announced."""
+"""Announce hashing above this size, because it takes seconds."""
 
 
 def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_manifest: bool = True) -> None:
     """Refuse an artifact that differs from its manifest.
 
     Args:
-        home: of the store, whose cache makes a second check cost milliseconds.
-        how_to_make: the command that makes it again.
-        ask_manifest: take the command from the manifest instead, unless that is what is damaged.
+        home: of the store, whose cache makes a second check take milliseconds.
+        how_to_make: command that makes it again.
+        ask_manifest: take that command from the manifest instead, unless the manifest is damaged.
 
     Raises:
-        UserError: names the files, and the commands that put them back or make them again.
+        UserError: with the files, and the commands that restore them or make them again.
     """
     if artifact.is_external:
-        return  # hashed just now to find out what it is; there is nothing it was promised to be
+        return  # just hashed to build its manifest, so there is nothing to compare with
     damage = damage_of(artifact, home)
     if not damage:
         return
@@ -47,7 +47,7 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
 
 
 def _ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None) -> str:
-    """What to do about files that differ; to make it again is the last way, because that makes another version."""
+    """Remedies for files that differ; making it again comes last, because that makes another version."""
     if strays := strays_in(artifact, damage):
         return f"delete what does not belong there: {shlex.join(strays)}"
     again = how_to_make or f"make it again: {command_that_made(artifact.manifest)}"
@@ -57,48 +57,48 @@ def _ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None
 
 
 def remove_and_make(artifact: Artifact) -> str:
-    """What to do about a damaged manifest, which is no longer believed to say how the artifact was made."""
+    """Remedy for a damaged manifest, which cannot be trusted to say how the artifact was made."""
     remove = f"remove the version and make it anew: nemotron artifacts rm {artifact.reference}"
     return f"restore {artifact.path / MANIFEST} from a copy; or {remove}"
 
 
 def strays_in(artifact: Artifact, damage: Sequence[str]) -> list[str]:
-    """The files that do not belong to an artifact, where these are all that is wrong with it."""
+    """Paths of extra files, if they are all that is wrong with an artifact."""
     names = [line.removesuffix(STRAY) for line in damage if line.endswith(STRAY)]
     return [str(artifact.path / name) for name in names] if len(names) == len(damage) else []
 
 
 def damage_of(artifact: Artifact, home: Path) -> list[str]:
-    """What an artifact of the store differs in from its manifest, one line for each file."""
+    """Differences between an artifact and its manifest, one line per file."""
     with known_digests(home, artifact.reference.replace(":", "-"), artifact.reference) as digest:
         return problems(artifact, digest=digest)
 
 
 def in_short(artifact: Artifact, damage: Sequence[str]) -> str:
-    """`model.safetensors: content changed (in FOLDER)`."""
+    """Summarise the damage: `model.safetensors: content changed (in FOLDER)`."""
     more = f"; and {len(damage) - MOST_SHOWN} more" if len(damage) > MOST_SHOWN else ""
     return f"{'; '.join(damage[:MOST_SHOWN])}{more} (in {artifact.path})"
 
 
 def manifest_problem(artifact: Artifact) -> str | None:
-    """A sentence for whoever is told what a manifest says and must not believe it: it was edited or damaged."""
+    """A sentence warning that a manifest was edited or damaged; None if it is intact."""
     change = manifest_change(artifact)
     return f"{artifact.reference} is damaged: {in_short(artifact, [change])}; {DAMAGED}" if change else None
 
 
 def command_that_made(manifest: Manifest) -> str:
-    """The `nemotron` command line for what `producer.command`, python -m stages.sft.train ..., did; with --force."""
+    """The `nemotron` command for a recorded `producer.command` such as python -m stages.sft.train; with --force."""
     if manifest.producer.verb == "import":
         return manifest.producer.command
     try:
         words = shlex.split(manifest.producer.command)
-    except ValueError:  # a quotation mark without its pair
+    except ValueError:  # an unbalanced quotation mark
         words = manifest.producer.command.split()
     return forced_command(manifest.producer.stage, manifest.producer.verb, words[3:])
 
 
 def forced_command(stage: str, verb: str, arguments: Sequence[str]) -> str:
-    """The `nemotron` command line that runs a step from its beginning, given the arguments of its script."""
+    """The `nemotron` command that runs a step from the start, given its script's arguments."""
     family = next((word.partition("=")[2] for word in arguments if word.startswith("run.family=")), DEFAULT_FAMILY)
     flags = {"--json", "--force", "run.force=true", f"run.family={family}"}
     step = ["data", "prep", stage] if verb == "data_prep" else [stage]
@@ -107,13 +107,13 @@ def forced_command(stage: str, verb: str, arguments: Sequence[str]) -> str:
 
 @contextmanager
 def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path], str]]:
-    """A function that returns a file's SHA-256: the known one where nothing has touched the file, else taken now.
+    """A function returning a file's SHA-256, cached as long as the file does not change.
 
-    Where the store at `home` cannot be written to, every use hashes again.
+    If the store at `home` is not writable, every call hashes again.
 
     Args:
         name: of the cache file.
-        label: what the files belong to, for the line that announces a long wait.
+        label: what the files belong to, for the line announcing a long wait.
     """
     cache = FileCache(home / CACHE / f"{name}.json")
     begun, announced = 0, False

@@ -1,1 +1,1 @@
-"""One configuration path: YAML files, overrides, references and a typed schema, the same for every entry point."""
+"""Configuration from YAML files, overrides, references and a typed schema, the same for every entry point."""

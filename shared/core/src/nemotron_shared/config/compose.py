@@ -1,11 +1,11 @@
-"""Compose YAML files and command-line overrides with Hydra, and remember where each value came from.
+"""Compose YAML files and command-line overrides with Hydra, recording the origin of each value.
 
     composed = compose(Path("stages/sft/config"), "tiny", ["train.train_iters=20", "engine=transformers"])
     composed.origins["train.train_iters"]      # "command line"
     composed.origins["optimizer.lr"]           # "tiny.yaml:14"
 
-Hydra's compose API does the work: its `defaults:` list, its config groups, its override grammar
-(`key=value`, `+key=`, `++key=`, `~key`). What is added here is the origin of each value and errors for people.
+Hydra's compose API does the work: its `defaults:` list, config groups and override grammar (`key=value`, `+key=`,
+`++key=`, `~key`). We add the origin of each value and readable errors.
 """
 
 from collections.abc import Sequence
@@ -37,18 +37,18 @@ from nemotron_shared.config.translation import Translated, config_names, key_lin
 from nemotron_shared.errors import UserError, did_you_mean
 
 TRANSLATED = "translated-from-another-library.yaml"
-"""Named like no config of ours, since it builds on them by name."""
+"""Unlike the name of any config of ours: it builds on those by name."""
 CONFIG_PACKAGES = "nemotron.config"
-"""Entry points: packages whose folder holds config groups that every stage may use, such as `engine/*.yaml`."""
+"""Entry points of packages with config groups for every stage, such as `engine/*.yaml`."""
 
 
 @dataclass(frozen=True)
 class Composed:
-    """The merged configuration before references are resolved.
+    """The merged configuration, with references not yet resolved.
 
-    `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists what was merged, first to last;
-    `notes` say which keys of another library have no effect. `trust_keys` are those of the name `trust_remote_code`,
-    and where they stood: no file may ask for that, so they are not in the tree.
+    `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists the merged files in order; `notes`
+    name keys of other libraries that have no effect. `trust_keys` are the `trust_remote_code` keys and their origins:
+    no file may grant that, so they are removed from the tree.
     """
 
     tree: DictConfig
@@ -62,8 +62,8 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     """Merge the config `choice` (a name in `config_dir`, or a path) with `overrides`.
 
     Raises:
-        UserError: no such config, a broken YAML file, a malformed override, one of an unknown key, or one of a number
-            that YAML takes for another.
+        UserError: no such config, a broken YAML file, a malformed override or one of an unknown key, or a number that
+            YAML reads differently than people do.
     """
     for text in overrides:
         require_key(text)
@@ -91,9 +91,13 @@ def _compose(
     said: Translated | None,
     trust_keys: dict[str, str],
 ) -> Composed:
-    """Args: start: the file to begin with, which is `path` itself unless that was said in ours."""
-    # Config groups that all stages share; a config outside the stage may also build on the stage's own files. One of
-    # another library builds on these only: a default.yaml beside it is not ours.
+    """Compose a config whose file is known.
+
+    Args:
+        start: the file Hydra begins with: `path`, or its translation if that is another library's config.
+    """
+    # A config outside the stage may build on files next to it, the stage's own, and groups shared by all stages. One
+    # of another library may not use files next to it: a default.yaml there is not ours.
     beside = [] if said else [path.parent]
     ours = [config_dir.resolve(), *shared_groups()]
     folders = list(dict.fromkeys([start.parent, *beside, *ours]))
@@ -143,8 +147,8 @@ def _compose(
 def _in_our_keys(
     name: str, search: str, folders: Sequence[Path], overrides: Sequence[str]
 ) -> tuple[DictConfig, list[str], dict[str, str], list[str]]:
-    """The tree, and the overrides with the keys of other libraries said in ours; see `said_in_ours`."""
-    with suppress(ConfigCompositionException):  # told below, after the keys of other libraries are understood
+    """The tree, and the overrides with other libraries' keys translated; see `said_in_ours`."""
+    with suppress(ConfigCompositionException):  # raised again below, after translating keys of other libraries
         tree = hydra_compose(name, overrides=[search, *overrides])
         if _are_ours(overrides, tree, folders):
             return tree, list(overrides), {}, []
@@ -160,7 +164,7 @@ def _in_our_keys(
 
 
 def _are_ours(overrides: Sequence[str], tree: DictConfig, folders: Sequence[Path]) -> bool:
-    """Whether each override sets a value that the config has; what one adds may be a key of another library."""
+    """Whether every override sets an existing value; a key that adds one may be another library's."""
     values = set(leaf_keys(tree))
     return all(
         is_group(text, folders) or (not text.startswith(("+", "~")) and override_key(text) in values)
@@ -169,13 +173,13 @@ def _are_ours(overrides: Sequence[str], tree: DictConfig, folders: Sequence[Path
 
 
 def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
-    """The file meant by `tiny`, `tiny.yaml`, `config/tiny.yaml` or any path, as an absolute path.
+    """Resolve `tiny`, `tiny.yaml`, `config/tiny.yaml` or any path to an absolute path.
 
     Args:
-        family: whose configs are named first where there is no such file.
+        family: the family whose configs are suggested first if the file does not exist.
 
     Raises:
-        UserError: there is none.
+        UserError: no such config.
     """
     candidates = [config_dir / choice, config_dir / f"{choice}.yaml", config_dir.parent / choice]
     if "/" in choice or choice.endswith((".yaml", ".yml")):
@@ -199,6 +203,6 @@ def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
 
 @cache
 def shared_groups() -> tuple[Path, ...]:
-    """Folders of config groups that installed packages offer; the packages are found, not imported."""
+    """Folders of config groups in installed packages, found without importing the packages."""
     found = (find_spec(point.value) for point in entry_points(group=CONFIG_PACKAGES))
     return tuple(Path(spec.origin).parent for spec in found if spec and spec.origin)

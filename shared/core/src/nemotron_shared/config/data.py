@@ -38,7 +38,7 @@ class SplitSection(Section):
 
     @model_validator(mode="after")
     def whole(self) -> "SplitSection":
-        """The shares must sum to one."""
+        """Check that the shares sum to one."""
         total = self.train + self.valid + self.test
         if abs(total - 1) > 1e-6:
             raise ValueError(f"split shares sum to {total:g}, not 1")
@@ -74,7 +74,7 @@ class SourceSection(Section):
     @field_validator("source")
     @classmethod
     def is_named(cls, source: str | list[str] | None) -> str | list[str] | None:
-        """An empty path would be the working folder, which nobody means."""
+        """Refuse an empty path: it would mean the working folder."""
         if source in ("", []) or (isinstance(source, list) and not all(source)):
             raise ValueError("is empty: give a path; './' means the working folder")
         return source
@@ -82,7 +82,7 @@ class SourceSection(Section):
     @field_validator("encoding")
     @classmethod
     def is_an_encoding(cls, name: str | None) -> str | None:
-        """One that Python knows."""
+        """Normalise to Python's name for the encoding."""
         try:
             return None if name is None else codecs.lookup(name).name
         except LookupError as error:

@@ -1,4 +1,4 @@
-"""What settings mean: the words below the fields of a schema, which are written nowhere else."""
+"""Descriptions of settings, taken from the docstrings below the schemas' fields."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ from nemotron_shared.config.schema import StageConfig
 
 
 def described(section: type[BaseModel], engine: type[BaseModel] | None, above: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted key and words of every setting."""
+    """Dotted key and description of every setting."""
     for name, field in section.model_fields.items():
         inner = section_in(field.annotation)
         if issubclass(section, StageConfig) and name == "engine" and engine is not None:
@@ -26,7 +26,7 @@ def described(section: type[BaseModel], engine: type[BaseModel] | None, above: s
 
 
 def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, also where it may be null instead."""
+    """The section a field holds, even if it is optional."""
     members = [one for one in (annotation, *get_args(annotation)) if inspect.isclass(one)]
     if any(one in (list, dict) for one in members) or str(annotation).startswith(("list", "dict")):
         return None
@@ -35,7 +35,7 @@ def section_in(annotation: Any) -> type[BaseModel] | None:
 
 @cache
 def docstrings(section: type[BaseModel]) -> dict[str, str]:
-    """What stands below each field of a class, and of the classes that it derives from.
+    """Docstrings of a class's fields, including inherited ones.
 
     Raises:
         ValueError: a field has no docstring.

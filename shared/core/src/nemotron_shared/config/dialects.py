@@ -1,12 +1,12 @@
-"""Other projects' own configs and keys, said in ours.
+"""Translate configs and keys of other projects into ours.
 
     policy.dtensor_cfg.cpu_offload=true    ->  ++engine.overrides.policy.dtensor_cfg.cpu_offload=true
     step_scheduler.max_steps=400           ->  train.train_iters=400
-    -c nemotron_automodel_insecure.yaml    ->  a config of ours, with a note of the line that each value is from
+    -c nemotron_automodel_insecure.yaml    ->  a config of ours, noting the line each value came from
 
-A dialect is a table of a library's keys. What one of our settings decides becomes that setting; what only the library
-knows goes to the engine as it is; what has no meaning here is said in a line. A package adds one as an entry point of
-the group `nemotron.dialects`.
+A dialect is a table of a library's keys. Keys that one of our settings controls become that setting; keys only the
+library knows go to the engine unchanged; keys without a meaning here are reported in a note. A package adds a dialect
+as an entry point in the group `nemotron.dialects`.
 """
 
 import json
@@ -25,32 +25,32 @@ from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 
 Settings = dict[str, Any]
-"""Values of ours by dotted key."""
+"""Our settings by dotted key."""
 
 
 @dataclass(frozen=True)
 class NoEffect:
-    """A key that is accepted and changes nothing here; `why` says what does its work."""
+    """An accepted key without effect; `why` explains what takes its place."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A key that cannot be obeyed; `remedy` says what to write in its place."""
+    """A key that is not supported; `remedy` is what to write instead."""
 
     remedy: str
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What a file says as a whole.
+    """The meaning of a file as a whole.
 
     Attributes:
-        settings: settings of ours.
-        notes: what people should know of them.
-        taken: keys that only mean something together with others, and our key that each was made into; None where it
-            was made into nothing, which a note says.
+        settings: our settings.
+        notes: what users should know about them.
+        taken: keys that only have a meaning in combination, each with the setting it became; None if it became
+            nothing, which a note reports.
     """
 
     settings: Settings
@@ -59,7 +59,7 @@ class Whole:
 
 
 Meaning = str | NoEffect | Refused | Callable[[Any], Settings]
-"""Our key for a key of theirs, or what their value means in settings of ours; such a function is for that key only."""
+"""Our key for a key of theirs, or a function from their value to our settings, for that key only."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,17 @@ class Dialect:
 
     Attributes:
         library: its name, for messages.
-        engine: the name that `engine=` takes; None where the keys are meant for any engine.
-        is_its: whether the content of a file is this library's.
-        keys: what each key means; one that names a section means all that is in it.
-        rest: where all other keys go, below the names that they have; None: they are unknown.
-        sections: the sections of the library's config, so that a single key is known as one of its.
-        resolvers: functions that its files compute with.
-        whole: what a file says as a whole, by its content and name: the recipe that it builds on, and what the library
-            takes where the file is silent. It wins over single keys.
-        recipe: the recipe of the library that a file leaves its values to, as `engine.recipe` names it. The file is
-            built on the config of ours that describes the same recipe.
-        fits: whether the keys are about a config of ours, by its own keys.
+        engine: the name for `engine=`; None for keys that work with any engine.
+        is_its: whether a file's content belongs to this library.
+        keys: meaning of each key; a section's key covers everything in it.
+        rest: prefix for all other keys; None makes them unknown.
+        sections: sections of the library's config, by which its keys are recognised.
+        resolvers: functions its files may compute with.
+        whole: meaning of a file as a whole, from its content and name: the recipe it builds on, and the library's
+            defaults for what the file leaves out. Takes precedence over single keys.
+        recipe: the library's recipe that a file leaves its defaults to, as in `engine.recipe`. The file is then built
+            on our config for the same recipe.
+        fits: whether the library's keys apply to a config of ours, given its keys.
     """
 
     library: str
@@ -93,7 +93,7 @@ class Dialect:
     fits: Callable[[Collection[str]], bool] = lambda known: True
 
     def meaning(self, key: str) -> tuple[str, Meaning] | None:
-        """The entry for a key or for a section around it, and its own key; None where there is none."""
+        """The entry for a key or a section around it, with the entry's own key; None without an entry."""
         names = key.split(".")
         for length in range(len(names), 0, -1):
             prefix = ".".join(names[:length])
@@ -102,14 +102,14 @@ class Dialect:
         return None
 
     def knows(self, key: str) -> bool:
-        """Whether a key is one of this library's."""
+        """Whether the key is one of this library's."""
         return self.meaning(key) is not None or (self.rest is not None and key.split(".")[0] in self.sections)
 
     def settings(self, key: str, value: Any) -> Settings:
-        """What a key and its value are in settings of ours; none where it has no effect.
+        """Translate a key and its value into our settings; none if it has no effect.
 
         Raises:
-            UserError: it cannot be obeyed.
+            UserError: the key or value is not supported.
         """
         found = self.meaning(key)
         if found is None and self.rest is None:
@@ -163,9 +163,9 @@ class Dialect:
 
 
 def model_reference(value: Any) -> str:
-    """How a model or tokenizer is named here: `org/name` of the hub with its scheme, a folder as it is.
+    """Our reference for a model or tokenizer: `org/name` gets the hub's scheme, a folder stays as it is.
 
-    Where a folder `org` exists, a folder in it may be meant: what is wrong is said where the model is looked for.
+    If a folder `org` exists, a folder in it may be meant; errors are left to the code that looks for the model.
 
     >>> model_reference("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"), model_reference("/models/nano")
     ('hf://nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16', '/models/nano')
@@ -176,7 +176,7 @@ def model_reference(value: Any) -> str:
 
 
 def only(*values: Any, remedy: str) -> Callable[[Any], Settings]:
-    """A key that may only have the values that are fixed here."""
+    """A key that accepts only the values that are fixed here."""
 
     def check(value: Any) -> Settings:
         if value not in values:
@@ -187,7 +187,7 @@ def only(*values: Any, remedy: str) -> Callable[[Any], Settings]:
 
 
 def owned(keys: Mapping[str, Meaning]) -> dict[str, str]:
-    """Keys that `engine.overrides` may not repeat, because something of ours decides them, and what to do instead."""
+    """Keys that `engine.overrides` may not set, because one of our settings does, with what to do instead."""
     found = {}
     for key, meaning in keys.items():
         if isinstance(meaning, str):
@@ -204,29 +204,29 @@ REGISTRY: Registry[Dialect] = Registry(
 
 @cache
 def dialects() -> tuple[Dialect, ...]:
-    """Those of all installed packages."""
+    """Dialects of all installed packages."""
     return tuple(REGISTRY.load(name) for name in sorted(REGISTRY.places()))
 
 
 def understanding(key: str, known: Collection[str], engine: str | None) -> list[Dialect]:
-    """The libraries of a config, by its keys and its engine, that have such a key of their own."""
+    """Dialects that apply to a config, by its keys and engine, and know the key."""
     return [one for one in dialects() if one.engine in (None, engine) and one.ask("fits", known) and one.knows(key)]
 
 
 def said_in_ours(
     overrides: Sequence[str], known: Collection[str], engine: str | None
 ) -> tuple[list[str], dict[str, str], list[str]]:
-    """Overrides with the keys of other libraries replaced by ours.
+    """Replace other libraries' keys in overrides by ours.
 
     Args:
-        known: our dotted keys, as far as they are values.
+        known: our dotted keys that hold values.
         engine: the chosen engine, whose library's keys are understood.
 
     Returns:
-        The overrides, their key for each of ours that was made from one, and what to say of those without effect.
+        The overrides, the original key for each translated one, and notes on keys without effect.
 
     Raises:
-        UserError: a key that cannot be obeyed, or one of a library that is not the chosen engine's.
+        UserError: a key that is not supported, or one of a library other than the chosen engine's.
     """
     said: list[str] = []
     theirs: dict[str, str] = {}
@@ -267,7 +267,7 @@ def _refuse_other_library(key: str, text: str, known: Collection[str], engine: s
             continue
         settings = dialect.settings(key, _value(text))
         if not sections.issuperset(name.split(".")[0] for name in settings):
-            continue  # it is about what this config does not do at all
+            continue  # it concerns something this config does not do at all
         here = [f"{name}={json.dumps(said)}" for name, said in settings.items() if is_at(name, known)]
         remedies = [f"here it is {' '.join(here)}"] if here else [] if settings else ["leave it out"]
         raise UserError(
@@ -277,7 +277,7 @@ def _refuse_other_library(key: str, text: str, known: Collection[str], engine: s
 
 
 def _value(text: str) -> Any:
-    """The value of an override; a text that is no YAML is meant as it stands."""
+    """Parse an override's value as YAML, or take the text itself if it is invalid."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

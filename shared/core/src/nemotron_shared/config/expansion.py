@@ -1,7 +1,7 @@
-"""What references stand for is counted while OmegaConf fills them in, and is bounded.
+"""Bound how much references may expand to while OmegaConf resolves them.
 
-Ten lines, each with four references to the line above, stand for a million values, and each is filled in anew. Every
-way of writing a reference counts: `${key}`, `${oc.select:key}`, `${oc.create:...}`, keys that are references.
+Ten lines, each with four references to the line above, expand to a million values. Every kind of reference counts:
+`${key}`, `${oc.select:key}`, `${oc.create:...}`, and keys that are references.
 """
 
 from collections.abc import Callable, Generator
@@ -23,7 +23,7 @@ Way = TypeVar("Way", bound=Callable[..., Any])
 
 @dataclass
 class _Spent:
-    """What references have stood for so far."""
+    """What references have expanded to so far."""
 
     values: int = 0
     characters: int = 0
@@ -33,7 +33,7 @@ class _Spent:
         return self.values > MOST_VALUES or self.characters > LARGEST
 
     def add(self, found: Any) -> None:
-        """Count what one reference stands for; a section counts with all that is in it."""
+        """Count one reference's value; a section counts with everything in it."""
         if OmegaConf.is_config(found):
             found = OmegaConf.to_container(found, resolve=False)
         rest = [found._value() if isinstance(found, Node) else found]
@@ -49,7 +49,7 @@ _spent: ContextVar[_Spent | None] = ContextVar("spent", default=None)
 
 @contextmanager
 def _counted() -> Generator[_Spent]:
-    """One count for all that is within; outside any other, a new one."""
+    """The current count; the outermost call starts a new one."""
     spent = _spent.get() or _Spent()
     token = _spent.set(spent)
     try:
@@ -60,20 +60,20 @@ def _counted() -> Generator[_Spent]:
 
 @contextmanager
 def bounded() -> Generator[None]:
-    """Fill in references as one work, with one bound for all of them.
+    """Resolve references inside the block under one common bound.
 
     Raises:
-        UserError: they stand for more than people write.
+        UserError: they expand to more than a hand-written config would.
     """
     key = ""
     with _counted() as spent:
         try:
             yield
-        except Exception as error:  # who asked, such as Hydra, may have made an error of its own of it
+        except Exception as error:  # the caller, such as Hydra, may have wrapped our error
             if not spent.too_much or isinstance(error, UserError):
                 raise
             key = getattr(error, "full_key", "")
-    if spent.too_much:  # asked again, since `oc.select` takes its default where a reference fails
+    if spent.too_much:  # check again: `oc.select` swallows the error and returns its default
         what = f"with its references more than {MOST_VALUES:,} values, or {LARGEST:,} characters"
         remedy = "references to references multiply: refer to fewer of them, or write the value itself"
         raise UserError(f"{key or 'config'}: {what}", remedy)
@@ -92,6 +92,6 @@ def _counting(fill_in: Way) -> Way:
     return cast(Way, counted)
 
 
-# the two through which OmegaConf gets whatever stands in for a reference, or for a part of a text
+# the two methods through which OmegaConf resolves any reference, alone or within a text
 Container._resolve_node_interpolation = _counting(Container._resolve_node_interpolation)
 Container._evaluate_custom_resolver = _counting(Container._evaluate_custom_resolver)

@@ -1,4 +1,4 @@
-"""What Hydra could not put together, in the user's terms."""
+"""Explain Hydra's errors in the user's terms."""
 
 import re
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ BROKEN = (
     AttributeError,
     AssertionError,
 )
-"""What Hydra raises at engine=null, at a file that holds a number, and at names longer than a file system has."""
+"""Errors Hydra raises at engine=null, a file that holds a number, and names longer than a file system allows."""
 
 
 def not_composed(
     path: Path, folders: Sequence[Path], arguments: Sequence[str], error: ConfigCompositionException
 ) -> UserError:
-    """What Hydra could not do, in the user's terms; the first of `arguments` is the search path."""
+    """Explain a composition error in the user's terms; the first of `arguments` is the search path."""
     if isinstance(error, MissingConfigException) and "Could not load" in str(error):
         return _not_there(path, folders, error)
     if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
@@ -49,9 +49,9 @@ def not_composed(
     if key is None or key not in map(override_key, overrides):
         return UserError(f"{path.name}: {first_line(error)}", HOW_TO_WRITE)
     known: list[str] = []
-    # what it takes not as a whole, it may not take by itself either
+    # what failed to compose with the overrides may fail without them, too
     with hydra_over(path.parent, folders[1:]), suppress(*BROKEN):
-        # with the engine that is asked for, whose keys are not those of the default's
+        # keep the chosen engine: its keys differ from the default engine's
         chosen = [text for text in overrides if is_group(text, folders)]
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
@@ -62,7 +62,7 @@ def not_composed(
 
 
 def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigException) -> UserError:
-    """An entry of `defaults` that is no file, with what to write instead where that can be told."""
+    """The error for an entry of `defaults` without a file, with what to write instead if we can tell."""
     name = error.missing_cfg_file or ""
     asking = re.match(r"In '([^']+)'", str(error))
     asked_by = asking[1] if asking else path.stem
@@ -82,7 +82,7 @@ def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigExceptio
 
 
 def _is_absolute(folders: Sequence[Path], asked_by: str, name: str) -> bool:
-    """Whether an entry is the path of a file from the root, of which Hydra reads the slash as its search path."""
+    """Whether an entry is an absolute path, whose leading slash Hydra takes for its search path."""
     file = next((file for folder in folders if (file := folder / f"{asked_by}.yaml").is_file()), None)
     content = parsed(file, read_text(file)) if file else None
     defaults = content.get("defaults") if isinstance(content, dict) else None
@@ -90,7 +90,7 @@ def _is_absolute(folders: Sequence[Path], asked_by: str, name: str) -> bool:
 
 
 def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserError:
-    """An override that is none in Hydra's grammar."""
+    """The error for an override that Hydra's grammar cannot parse."""
     text = next((one for one in overrides if one == error.override), error.override)
     remedy = "write key=value, and quotes around a value with special characters: 'key=\"a, b\"'"
     why = first_line(error)
@@ -99,7 +99,7 @@ def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserE
 
 
 def endless(path: Path, config_dir: Path, error: Exception) -> UserError:
-    """What keeps `defaults` from coming to an end, or is too deep for Python.
+    """The error for `defaults` that never end, or that are nested too deeply for Python.
 
     Args:
         config_dir: the stage's configs, which a file of the same name in another folder hides.
@@ -121,7 +121,7 @@ def _hides(file: Path, config_dir: Path) -> bool:
 
 
 def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:
-    """The files whose `defaults` lead from one to the next and back, as far as they lie in one folder."""
+    """Files in one folder whose `defaults` form a cycle."""
     seen.add(chain[-1])
     content = parsed(chain[-1], read_text(chain[-1]))
     defaults = content.get("defaults") if isinstance(content, dict) else None
@@ -136,7 +136,7 @@ def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says; Hydra's may say nothing, and have one below that does."""
+    """First line of an error's message; Hydra's may be empty, with the reason in the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines and (below := error.__cause__ or error.__context__):
         return first_line(below)

@@ -1,9 +1,9 @@
-"""YAML files of users: read whole, and only where they are of a size that people write.
+"""Read users' YAML files, refusing those beyond any hand-written size.
 
     content = parsed(path, read_text(path))
 
-Aliases let a file of some hundred bytes stand for billions of values, and a parser in C ends the process where brackets
-are nested without end; so the events of a file are counted before anything is built of them.
+With aliases, a file of a few hundred bytes can expand to billions of values, and endlessly nested brackets crash the C
+parser; so we count a file's events before building anything from them.
 """
 
 import re
@@ -16,20 +16,20 @@ import yaml
 from nemotron_shared.errors import UserError
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, ten times as fast, where PyYAML was built with it."""
+"""libyaml's loader if PyYAML was built with it: ten times as fast."""
 LARGEST = 1_000_000
 MOST_VALUES = 20_000
 DEEPEST = 50
 OTHER_NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:0[0-7_]+|[1-9][\d_]*(?::[0-5]?\d)+(?:\.[\d_]*)?)(?![\w.:])")
-"""What YAML 1.1 reads as an octal number, or as one of minutes and seconds."""
+"""What YAML 1.1 reads as an octal or a base-60 number."""
 REMEDY = "a config is what people write: put long lists into a file of their own, which the config names"
 
 
 def read_text(path: Path) -> str:
-    """The text of a YAML file whose values can be counted; one that is no YAML is told of by whoever parses it.
+    """Read a YAML file and check its size; syntax errors are left to the parser.
 
     Raises:
-        UserError: it cannot be read, or it is too large, too deep, or contains itself.
+        UserError: unreadable, too large, too deep, or an alias contains itself.
     """
     try:
         if not path.is_file():
@@ -47,10 +47,10 @@ def read_text(path: Path) -> str:
 
 
 def require_bounded(path: Path, text: str) -> None:
-    """Refuse a text that stands for more than people write; one that is no YAML is told of by whoever parses it.
+    """Refuse a text that expands to more than a hand-written file would; syntax errors are left to the parser.
 
     Raises:
-        UserError: it is too large, too deep, or contains itself.
+        UserError: too large, too deep, or an alias contains itself.
     """
     if len(text) > LARGEST:
         raise UserError(f"{path}: larger than {LARGEST:,} characters", REMEDY)
@@ -59,17 +59,17 @@ def require_bounded(path: Path, text: str) -> None:
 
 
 def require_plain_numbers(where: str, text: str) -> None:
-    """Refuse a number that YAML takes for another than people do: 010 is 8 to it, and 1:30 is 90.
+    """Refuse numbers that YAML reads differently than people do: 010 becomes 8, and 1:30 becomes 90.
 
     Args:
-        where: the file, or what else the text stands in.
+        where: the file, or another source of the text.
 
     Raises:
-        UserError: with the line, where there are several.
+        UserError: with the line number if there are several lines.
     """
     if not OTHER_NUMBER.search(text):
         return
-    with suppress(yaml.YAMLError):  # told of by whoever parses it
+    with suppress(yaml.YAMLError):  # reported by the parser
         for event in yaml.parse(text, YAML_LOADER):
             plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
             if not plain or not OTHER_NUMBER.fullmatch(event.value):
@@ -84,10 +84,10 @@ def require_plain_numbers(where: str, text: str) -> None:
 
 
 def parsed(path: Path, text: str) -> Any:
-    """What a file holds.
+    """Parse a YAML file's text.
 
     Raises:
-        UserError: it is not valid YAML.
+        UserError: not valid YAML.
     """
     try:
         return yaml.load(text, YAML_LOADER)
@@ -96,10 +96,10 @@ def parsed(path: Path, text: str) -> Any:
 
 
 def require_defaults(path: Path) -> None:
-    """A person's own config builds on one of the stage's, unless it says everything, the family included.
+    """Require that a user's own config builds on one of the stage's, unless it is complete, including the family.
 
     Raises:
-        UserError: it does neither.
+        UserError: it is neither.
     """
     content = parsed(path, read_text(path))
     run = content.get("run") if isinstance(content, dict) else None
@@ -113,13 +113,13 @@ def require_defaults(path: Path) -> None:
 
 
 def require_composable(file: Path) -> None:
-    """Refuse what must not be put together: a file that is not bounded, or whose `defaults` depend on something else.
+    """Refuse a file that is not safe to compose: too large, or with `defaults` that contain interpolations.
 
     Raises:
-        UserError: it is too large, too deep, or contains itself; or its defaults hold an interpolation.
+        UserError: too large, too deep, an alias contains itself, or an interpolation in its defaults.
     """
     text, content = read_text(file), None
-    with suppress(yaml.YAMLError, ValueError, RecursionError):  # told of where the files are put together
+    with suppress(yaml.YAMLError, ValueError, RecursionError):  # reported when the files are composed
         content = yaml.load(text, YAML_LOADER)
     defaults = content.get("defaults") if isinstance(content, dict) else None
     if isinstance(defaults, list) and any("${" in str(entry) for entry in defaults):
@@ -128,7 +128,7 @@ def require_composable(file: Path) -> None:
 
 
 def _count(path: Path, text: str) -> None:
-    """Count what the file stands for, each alias as often as it is named."""
+    """Count the values a file expands to, each alias as often as it is used."""
     total, sizes, within = 0, {}, []
     for event in yaml.parse(text, YAML_LOADER):
         if isinstance(event, yaml.AliasEvent):
@@ -142,7 +142,7 @@ def _count(path: Path, text: str) -> None:
             anchor, before = within.pop()
             sizes[anchor] = total - before
         elif isinstance(event, yaml.ScalarEvent):
-            sizes[event.anchor] = 1 + event.value.count("${")  # to read a reference takes as long as a value
+            sizes[event.anchor] = 1 + event.value.count("${")  # a reference takes as long to read as a value
             total += sizes[event.anchor]
         if total > MOST_VALUES or len(within) > DEEPEST:
             what = f"more than {MOST_VALUES:,} values" if total > MOST_VALUES else f"more than {DEEPEST} levels"

@@ -1,8 +1,8 @@
-"""Values as people type them, in Hydra's grammar, which takes some characters of a path for its own.
+"""Quote values for Hydra's grammar, which reserves some characters that occur in paths.
 
 readable("run.model=~/models/mine")        # "run.model='~/models/mine'"
 readable("data_prep.source=[~/a,~/b]")     # "data_prep.source=['~/a','~/b']"
-readable("optimizer.lr=1e-3")              # as it is
+readable("optimizer.lr=1e-3")              # unchanged
 """
 
 import re
@@ -13,14 +13,14 @@ from hydra.errors import HydraException
 from nemotron_shared.config.overrides import Said, quoted
 
 ANYWAY = re.compile(r"[\w./:@%+-]*", re.ASCII)
-"""What the grammar takes, so that it need not be asked."""
+"""Values the grammar always accepts, so we need not try."""
 LIST = re.compile(r"\[([^][{}()'\"]*)\]")
 OF_THE_GRAMMAR = ("[", "{", "'", '"')
-"""How a value begins that is written for the grammar: what is wrong in it is told."""
+"""Prefixes of values written in the grammar: their errors are reported, not quoted away."""
 
 
 def readable(override: str) -> str:
-    """The same override; a value that the grammar cannot read, or takes for several, is the text that it looks like."""
+    """The same override, quoting its value if the grammar cannot parse it or would read several values."""
     left, equals, value = override.partition("=")
     if not equals or ANYWAY.fullmatch(value) or _is_read(override):
         return override
@@ -36,7 +36,7 @@ def readable(override: str) -> str:
 
 
 def _is_read(override: str) -> bool:
-    """Whether the grammar reads one value in it."""
+    """Whether the grammar reads a single value in it."""
     try:
         return not OverridesParser.create().parse_override(override).is_sweep_override()
     except (HydraException, RecursionError):

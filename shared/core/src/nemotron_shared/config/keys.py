@@ -31,7 +31,7 @@ OTHER_WORDS = {
     "lora_rank": ["dim"],
     "lora_alpha": ["alpha"],
 }
-"""What other trainers call a setting, and the last part of its name here."""
+"""Names of settings in other trainers, and the last part of our key for each."""
 
 
 def leaf_keys(tree: DictConfig) -> Iterator[str]:
@@ -40,19 +40,19 @@ def leaf_keys(tree: DictConfig) -> Iterator[str]:
 
 
 def is_at(key: str, known: Collection[str]) -> bool:
-    """Whether a key is one of those of a config, a section of it, or lies in one that is free or empty."""
+    """Whether a key is one of the config's, one of its sections, or inside a section that is free-form or empty."""
     return any(key == one or key.startswith(f"{one}.") or one.startswith(f"{key}.") for one in known)
 
 
 def of_the_same_name(key: str, known: Iterable[str]) -> list[str]:
-    """Keys whose last part is that of `key`, or means the same: `optimizer.lr` for `train.lr` and `learning_rate`."""
+    """Keys whose last part equals or means that of `key`: `optimizer.lr` for `train.lr` and `learning_rate`."""
     last = key.rpartition(".")[2]
     alike = [last, *OTHER_WORDS.get(last, [])]
     return [one for one in known if one.rpartition(".")[2] in alike]
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a tree, a list or an empty mapping counting as one value."""
+    """Dotted keys and values of a tree; a list or an empty mapping counts as one value."""
     if isinstance(node, dict) and node:
         for name, child in node.items():
             yield from leaves(child, f"{key}.{name}" if key else str(name))
@@ -61,7 +61,7 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def keys_of_trust(node: Any, above: str = "") -> Iterator[str]:
-    """Where `trust_remote_code` stands, in lists too."""
+    """Every place where `trust_remote_code` occurs, including in lists."""
     for number, child in enumerate(node) if isinstance(node, list) else ():
         yield from keys_of_trust(child, f"{above}[{number}]")
     for name, child in node.items() if isinstance(node, dict) else ():

@@ -1,4 +1,4 @@
-"""The layouts of a recipe by number of GPUs: engine files that are called as the recipe's own, and the number.
+"""Layouts of a recipe by number of GPUs: engine files named after the recipe's own plus that number.
 
 config/engine/super3.yaml, super3_32gpus.yaml, super3_128gpus.yaml
 layout_for(composed, 32, again)      "super3_32gpus"
@@ -16,11 +16,13 @@ GROUP = "engine"
 
 
 def layout_for(composed: Composed, gpus: int, again: Callable[[str], Composed]) -> str | None:
-    """The engine file made for so many GPUs, beside those that a config is built on; None where its layout is for them
-    already, or does not come from such a file.
+    """The engine file for this number of GPUs, next to those the config builds on.
 
     Args:
-        again: composes the same config with a word more.
+        again: composes the same config with one more override.
+
+    Returns:
+        None if the config's layout already fits that number, or the file does not exist.
     """
     found = [file.with_name(f"{file.stem}_{gpus}gpus.yaml") for file in composed.files if file.parent.name == GROUP]
     layout = next((file.stem for file in reversed(found) if file.is_file()), None)
@@ -30,7 +32,7 @@ def layout_for(composed: Composed, gpus: int, again: Callable[[str], Composed]) 
 
 
 def _gpus_of(tree: DictConfig) -> int | None:
-    """How many GPUs a layout is made for; None where its engine knows none."""
+    """Number of GPUs a layout is made for; None if the engine does not say."""
     if isinstance(processes := setting(tree, "engine.world_size"), int):
         return processes
     sizes = [setting(tree, f"engine.{key}") for key in ("num_nodes", "gpus_per_node")]

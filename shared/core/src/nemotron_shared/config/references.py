@@ -20,18 +20,18 @@ ReadField = Callable[[str, str], Any]
 
 
 def _read_variable(name: str, *default: Any) -> Any:
-    """OmegaConf's own resolver. A value of the environment may be a key: it is used, and shown nowhere."""
+    """OmegaConf's own resolver, plus redaction: an environment value may be a secret, to be used and never shown."""
     keep_secret(name)
     return oc.env(name, *default)
 
 
-# in place of OmegaConf's, so that no way of writing a reference gets past
+# replaces OmegaConf's own, so that no spelling of a reference bypasses it
 OmegaConf.register_new_resolver("oc.env", _read_variable, replace=True)
 
 
 @contextmanager
 def computing_with(functions: Mapping[str, Callable[..., Any]]) -> Generator[None]:
-    """Let references compute with functions by name, as in `${mul:2,3}`; those that are there already stay theirs."""
+    """Register functions as resolvers, as in `${mul:2,3}`, inside the block; existing resolvers are kept."""
     ours = [name for name in functions if not OmegaConf.has_resolver(name)]
     for name in ours:
         OmegaConf.register_new_resolver(name, functions[name])
@@ -46,7 +46,7 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
     """Replace every interpolation of `tree` by its value.
 
     Args:
-        read_field: returns the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
+        read_field: returns the value of `${art:ROLE,FIELD}`, or raises UserError.
     """
     OmegaConf.register_new_resolver("art", read_field, replace=True)
     try:
@@ -59,40 +59,40 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
 
 
 def setting(tree: DictConfig, key: str) -> Any:
-    """The value at a dotted key, for who needs it before the whole is checked; None where there is none.
+    """The value at a dotted key, before the config is validated; None if it is not set.
 
     Raises:
-        UserError: a reference in it leads nowhere, or to more than people write.
+        UserError: a reference in it leads nowhere, or expands to too much.
     """
     with _told(), bounded():
         return plain(OmegaConf.select(tree, key))
 
 
 def engine_of(tree: DictConfig) -> str | None:
-    """The name of the engine; None where none is written there, which the schema tells."""
+    """The engine's name; None if it is missing, which validation reports."""
     name = setting(tree, "engine.name")
     return name if isinstance(name, str) else None
 
 
 def plain(found: Any) -> Any:
-    """Plain values of a config, its references filled in.
+    """Plain values of a config, with references resolved.
 
     Raises:
-        UserError: they stand for more than people write.
+        UserError: they expand to too much.
     """
     with bounded():
         return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
 
 
 def value_at(tree: DictConfig, key: str) -> Any:
-    """The value at a dotted key, its references filled in but for those to variables, which stay as they are."""
+    """The value at a dotted key, with references resolved except those to environment variables."""
     with bounded():
         return as_references(plain(OmegaConf.select(tree, key, throw_on_missing=True)))
 
 
 @contextmanager
 def _told() -> Generator[None]:
-    """Say in the user's terms which reference fails."""
+    """Name the failing reference in the user's terms."""
     try:
         yield
     except OmegaConfBaseException as error:
@@ -105,7 +105,7 @@ def _told() -> Generator[None]:
 
 
 def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:
-    """One section by itself, before any artifact is known (the `run` section names the artifacts)."""
+    """Resolve one section before any artifact is known (the `run` section names the artifacts)."""
 
     def refuse(role: str, field: str) -> Any:
         raise UserError(f"{name}: ${{art:{role},{field}}} cannot be used in the section that names the artifacts")

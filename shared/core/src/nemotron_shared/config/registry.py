@@ -1,14 +1,14 @@
-"""Things that a config chooses by name: the repository's own, and those that installed packages bring along.
+"""Items a config chooses by name, from this repository and from installed packages.
 
     ENGINES = Registry("engine", "nemotron.engines.sft", {"automodel": "stages.sft.engines.automodel:Automodel"})
     ENGINES.load("automodel")
 
-A package outside this repository adds one by a line in its pyproject.toml:
+A package outside this repository adds one in its pyproject.toml:
 
     [project.entry-points."nemotron.engines.sft"]
     mine = "my_package.engine:MyEngine"
 
-Names and places are text: nothing is imported before it is chosen.
+Names and places are strings: nothing is imported until it is chosen.
 """
 
 import importlib
@@ -29,9 +29,9 @@ class Registry(Generic[Item]):
 
     Attributes:
         kind: what an item is, for messages: "engine".
-        group: entry points of other packages that count as well.
-        own: "module:NAME" of each item of this repository.
-        is_one: whether what stands at a place is such an item; `what` it must be, for messages.
+        group: entry-point group in which other packages add items.
+        own: "module:NAME" of each item in this repository.
+        is_one: whether an object is such an item; `what` describes one, for messages.
     """
 
     kind: str
@@ -41,10 +41,10 @@ class Registry(Generic[Item]):
     what: str = "such an item"
 
     def places(self) -> dict[str, str]:
-        """ "module:NAME" of every item by its name, the repository's own first.
+        """ "module:NAME" of every item by name, this repository's first.
 
         Raises:
-            UserError: a package takes a name that is given already, so that a config would mean either.
+            UserError: a package reuses an existing name, which would make configs ambiguous.
         """
         found = dict(self.own)
         for name, place, package in installed(self.group):
@@ -57,14 +57,14 @@ class Registry(Generic[Item]):
         return found
 
     def module_of(self, name: str) -> str:
-        """The module that an item stands in."""
+        """The module that defines an item."""
         return self._place(name).partition(":")[0]
 
     def load(self, name: str) -> Item:
         """Import the item called `name`.
 
         Raises:
-            UserError: there is none, a package that it needs is not installed, or it is no such item.
+            UserError: no such item, a package it needs is not installed, or it is of the wrong type.
         """
         place = self._place(name)
         module, _, attribute = place.partition(":")
@@ -85,7 +85,7 @@ class Registry(Generic[Item]):
         return found
 
     def unknown(self, name: str) -> UserError:
-        """The error for a name that nobody has defined."""
+        """The error for an unknown name."""
         known = list(self.places())
         return UserError(f"no {self.kind} named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
 
@@ -106,8 +106,8 @@ def shown(value: object) -> str:
 
 @cache
 def installed(group: str) -> tuple[tuple[str, str, str], ...]:
-    """Name, "module:NAME" and package of each entry point of a group, by name."""
-    from importlib.metadata import entry_points  # here: a tenth of the start of a command that chooses nothing
+    """Name, "module:NAME" and package of each entry point in a group, sorted."""
+    from importlib.metadata import entry_points  # here: a tenth of start-up, for nothing in many commands
 
     found = {(point.name, point.value, point.dist.name if point.dist else "?") for point in entry_points(group=group)}
     return tuple(sorted(found))

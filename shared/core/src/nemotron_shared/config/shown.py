@@ -1,4 +1,4 @@
-"""A resolved config for people: YAML, with where each value comes from."""
+"""Show a resolved config as YAML, with the origin of each value."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 
 def as_used(values: Mapping[str, Any], config: BaseModel | None) -> Mapping[str, Any]:
-    """A config's values, those that its schema takes for another type as it takes them: the text "2" as the number 2.
+    """Values as the schema converted them: the text "2" as the number 2.
 
     Args:
-        config: what the schema made of them; None where they are not valid.
+        config: the validated config; None if it is invalid.
     """
     return values if config is None else _as_used(values, config.model_dump(by_alias=True, warnings=False))
 
@@ -47,13 +47,13 @@ def _walk(node: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator
 
 
 def on_one_line(value: Any) -> str:
-    """A value as YAML."""
+    """A value as one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
 def origin_of(key: str, origins: Mapping[str, str]) -> str:
-    """Where a value comes from: the file or the words that set it, or the mapping around it."""
+    """Origin of a value: the file or argument that set it, or the mapping around it."""
     while key and key not in origins:
         key = key.rpartition(".")[0]
     return origins.get(key, "default")

@@ -1,6 +1,6 @@
-"""Every file that Hydra opens while it puts a configuration together is checked before it is parsed.
+"""Check every file that Hydra opens while composing, before it is parsed.
 
-Which files those are, only Hydra knows: `defaults` has groups, packages, lists, optional entries and a search path.
+Only Hydra knows which files those are: `defaults` has groups, packages, lists, optional entries and a search path.
 """
 
 import logging
@@ -24,27 +24,27 @@ from hydra.plugins.config_source import ConfigResult
 from nemotron_shared.config.files import require_composable
 from nemotron_shared.errors import UserError
 
-# Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
+# Megatron's environment has a Hydra plugin that logs a traceback if no remote storage is set up.
 STORAGE_PLUGIN = "multistorageclient.contrib.hydra"
 STORAGE_RECORD, STORAGE_WARNING = "MSC config source not available", "provider=msc-universal"
 MOST_NAMED = 500
-"""Ten times what the largest of our own configs builds on."""
+"""Ten times as many as our largest config builds on."""
 
 
 class CheckedFiles(FileConfigSource):
-    """Files of the folders that a config may build on, each of a size that people write."""
+    """Files in the folders a config may build on, limited in size."""
 
     ours: ClassVar[Sequence[Path]] = ()
-    """Folders of our own, where an installer may have put links."""
+    """Our own folders, where an installer may have put links."""
     own: ClassVar[Path] = Path()
     """The folder of the config."""
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Load one of them.
+        """Load one file.
 
         Raises:
-            UserError: it lies elsewhere; it is too large, too deep, or contains itself; or its defaults hold an
-                interpolation.
+            UserError: outside the allowed folders, too large, too deep, an alias contains itself, or an interpolation
+                in its defaults.
         """
         file = Path(self.path, self._normalize_file_name(config_path))
         self._require_inside(file)
@@ -60,13 +60,13 @@ class CheckedFiles(FileConfigSource):
 
 
 class CheckedPackages(ImportlibResourcesConfigSource):
-    """Files of Hydra's own package, where every name is looked for first; a path leads out of it as out of a folder."""
+    """Files in Hydra's own package, which it searches first for every name; paths must not lead out of it."""
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Load one of them.
+        """Load one file.
 
         Raises:
-            UserError: it lies elsewhere.
+            UserError: outside the package.
         """
         if config_path.startswith("/") or ".." in config_path.split("/"):
             raise _outside(config_path, "the folder of the config")
@@ -79,11 +79,11 @@ def _outside(file: str, folder: str) -> UserError:
 
 
 class TooManyFiles(UserError):
-    """Of `defaults` that branch, or lead in a circle."""
+    """`defaults` branch too much or go in a circle."""
 
 
 class CountedFiles(CachingConfigRepository):
-    """Counts a file as often as it is named, since Hydra works through it each time."""
+    """Count a file each time it is named, since Hydra processes it each time."""
 
     def __init__(self, delegate: IConfigRepository) -> None:
         super().__init__(delegate)
@@ -93,7 +93,7 @@ class CountedFiles(CachingConfigRepository):
         """Load a file, or take it from the cache.
 
         Raises:
-            TooManyFiles: there is no end of it.
+            TooManyFiles: beyond the limit.
         """
         self.named += 1
         if self.named > MOST_NAMED:
@@ -104,13 +104,13 @@ class CountedFiles(CachingConfigRepository):
 
 @contextmanager
 def _checked_files(own: Path, ours: Sequence[Path]) -> Generator[None]:
-    """Let Hydra open files through `CheckedFiles` only, and as many as `CountedFiles` lets it.
+    """Make Hydra open files only through `CheckedFiles`, limited in number by `CountedFiles`.
 
     Args:
-        own: the folder of the config.
-        ours: further folders that it may build on.
+        own: the config's folder.
+        ours: other folders it may build on.
     """
-    Plugins.instance()  # registers Hydra's own, which it does once
+    Plugins.instance()  # make Hydra register its own sources now, which it does only once
     types = SourcesRegistry.instance().types
     names = vars(config_loader_impl)
     before, repository = types.copy(), names["CachingConfigRepository"]
@@ -126,7 +126,7 @@ def _checked_files(own: Path, ours: Sequence[Path]) -> Generator[None]:
 
 @contextmanager
 def hydra_over(directory: Path, ours: Sequence[Path]) -> Generator[None]:
-    """Hydra over a folder and ours. Its plugin says no word of a storage that nobody asked for; the rest is heard."""
+    """Initialise Hydra over a config's folder and ours, muting its storage plugin's message and nothing else."""
 
     def is_news(record: logging.LogRecord) -> bool:
         return record.getMessage() != STORAGE_RECORD

@@ -1,4 +1,4 @@
-"""A file of another library as a config of ours, built on one of the stage's own.
+"""Translate another library's config file into one of ours, built on one of the stage's configs.
 
 translated(Path("nemotron_automodel_insecure.yaml"), [Path("stages/sft/config")])
 # Translated(text="defaults: [local, {override engine: automodel}, _self_]\n...", origins={...}, notes=[...])
@@ -20,12 +20,12 @@ from nemotron_shared.config.references import computing_with, value_at
 from nemotron_shared.errors import UserError
 
 NOTHING = object()
-"""Equal to no value, null included."""
+"""Unequal to every value, including null."""
 
 
 @dataclass(frozen=True)
 class Translated:
-    """A file of another library as a config of ours: its text, where each value comes from, and what to say of it."""
+    """A translated config: its text, the origin of each value, and notes for the user."""
 
     text: str
     origins: dict[str, str]
@@ -33,20 +33,20 @@ class Translated:
 
 
 def translated(path: Path, config_dirs: Sequence[Path], family: str = "") -> Translated | None:
-    """A config of another library, said in ours; None for one of ours.
+    """Translate another library's config; None for one of ours.
 
     Args:
-        config_dirs: where the configs lie that it may be built on.
-        family: the one that it is used for, where that is known.
+        config_dirs: folders of the configs it may be built on.
+        family: the family it is used for, if known.
 
     Raises:
-        UserError: it cannot be said in ours.
+        UserError: it cannot be translated.
     """
     text = read_text(path)
     try:
         content = yaml.load(text, YAML_LOADER)
     except (yaml.YAMLError, ValueError):
-        return None  # the error is told where our own files are read
+        return None  # reported when it is read as one of ours
     dialect = dialect_of(content)
     if dialect is None:
         return None
@@ -59,10 +59,10 @@ def translated(path: Path, config_dirs: Sequence[Path], family: str = "") -> Tra
 
 
 def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: str) -> str:
-    """The config of ours below a file of a library: one of the same recipe; the family's, for what no engine decides.
+    """The config of ours to build on: one for the same recipe; the family's, if the library is not an engine.
 
     Raises:
-        UserError: no config describes the recipe that the file leaves its values to.
+        UserError: no config matches the recipe that provides the file's defaults.
     """
     if dialect.engine is None:
         names = {name for folder in config_dirs for name in config_names(folder)}
@@ -83,7 +83,7 @@ def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: s
 
 
 def _described(config_dir: Path) -> dict[str, str]:
-    """The config that describes each recipe, by `engine.recipe` in it or in the engine's file of its name."""
+    """The config for each recipe, by `engine.recipe` in it or in the engine file of the same name."""
     found: dict[str, str] = {}
     for name in config_names(config_dir):
         for file in (config_dir / f"{name}.yaml", config_dir / "engine" / f"{name}.yaml"):
@@ -94,22 +94,22 @@ def _described(config_dir: Path) -> dict[str, str]:
 
 
 def dialect_of(content: Any) -> Dialect | None:
-    """Whose keys a file has at its top; None for one of ours, and for what is no mapping."""
+    """The dialect of a file, by its top-level keys; None for our own configs and anything but a mapping."""
     return next((one for one in dialects() if isinstance(content, dict) and one.ask("is_its", content)), None)
 
 
 def translate(
     file: Path, content: dict[str, Any], dialect: Dialect, lines: Mapping[str, int], base: str = "local"
 ) -> Translated:
-    """A file of a library, said in ours.
+    """Translate a parsed file of a library.
 
     Args:
-        content: what is in it.
-        lines: the line of each of its keys.
-        base: the config of the stage that stands below it.
+        content: its parsed content.
+        lines: line number of each key.
+        base: the stage's config to build on.
 
     Raises:
-        UserError: a key that cannot be obeyed, two keys that contradict each other, or a reference that leads nowhere.
+        UserError: a key that is not supported, two keys that contradict each other, or a broken reference.
     """
     readable = _resolved(file, content, dialect)
     whole = dialect.ask("whole", readable, file.name, kind=Whole) if dialect.whole else Whole({})
@@ -169,7 +169,7 @@ def _text(file: Path, dialect: Dialect, defaults: Sequence[Any], values: Setting
 
 
 def _entries(content: dict[str, Any], dialect: Dialect, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys and values, a section as a whole where the dialect has an entry for it and for nothing in it."""
+    """Keys and values; a section counts as one if the dialect has an entry for it and none for keys inside it."""
     for name, value in content.items():
         key = f"{above}{name}"
         divided = any(other.startswith(f"{key}.") for other in dialect.keys)
@@ -181,9 +181,9 @@ def _entries(content: dict[str, Any], dialect: Dialect, above: str = "") -> Iter
 
 
 def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """The content with its references to its own keys filled in; what names our artifacts or variables stays.
+    """Resolve a file's references to its own keys; those to our artifacts or to variables stay.
 
-    A reference to a section, or to what the file does not have, is kept for the library, which has its whole config.
+    References to a section, or to keys the file lacks, are kept for the library, which has its complete config.
     """
     tree = OmegaConf.create(content)
 
@@ -205,12 +205,12 @@ def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str
 
 
 def config_names(folder: Path) -> list[str]:
-    """The names of the configs in a folder."""
+    """Names of the configs in a folder."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def key_lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    """Dotted keys of a YAML document, and the line of each."""
+    """Dotted keys of a YAML document, with their line numbers."""
     if not isinstance(node, yaml.MappingNode):
         return
     for key_node, value_node in node.value:

@@ -1,4 +1,4 @@
-"""`engine.overrides`: a free tree of values, checked against the types that the engine's own library declares.
+"""Check `engine.overrides`, a free-form tree, against the types the engine's library declares.
 
     has_type(int | None, "64")     # False
     refusal("engine.overrides.model.hiden", "no such field", task.origins, "did you mean 'hidden_size'?")
@@ -19,18 +19,18 @@ from nemotron_shared.errors import UserError
 
 
 def has_type(hint: Any, value: Any, *, strict: bool = True) -> bool | None:
-    """Whether a value has the declared type: an int is a float, a bool is no int, null only where it is allowed.
+    """Whether a value has the declared type: an int passes as a float, a bool never as an int, null only if allowed.
 
     Args:
-        hint: an annotation; None where nothing is declared.
-        strict: False lets a list be a tuple and a mapping a dataclass, as YAML has neither.
+        hint: an annotation; None if nothing is declared.
+        strict: False accepts a list for a tuple and a mapping for a dataclass, as YAML has neither.
 
     Returns:
-        None where there is no way to tell: nothing is declared, or nothing that pydantic understands.
+        None if it cannot be decided: nothing is declared, or nothing pydantic understands.
     """
     if hint is None:
         return None
-    # a dataclass brings its own settings, and pydantic refuses others beside them
+    # a dataclass has its own settings, and pydantic accepts no others then
     config = None if dataclasses.is_dataclass(hint) else ConfigDict(arbitrary_types_allowed=True)
     try:
         TypeAdapter(hint, config=config).validate_python(value, strict=strict)
@@ -42,8 +42,8 @@ def has_type(hint: Any, value: Any, *, strict: bool = True) -> bool | None:
 
 
 def refusal(key: str, message: str, origins: Mapping[str, str], remedy: str | None = None) -> UserError:
-    """The error for one key of the tree, beginning with the place that set it where `origins` are known."""
-    # A section that the command line made has no origin; the keys in it have.
+    """The error for one key of the tree, starting with its origin if `origins` are known."""
+    # A section created on the command line has no origin, but its keys do.
     inside = (origin for name, origin in origins.items() if name.startswith(f"{key}."))
     origin = origins.get(key) or next(inside, None) or origin_of(key, origins)
     return UserError(f"{origin}: {key}: {message}" if origins else f"{key}: {message}", remedy)

@@ -1,4 +1,4 @@
-"""Check a resolved configuration by its typed schema, and say what is wrong in the user's own terms.
+"""Validate a resolved configuration by its typed schema, with errors in the user's terms.
 
 error: tiny.yaml:14: unknown key 'optimizer.learning_rate'
   did you mean 'optimizer.lr'?
@@ -17,19 +17,19 @@ from nemotron_shared.errors import UserError, did_you_mean
 Schema = TypeVar("Schema", bound=BaseModel)
 MOST_FAULTS = 8
 UNKNOWN = "extra_forbidden"
-"""What pydantic calls a key that a section does not know."""
+"""Pydantic's error type for an unknown key."""
 NO_SECTION = {"model_type", "model_attributes_type", "dict_type"}
-"""What pydantic calls a value where there should be keys."""
+"""Pydantic's error types for a value in place of a section."""
 
 
 def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str, str]) -> Schema:
     """Build `schema` from `values`.
 
     Args:
-        origins: where each key was set; "" stands for the whole, where that is one file and no config.
+        origins: where each key was set; "" stands for all keys, if they come from one file that is not a config.
 
     Raises:
-        UserError: naming the origin (file and line, or command line), the key and the remedy of each fault.
+        UserError: with origin (file and line, or command line), key and remedy of each fault.
     """
     try:
         return schema.model_validate(values)
@@ -57,9 +57,9 @@ def _fault(
     origins: Mapping[str, str],
     keys: Sequence[str],
 ) -> str:
-    """One fault; `keys` are those of all sections that are known."""
+    """Describe one fault; `keys` are the valid keys of the config."""
     names = [str(part) for part in details["loc"]]
-    below = details.get("ctx", {}).get("below")  # a validator of a whole section names the key it means
+    below = details.get("ctx", {}).get("below")  # set by validators of a whole section
     key = ".".join([*names, below] if below else names)
     where = origin_of(key, origins)
     message = details["msg"].removeprefix("Value error, ")
@@ -70,7 +70,7 @@ def _fault(
         remedy = f"did you mean '{elsewhere[0]}'?" if elsewhere else near
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
-        whole = "" not in origins  # a config has defaults to begin with, any other file has not
+        whole = "" not in origins  # only a config can start from defaults
         or_begin = ", or begin the file with 'defaults: [default, _self_]'" if whole else ""
         return f"{where}: missing key '{key}'\n  set it{or_begin}"
     if details["type"] in NO_SECTION and (known := _beside(schema, values, [*names, ""])):
@@ -85,7 +85,7 @@ def _fault(
 
 
 def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """The keys that a section knows, beside the last of `names`."""
+    """Keys of the section that the last of `names` belongs to."""
     section: type[BaseModel] | None = schema
     known: list[str] = []
     for place, name in enumerate(names, 1):
@@ -97,6 +97,6 @@ def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[
             section = section.engine_class(values.get(name))
             continue
         annotation = fields[name].annotation if name in fields else None
-        members = (annotation, *get_args(annotation))  # a section, maybe beside null
+        members = (annotation, *get_args(annotation))  # a section, possibly optional
         section = next((one for one in members if isinstance(one, type) and issubclass(one, BaseModel)), None)
     return known

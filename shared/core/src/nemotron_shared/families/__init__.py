@@ -1,6 +1,6 @@
-"""The model families: the first word of a command, and the first part of its artifacts' names.
+"""Model families: the first word of a command, and the first part of artifact names.
 
-A family is a YAML file beside this one; its name is the family's:
+A family is a YAML file in this folder, named after it:
 
     title: Our own little hybrid
     stages: [pretrain, sft]                # left out: all of them
@@ -8,21 +8,20 @@ A family is a YAML file beside this one; its name is the family's:
     tiny: {like: nano3}
     small: {like: nano3}
 
-`architecture` has the fields of transformers' NemotronHConfig; `tiny` and `small` those of twins with the same kinds of
-layers, one that a laptop trains, which `-c tiny` takes, and one that a single GPU trains, which `-c one_gpu` takes.
-`like` begins with those of another family. All are names that `model.architecture` understands: `nano3`, `nano3_tiny`,
-`nano3_small`.
+`architecture` has the fields of transformers' NemotronHConfig. `tiny` and `small` describe twins with the same kinds of
+layers: one that trains on a laptop (`-c tiny`) and one that trains on a single GPU (`-c one_gpu`). `like` starts from
+another family's fields. `model.architecture` accepts all of these names: `nano3`, `nano3_tiny`, `nano3_small`.
 
-A package outside this repository adds a family as an entry point of the group `nemotron.families`:
+A package outside this repository adds a family as an entry point in the group `nemotron.families`:
 
     [project.entry-points."nemotron.families"]
     mine = "my_package:MINE"
 
     MINE = read_family(Path(__file__).parent / "mine.yaml", configs=Path(__file__).parent / "configs")
 
-`configs` holds a folder for each stage, with YAML files that `-c NAME` then finds: `nemotron mine sft -c small` takes
-`configs/sft/small.yaml`, which may build on the stage's own files (`defaults: [tiny, _self_]`). A config called as the
-family is its recipe, which `nemotron mine sft` takes when no config is named.
+`configs` has a folder for each stage with the YAML files for `-c NAME`: `nemotron mine sft -c small` uses
+`configs/sft/small.yaml`, which may build on the stage's own files (`defaults: [tiny, _self_]`). A config with the
+family's name is its recipe, which `nemotron mine sft` uses by default.
 """
 
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ from nemotron_shared.stages import STAGES
 LIKE = "like"
 TWIN = "_tiny"
 SMALL = "_small"
-"""What follows a family's name in the names of its twins."""
+"""Suffixes that a family's name takes in the names of its twins."""
 KINDS = {
     "title": (str, "a text"), "hub": (str, "a text"), "stages": (list, "a list"),
     "experimental": (bool, "true or false"),
@@ -49,8 +48,13 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Family:
-    """Attributes: `stages` those that it has; `hub` the model that its first stage starts from, where that is none of
-    its own; `configs` a folder of configs by stage, beside the stages' own."""
+    """One model family.
+
+    Attributes:
+        stages: the stages it has.
+        hub: the hub model that its first stage starts from, if not a model of its own stages.
+        configs: folder of configs by stage, in addition to the stages' own.
+    """
 
     title: str
     hub: str | None = None
@@ -62,7 +66,7 @@ class Family:
     configs: Path | None = None
 
     def config(self, stage: str, choice: str) -> str:
-        """What `-c choice` means for a stage: a file of the family's own where there is one."""
+        """The config meant by `choice`: the family's own file if it has one."""
         file = self.configs / stage / f"{choice}.yaml" if self.configs else None
         return str(file) if file and file.is_file() else choice
 
@@ -73,12 +77,12 @@ OUTSIDE: Registry[Family] = Registry(
 
 
 def read_family(file: Path, configs: Path | None = None) -> Family:
-    """The family that a YAML file describes.
+    """Read a family from its YAML file.
 
     Raises:
-        UserError: the file is no YAML or no mapping, has a key that no family has, or a value of the wrong kind.
+        UserError: not YAML, not a mapping, an unknown key, or a value of the wrong type.
     """
-    from nemotron_shared.config.files import parsed, read_text  # here: commands about artifacts do without YAML
+    from nemotron_shared.config.files import parsed, read_text  # here: commands about artifacts do not need YAML
 
     content = parsed(file, read_text(file))
     if not isinstance(content, dict) or "title" not in content:
@@ -114,7 +118,7 @@ def _of_package(name: str) -> Family:
 
 @cache
 def families() -> dict[str, Family]:
-    """Ours, the default first, and those of installed packages."""
+    """Our families, default first, then those of installed packages."""
     own = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.yaml"))}
     own = {DEFAULT_FAMILY: own[DEFAULT_FAMILY]} | own
     return {name: read_family(file) for name, file in own.items()} | {
@@ -123,15 +127,15 @@ def families() -> dict[str, Family]:
 
 
 def architectures() -> list[str]:
-    """The names that `model.architecture` understands."""
+    """All names that `model.architecture` accepts."""
     return [name for family in families() for name in (family, f"{family}{TWIN}", f"{family}{SMALL}")]
 
 
 def architecture(name: str) -> dict[str, Any]:
-    """Fields of NemotronHConfig of a family, or of a twin of it: `nano3`, `nano3_tiny`, `nano3_small`.
+    """NemotronHConfig fields of a family or one of its twins: `nano3`, `nano3_tiny`, `nano3_small`.
 
     Raises:
-        UserError: there is no such family, or it does not say; or it is like one that is like it.
+        UserError: no such family, it describes no architecture, or its `like` goes in a circle.
     """
     return _fields(name, ())
 

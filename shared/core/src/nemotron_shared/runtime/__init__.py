@@ -1,1 +1,1 @@
-"""What happens between a command line and a published artifact."""
+"""Everything between a command line and a published artifact."""

@@ -1,4 +1,4 @@
-"""The command line that every step understands.
+"""The command line of every step.
 
 python stages/sft/train.py -c tiny train.train_iters=20 --dry-run
 torchrun stages/sft/train.py -c tiny
@@ -16,7 +16,7 @@ import click
 from nemotron_shared.config.overrides import Said
 from nemotron_shared.errors import UserError
 
-# The seeds write `sample=1000` and `force=true`; in the one config file these have a section.
+# Short forms used in commands: `sample=1000` and `force=true`; in the config these keys have a section.
 SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
 
 OPTIONS = (
@@ -37,23 +37,23 @@ OPTIONS = (
     ),
     click.Option(["--json"], is_flag=True, help="print results as JSON on stdout"),
 )
-"""The options of the scripts and of the `nemotron` command."""
+"""Options of the step scripts and of the `nemotron` command."""
 CONFIG_ALONE = click.Option(["--config-alone"], is_flag=True, hidden=True)
-"""Of the scripts, for `nemotron plan`: a dry run that looks for no input but those that the user names."""
+"""For `nemotron plan`: a dry run that looks only for inputs the user names."""
 
 IN_PIPELINE = click.Option(["--in-pipeline"], is_flag=True, hidden=True)
-"""Of the scripts, for the dry run of a pipeline: the steps before would first make, or use again, what is read."""
+"""For a pipeline's dry run: earlier steps would first make, or reuse, this step's inputs."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for: a config, overrides of it, and how to run.
+    """A step's parsed arguments: a config, overrides, and how to run.
 
     Attributes:
-        machine: describes another one for a dry run.
-        config_alone: a dry run looks for no input but those that the user names.
-        in_pipeline: a dry run of a step before which others would make its inputs.
-        trust_code: the Python files of a model may be run. There is no key for it: no file can ask for that.
+        machine: description of another machine, for a dry run.
+        config_alone: the dry run looks only for inputs the user names.
+        in_pipeline: the dry run is for a step whose inputs earlier steps would make.
+        trust_code: a model's Python files may run. It has no config key: no file can grant that.
     """
 
     config: str
@@ -67,14 +67,14 @@ class Arguments:
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
-    """Parse a step's command line; options may stand before or after the overrides."""
+    """Parse a step's command line; options may come before or after overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
     command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, overrides], help=unwrapped)
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
-    except click.exceptions.Exit as done:  # it asked for help, which is printed
+    except click.exceptions.Exit as done:  # --help, already printed
         sys.exit(done.exit_code)
     except click.ClickException as error:
         error.show()
@@ -86,10 +86,10 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
 
 
 def machine_of(options: dict[str, Any]) -> Path | None:
-    """The machine that a dry run judges for, None for this one.
+    """The machine a dry run is for; None for this one.
 
     Raises:
-        UserError: a real start, which can only be made on this machine.
+        UserError: not a dry run: a real run is always on this machine.
     """
     if options["machine"] is not None and not options["dry_run"]:
         raise UserError("--machine describes another machine, and nothing starts there", "add --dry-run")
@@ -97,7 +97,7 @@ def machine_of(options: dict[str, Any]) -> Path | None:
 
 
 def overrides_of(options: dict[str, Any], typed: Sequence[str]) -> tuple[str, ...]:
-    """Overrides of others, as typed with the short keys spelled out, and what the options mean: the last one counts."""
+    """Overrides from other sources, typed ones with short keys expanded, and those from options: the last wins."""
     overrides: list[str] = [Said(text, origin) for origin, text in options["setting"]]
     for override in typed:
         key, equals, value = override.partition("=")

@@ -1,4 +1,4 @@
-"""How an attempt at a result begins: anew, from an unfinished attempt, or from the state of a shorter training.
+"""Start an attempt at a result: from scratch, from an unfinished attempt, or from the state of a shorter training.
 
 [super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
 [super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
@@ -45,27 +45,27 @@ MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class Extension:
-    """The last state of a finished training that asked for fewer steps."""
+    """Last state of a finished training that had fewer steps."""
 
     artifact: Artifact
     folder: Path
     step: int
 
     def as_parent(self) -> Parent:
-        """How the longer training records the shorter one."""
+        """The shorter training as a parent of the longer one."""
         return self.artifact.as_parent("extends")
 
 
 def begin(plan: "Plan", run: Run) -> None:
-    """Decide what this attempt starts from, say so in one line, and note it in the run's folder.
+    """Decide what this attempt starts from, report it in one line, and record it in the run's folder.
 
     Raises:
-        UserError: there is an unfinished run that differs, and `run.on_change` is `refuse`.
+        UserError: an unfinished run differs, and `run.on_change` is `refuse`.
     """
     segment = new_segment(plan.identity)
     before = [] if plan.config.run.force else read_segments(run.directory)
     if not before:
-        run.forget()  # a finished run leaves its logs here, and another program may have left its folders
+        run.forget()  # logs of a finished run, and possibly folders of another program
         before = []
     if before:
         found = changes(before[-1], segment)
@@ -89,17 +89,17 @@ def begin(plan: "Plan", run: Run) -> None:
         what |= {"extends": {"reference": plan.extends.artifact.reference, "step": plan.extends.step}}
     write_json(run.directory / WHAT, what)
     write_segments(run.directory, [*before, segment])
-    # What a cleanup must leave alone until this run has published.
+    # A cleanup must not remove these until this run has published.
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
 
 def is_recorded(config: Path) -> bool:
-    """Whether a config is what a run recorded: it states every value, also those that nobody chose."""
+    """Whether a config was recorded by a run: it then states every value, including defaults."""
     return (config.parent / WHAT).is_file()
 
 
 def require_resumable(plan: "Plan") -> None:
-    """Refuse what a start would, where it would go on with an unfinished run; nothing is changed.
+    """Refuse what a start would refuse if it resumed an unfinished run, without changing anything.
 
     Raises:
         UserError: its records or all of its checkpoints are damaged, or it differs and `run.on_change` is `refuse`.
@@ -122,7 +122,7 @@ def _refuse_where_asked(plan: "Plan", found: list[str]) -> None:
 
 
 def _say_why_new(plan: "Plan", run: Run) -> None:
-    """What differs from the newest run for the same artifact name, finished or cut off, where there is one."""
+    """Report how this run differs from the newest run, finished or not, for the same artifact name."""
     others = list(run.directory.parent.glob(f"{plan.name}-*/{WHAT}"))
     if not others:
         return
@@ -130,7 +130,7 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
     other, before = newest.parent, what_it_was(newest)
     if before is None:
         return
-    state = "unfinished" if (other / INPUTS).is_file() else "finished"  # the record goes when the result is published
+    state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
         run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
     elif found := changed_modules(before["modules"], plan.identity.modules):
@@ -138,7 +138,7 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
 
 
 def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
-    """The record of a run; None where it is damaged."""
+    """The record of a run; None if it is damaged."""
     with suppress(OSError, UserError):
         content = read_json(file)
         if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
@@ -148,7 +148,7 @@ def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
 
 def _listed(found: list[str]) -> str:
     sources = [one for one in found if one.startswith("source ")]
-    if len(sources) > 1:  # a change of thousands of files is one
+    if len(sources) > 1:  # report a change of thousands of files as one
         more = f"{sources[0]} and {len(sources) - 1:,} more sources"
         found = [*(one for one in found if not one.startswith("source ")), more]
     more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
@@ -156,25 +156,25 @@ def _listed(found: list[str]) -> str:
 
 
 def _take_over(extends: Extension, run: Run) -> list[Any]:
-    """Put the state and the metrics of the shorter training where a run that goes on has its own."""
+    """Put the shorter training's state and metrics in place, as if this run were resuming."""
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     waiting = run.directory / ".tmp-checkpoints"
     shutil.rmtree(waiting, ignore_errors=True)
     try:
         shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
-    except shutil.Error as error:  # of each file that could not be copied
+    except shutil.Error as error:  # one entry per file that could not be copied
         file, _, why = error.args[0][0]
         raise UserError(f"{file}: cannot be copied: {why}", "remove it, or begin anew: --force") from error
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)
-    # their learning rate followed a shorter schedule, which tells them from those that go on
+    # their learning rate followed a shorter schedule: keep them distinct from later segments
     shorter = {LENGTH: extends.step}
     return [replace(one, how=shorter | one.how) for one in read_segments(extends.folder)]
 
 
 def find_extension(store: Store, name: str, identity: Identity) -> Extension | None:
-    """The longest finished training that differs in nothing but having fewer steps, and whose state was kept."""
+    """The longest finished training that differs only in having fewer steps, and whose state was kept."""
     length = identity.what.get(LENGTH)
     found = []
     for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
@@ -182,10 +182,10 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
             state = json.loads(read_regular(file).decode())
             version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
         except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue  # not whole: a state is an offer, and without it the training begins at its start
+            continue  # incomplete: saved state is optional, without it the training starts from scratch
         if series != identity.series or length is None or step >= length or version not in store.versions(name):
             continue
-        if checkpoints.any_marked(file.parent / "checkpoints"):  # else it would begin at its start, and say otherwise
+        if checkpoints.any_marked(file.parent / "checkpoints"):  # otherwise it would start from scratch
             found.append((step, version, file.parent))
     if not found:
         return None
@@ -194,7 +194,7 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
 
 
 def extension_of(store: Store, directory: Path, identity: Identity, on_change: str) -> Extension | None:
-    """The training that an unfinished run extends, by its record; None where it will begin anew."""
+    """The training an unfinished run extends, from its record; None if the run will start over."""
     recorded: Any = (what_it_was(directory / WHAT) or {}).get("extends")
     with suppress(KeyError, TypeError, IndexError, UserError):
         if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):
@@ -205,31 +205,31 @@ def extension_of(store: Store, directory: Path, identity: Identity, on_change: s
 
 
 def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
-    """Leave nothing that a later attempt could go on from by mistake; what a kill cuts off here can be done again.
+    """Remove everything a later attempt could resume from by mistake. Safe to repeat after a kill.
 
     Args:
         keep: move the last checkpoint to where a longer training will look for it.
     """
     if keep and run.checkpoints.is_dir():
         folder = state_folder(plan.store, Reference(artifact.manifest.name, artifact.manifest.version))
-        shutil.rmtree(folder, ignore_errors=True)  # of a version that somebody deleted by hand, or not whole
+        shutil.rmtree(folder, ignore_errors=True)  # of a version deleted by hand, or incomplete
         folder.mkdir(parents=True)
         shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
         write_json(folder / STATE, {"series": plan.identity.series, "step": plan.identity.what[LENGTH]})
         checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
-        run.checkpoints.rename(folder / "checkpoints")  # last: without it no training extends this one
+        run.checkpoints.rename(folder / "checkpoints")  # last: only then can a training extend this one
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     for name in (INPUTS, SEGMENTS):
         (run.directory / name).unlink(missing_ok=True)
 
 
 def finish_again(plan: "Plan", artifact: Artifact, *, keep: bool) -> None:
-    """Do the rest of `finish` for the run that made an artifact, where a kill came just after it had published."""
+    """Complete `finish` for the run that made an artifact, in case it was killed right after publishing."""
     directory = plan.run_directory
     if not (directory / SEGMENTS).is_file():
         return
-    # One that holds the lock finishes by itself; where nobody may write or read, the result can be used all the same.
+    # A process that holds the lock will finish it; without permissions, the result can still be used.
     with suppress(UserError, OSError), locked(directory / LOCK_NAME, wait=False):
-        # Else the folder holds a later run, which was to make the artifact anew.
+        # Otherwise the folder belongs to a later run, started to make the artifact again.
         if made(artifact.manifest, directory):
             finish(plan, artifact, Run(directory, plan.name), keep=keep)

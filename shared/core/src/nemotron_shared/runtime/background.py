@@ -1,8 +1,8 @@
-"""Let another process work on something while this one goes on: what holds Python's lock cannot be left to a thread.
+"""Run a function in a forked process while this one continues: unlike a thread, it does not share the GIL.
 
 answer = call_in_background(load_and_count, path)
 ...
-answer()        # waits, and returns what load_and_count(path) returned, or raises what it raised
+answer()        # waits for load_and_count(path), and returns its result or raises its exception
 """
 
 import multiprocessing
@@ -20,12 +20,12 @@ Result = TypeVar("Result")
 
 
 def can_fork() -> bool:
-    """Whether a copy of this process would work: no thread that could hold a lock at that moment."""
+    """Whether it is safe to fork: no other thread may be holding a lock."""
     return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
 
 
 class Fork(Generic[Result]):
-    """A copy of this process that calls a function. What it does to what it has stays with it.
+    """A forked process that calls a function. Side effects stay in that process.
 
     Args:
         function: its result must be picklable.
@@ -37,33 +37,33 @@ class Fork(Generic[Result]):
         self._process = context.Process(target=_work, args=(function, theirs, os.getpid()), daemon=True)
         with forking():
             self._process.start()
-        theirs.close()  # the copy holds its own, whose end is seen
+        theirs.close()  # the child has its own copy, so we see EOF when it ends
 
     def result(self, patience: float | None = None) -> Result:
-        """What the function returned.
+        """The function's result.
 
         Args:
-            patience: seconds to wait for it; None: as long as the copy is there.
+            patience: seconds to wait; None waits as long as the process lives.
 
         Raises:
-            EOFError: the copy has ended without a result, or takes longer.
+            EOFError: the process ended without a result, or timed out.
         """
         try:
             if self._answer.poll(patience):
                 return self._answer.recv()
-        except OSError as error:  # it ended in the middle of its answer
+        except OSError as error:  # it died while sending its answer
             raise EOFError from error
         raise EOFError
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process and clean up."""
         self._process.kill()
         self._process.join()
         self._answer.close()
 
 
 def _work(function: Callable[[], Any], answer: Connection, parent: int) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # inherited handlers of the parent would save
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent, signal.SIGKILL)
     forked()
@@ -72,14 +72,14 @@ def _work(function: Callable[[], Any], answer: Connection, parent: int) -> None:
         answer.send(function())
         code = 0
     finally:
-        os._exit(code)  # nothing that the parent has opened is to be closed or flushed here
+        os._exit(code)  # do not close or flush anything the parent has open
 
 
 def call_in_background(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
-    """Begin `function(*arguments)` in a copy of this process; where none can be made, it is called when asked for.
+    """Start `function(*arguments)` in a forked process; if forking is not safe, call it when the result is needed.
 
     Returns:
-        A function to call once: waits for the result, which was pickled, or raises what was raised.
+        A function to call once: waits for the (pickled) result, or raises the function's exception.
     """
     if not can_fork():
         return lambda: function(*arguments)
@@ -96,7 +96,7 @@ def call_in_background(function: Callable[..., Result], *arguments: Any) -> Call
         try:
             good, result = fork.result()
         except EOFError:
-            return function(*arguments)  # the copy was killed; what killed it may not stop this one
+            return function(*arguments)  # the child was killed; this process may still succeed
         finally:
             fork.end()
         if not good:

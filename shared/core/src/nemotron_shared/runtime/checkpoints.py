@@ -1,13 +1,13 @@
-"""Checkpoints that can be believed: whole, verified, or set aside by name.
+"""Verified checkpoints: complete and checked, or set aside.
 
-A checkpoint is a folder of many files. Its mark, the file `COMPLETE`, is written last and holds what the folder
-must be: the SHA-256 and the size of each file, the step, the number of processes, the last validation.
+A checkpoint is a folder of many files. Its mark, the file `COMPLETE`, is written last and describes the folder: SHA-256
+and size of each file, the step, the number of processes, the last validation.
 
-    checkpoint-30/                   whole: its files are those of its mark
-    checkpoint-40/                   no mark: a kill came while it was written; the next run deletes it
-    damaged-checkpoint-20/           not what its mark says; kept for whoever wants to look, never read again
+    checkpoint-30/                   complete: its files match its mark
+    checkpoint-40/                   no mark: killed while writing; deleted by the next run
+    damaged-checkpoint-20/           does not match its mark; kept for inspection, never loaded again
 
-What a folder is called and which files it must hold differ between engines; each describes its own by a `Layout`.
+Names of folders and required files differ between engines, each of which describes its own by a `Layout`.
 """
 
 import json
@@ -33,16 +33,16 @@ DAMAGED = "damaged-"
 
 
 def step_of(path: Path) -> int:
-    """The step a checkpoint folder was written after; -1 for any other folder."""
+    """The step at which a checkpoint folder was written; -1 for any other folder."""
     match = NAME.fullmatch(path.name)
     return int(match[1]) if match else -1
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a whole checkpoint is: its step, the processes that wrote it, its files, and the last validation.
+    """Description of a complete checkpoint: its step, number of processes, files, and last validation.
 
-    `files` are by their path inside the checkpoint.
+    `files` are keyed by their path inside the checkpoint.
     """
 
     step: int
@@ -51,7 +51,7 @@ class Mark:
     validation: Validation | None = None
 
     def text(self) -> str:
-        """The mark as it is written: equal marks give equal bytes, and `digest` covers all the rest."""
+        """The mark's exact text: equal marks give equal bytes, and `digest` covers all other keys."""
         body = asdict(self)
         return json.dumps(body | {"digest": json_digest(body)}, indent=2, sort_keys=True) + "\n"
 
@@ -61,9 +61,9 @@ class Layout:
     """How an engine lays out its checkpoints.
 
     Attributes:
-        step_of: optimizer steps that a folder of this name holds, negative for a folder that is no checkpoint.
-        missing: what a folder lacks of the state that a resumed run needs, None where all of it is there; it is told
-            the mark, and the files of the mark are there.
+        step_of: optimizer steps in a folder of this name, negative if the folder is not a checkpoint.
+        missing: state that is needed for resuming and missing in a folder, None if it is all there; called with
+            the mark, after checking that the mark's files exist.
     """
 
     step_of: Callable[[Path], int] = step_of
@@ -74,7 +74,7 @@ def read_mark(checkpoint: Path) -> Mark:
     """The mark of a checkpoint.
 
     Raises:
-        ValueError: there is none to be believed; the text says why.
+        ValueError: no valid mark, with the reason.
     """
     content = (checkpoint / COMPLETE).read_bytes()
     if not content:
@@ -84,7 +84,7 @@ def read_mark(checkpoint: Path) -> Mark:
         files = {name: FileEntry(**entry) for name, entry in body["files"].items()}
         validation = Validation(**body["validation"]) if body["validation"] else None
         mark = Mark(body["step"], body["world_size"], files, validation)
-        # A changed byte leaves JSON that is broken, or a digest that does not fit, or text that we would not write.
+        # A changed byte gives broken JSON, a wrong digest, or a text we would not have written.
         unchanged = mark.text().encode() == content
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         unchanged = False
@@ -94,10 +94,10 @@ def read_mark(checkpoint: Path) -> Mark:
 
 
 def damage_of(checkpoint: Path, layout: Layout, *, digests: bool = True) -> str | None:
-    """What is wrong with a marked checkpoint; None where it is what its mark says.
+    """What is wrong with a marked checkpoint; None if it matches its mark.
 
     Args:
-        digests: read every byte of it; without, files are compared by size only.
+        digests: hash every file; otherwise compare sizes only.
     """
     try:
         mark = read_mark(checkpoint)
@@ -122,7 +122,7 @@ def damage_of(checkpoint: Path, layout: Layout, *, digests: bool = True) -> str 
 
 
 def mark_complete(checkpoint: Path, layout: Layout, *, world_size: int, validation: Validation | None = None) -> None:
-    """Declare a checkpoint written, after all of it has reached the disk, and look at it once more.
+    """Mark a checkpoint as complete once all of it is synced to disk, then check it.
 
     Raises:
         UserError: the disk is full, and the folder is removed; or state is missing, and it is set aside.
@@ -136,7 +136,7 @@ def mark_complete(checkpoint: Path, layout: Layout, *, world_size: int, validati
         table = {name: FileEntry(digests[name], path.stat().st_size) for name, path in files.items()}
         mark = Mark(layout.step_of(checkpoint), world_size, table, validation)
         write_text(checkpoint / COMPLETE, mark.text())
-    # The digests were taken from what the disk gave back a moment ago; reading it all again would tell nothing new.
+    # The files were hashed as read back from disk just now, so don't hash them again.
     damage = damage_of(checkpoint, layout, digests=False)
     if damage:
         aside = _set_aside(checkpoint)
@@ -148,7 +148,7 @@ def mark_complete(checkpoint: Path, layout: Layout, *, world_size: int, validati
 
 @contextmanager
 def removed_when_disk_is_full(checkpoint: Path) -> Generator[None]:
-    """A checkpoint for which there was no room leaves nothing behind, and one clear error."""
+    """On a full disk, remove the partial checkpoint and raise a single clear error."""
     try:
         yield
     except Exception as error:
@@ -160,10 +160,10 @@ def removed_when_disk_is_full(checkpoint: Path) -> Generator[None]:
 
 
 def resume_point(directory: Path, layout: Layout, say: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint, verified by digest; None where a run has to begin.
+    """The newest complete checkpoint, verified by digest; None to start from scratch.
 
-    A checkpoint without a mark is deleted. A damaged one is set aside, and the one before it is looked at. Nothing
-    else is removed: until training has written the next checkpoint, the older ones are all there is.
+    A checkpoint without a mark is deleted. A damaged one is set aside, and the one before it is tried. Nothing else is
+    removed: until training writes the next checkpoint, the older ones are all there is.
 
     Raises:
         UserError: there were checkpoints, and all of them are damaged.
@@ -182,10 +182,10 @@ def resume_point(directory: Path, layout: Layout, say: Callable[[str], None]) ->
 
 
 def require_one_left(directory: Path) -> None:
-    """Refuse a folder of which every checkpoint was set aside; what the others hold is not looked at.
+    """Refuse a folder whose checkpoints have all been set aside; the remaining ones are not verified.
 
     Raises:
-        UserError: names them.
+        UserError: with their names.
     """
     aside = _those_aside(directory)
     if aside and not any(mark.parent.name not in aside for mark in directory.glob(f"*/{COMPLETE}")):
@@ -193,7 +193,7 @@ def require_one_left(directory: Path) -> None:
 
 
 def any_marked(directory: Path) -> bool:
-    """Whether any engine's checkpoint with a mark is in a folder; the mark is not looked at."""
+    """Whether a folder has a marked checkpoint of any engine; the mark is not verified."""
     return any(mark.is_file() for mark in directory.glob(f"*/{COMPLETE}"))
 
 
@@ -207,7 +207,7 @@ def _none_left(directory: Path, aside: list[str]) -> UserError:
 
 
 def latest(directory: Path, layout: Layout) -> Path | None:
-    """The newest checkpoint that has a mark; the mark is not looked at."""
+    """The newest checkpoint with a mark; the mark is not verified."""
     marked = _marked(directory, layout)
     return marked[-1] if marked else None
 
@@ -215,11 +215,11 @@ def latest(directory: Path, layout: Layout) -> Path | None:
 def best(directory: Path, layout: Layout) -> tuple[Path, Validation] | None:
     """The checkpoint with the best validation so far, and that validation.
 
-    Several hold the same one where validations are rarer than checkpoints; the first of them is nearest to it.
+    If validations are rarer than checkpoints, several hold the same one; take the first, which is closest to it.
     """
     validated: dict[Validation, Path] = {}
     for path in _marked(directory, layout):
-        with suppress(ValueError, OSError):  # it is set aside when a run wants to continue from it
+        with suppress(ValueError, OSError):  # damaged: set aside when a run tries to resume from it
             if validation := read_mark(path).validation:
                 validated.setdefault(validation, path)
     found = best_of(validated)
@@ -227,7 +227,7 @@ def best(directory: Path, layout: Layout) -> tuple[Path, Validation] | None:
 
 
 def prune(directory: Path, layout: Layout, *, keep: int, keep_best: bool) -> None:
-    """Delete unfinished checkpoints, and whole ones but the newest `keep` and, where it is wanted, the best."""
+    """Delete unfinished checkpoints, and complete ones except the newest `keep` and, if `keep_best`, the best."""
     kept = set(_marked(directory, layout)[-keep:])
     found = best(directory, layout) if keep_best else None
     if found:
@@ -238,7 +238,7 @@ def prune(directory: Path, layout: Layout, *, keep: int, keep_best: bool) -> Non
 
 
 def _set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint; one that was damaged before under the same name stays too."""
+    """Rename a damaged checkpoint, keeping any earlier one with the same name."""
     aside, number = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}"), 1
     while aside.exists():
         number += 1
@@ -249,7 +249,7 @@ def _set_aside(checkpoint: Path) -> Path:
 
 
 def _digests(checkpoint: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files by name; hashing leaves Python's lock, so the shards of a large model take several cores."""
+    """SHA-256 of files by name; hashing releases the GIL, so threads speed up the shards of a large model."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         return dict(pool.map(lambda name: (name, file_digest(checkpoint / name)), names))
 

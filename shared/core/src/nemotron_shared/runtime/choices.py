@@ -1,8 +1,8 @@
-"""Settings that were chosen for somebody, each with its reason, and the config file that keeps them.
+"""Settings chosen on the user's behalf, each with its reason, and the config file that keeps them.
 
     write_choices(file, "local", [Choice("data_prep.pack_size", 256, "the longest conversation has 212 tokens")])
 
-A file that was written once is used again by the next run, so that it makes the same result on another machine.
+Later runs use the same file again, so it gives the same result on another machine.
 """
 
 import json
@@ -18,7 +18,7 @@ from nemotron_shared.atomic import write_text
 
 @dataclass(frozen=True)
 class Choice:
-    """A dotted key, its value, and why it is this one."""
+    """A dotted key, its value, and the reason for it."""
 
     key: str
     value: Any
@@ -29,10 +29,10 @@ class Choice:
 
 
 def write_choices(file: Path, base: str, choices: Iterable[Choice], given: Mapping[str, Any]) -> None:
-    """A config over `base` with the chosen settings, and their reasons in its head.
+    """Write a config over `base` with the chosen settings, and their reasons in a comment at the top.
 
     Args:
-        given: settings that nobody had to choose, by dotted key.
+        given: settings that did not have to be chosen, by dotted key.
     """
     chosen = list(choices)
     values: dict[str, Any] = {}

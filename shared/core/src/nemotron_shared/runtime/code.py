@@ -1,11 +1,11 @@
-"""Which code a step really loads: the modules it imports, directly or through others, as far as they are ours.
+"""Find the code that a step really loads: our own modules that it imports, directly or indirectly.
 
     loaded = modules_of(["stages.sft.train", "stages.sft.engines.transformers"], roots)
     loaded["nemotron_engines.rows.packed"]      # "5e88...", the digest of its syntax tree
 
-Comments, docstrings and formatting are in no digest, and a module that is not reached does not count: the settings of
-an engine are reached through the engine, so those of an engine that is not chosen change nothing. Only the standard
-library is used here, so that CI can ask without an environment.
+Digests ignore comments, docstrings and formatting, and modules that are not reached do not count: an engine's settings
+are reached through the engine, so those of engines not chosen make no difference. Uses only the standard library, so
+that CI can call it without an environment.
 """
 
 import ast
@@ -17,7 +17,7 @@ from typing import Any
 
 from nemotron_shared.file_cache import FileCache
 
-# What only shows or explains; a change there must not make finished work stale.
+# Presentation only; a change there must not make finished work stale.
 PRESENTATION = frozenset({
     "nemotron_shared.runtime.arguments", "nemotron_shared.runtime.console", "nemotron_shared.runtime.dry_run",
     "nemotron_shared.runtime.progress", "nemotron_shared.errors", "nemotron_shared.runtime.machine",
@@ -25,15 +25,15 @@ PRESENTATION = frozenset({
     "nemotron_shared.runtime.inputs", "nemotron_shared.runtime.recipes", "nemotron_shared.runtime.heartbeat",
     "nemotron_shared.runtime.estimate", "nemotron_engines.estimate.training", "nemotron_shared.runtime.trackers",
     "nemotron_shared.runtime.places", "stages.rl.sizes",
-    # what a model is counts by its files, however they came
+    # a model counts by its files, however they were obtained
     "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",
     "nemotron_shared.runtime.models.fetching", "nemotron_shared.runtime.models.publishing", "nemotron_shared.redaction",
     "nemotron_shared.runtime.models.links",
 })  # fmt: skip
 STATEMENTS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
-"""Fields of a syntax tree in which statements are."""
+"""Fields of a syntax tree that contain statements."""
 SETTINGS = "settings"
-"""Modules of this name hold an engine's settings. A stage's schema names those of every engine."""
+"""Modules of this name define an engine's settings. A stage's schema imports those of every engine."""
 
 
 def modules_of(
@@ -45,15 +45,15 @@ def modules_of(
     """Digest by name of every module of ours that `entries` load.
 
     Args:
-        roots: the folder of each package that is ours, such as {"nemotron_shared": Path(...)}; others are not followed.
-        without: modules that are not followed.
+        roots: folder of each of our packages, such as {"nemotron_shared": Path(...)}; other packages are not followed.
+        without: modules not to follow.
     """
     cache = cache or FileCache(None)
     found: dict[str, str] = {}
     waiting, asked = list(entries), set[str]()
     while waiting:
         name = waiting.pop()
-        if name in asked:  # a name is imported in many places, and each look asks the disk four times
+        if name in asked:  # names are imported in many places, and each lookup takes four calls to the disk
             continue
         asked.add(name)
         located = _locate(name, roots)
@@ -84,9 +84,9 @@ def _locate(name: str, roots: Mapping[str, Path]) -> tuple[str, Path] | None:
 
 
 def _read(path: Path, package: str) -> tuple[str, list[str]]:
-    """The digest of a module's syntax tree, and every dotted name that it imports, wherever in it.
+    """Digest of a module's syntax tree, and every dotted name imported anywhere in it.
 
-    What only type checkers see does not count. `package` is what relative imports start from.
+    Imports for type checkers only do not count. `package` is the base of relative imports.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     imports: dict[str, None] = {}
@@ -102,7 +102,7 @@ def _read(path: Path, package: str) -> tuple[str, list[str]]:
         checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
         for name in STATEMENTS.intersection(node._fields):
             inner = getattr(node, name)
-            if isinstance(inner, list):  # that of a lambda or a conditional expression is none
+            if isinstance(inner, list):  # the body of a lambda or a conditional expression is not a list
                 waiting += [(one, runs and not (checked and name == "body")) for one in inner]
         body = getattr(node, "body", None)
         if isinstance(body, list):  # strings that stand alone are docstrings or comments

@@ -1,9 +1,9 @@
-"""Which data a training command means, where it says anything about data: what those settings make, and nothing else.
+"""Find the data that a training command's settings describe, if it gives any settings of data.
 
     nemotron super3 sft -c tiny data_prep.source=mine.jsonl
 
-trains on what was prepared from mine.jsonl with the settings of tiny. Where there is no such artifact, it is prepared
-first, or the command that prepares it is named; the newest artifact of some other data is never taken instead.
+trains on data prepared from mine.jsonl with the settings of tiny. Without such an artifact, the data is prepared first,
+or the error names the command that prepares it; the newest artifact of other data is never used instead.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataChoice:
-    """The settings of data that the user gave, such as `data_prep.source`, and the artifact that they describe."""
+    """The data settings given by the user, such as `data_prep.source`, and the artifact they describe."""
 
     given: list[str]
     artifact: Artifact | None
@@ -33,11 +33,11 @@ class DataChoice:
 def data_by_settings(
     step: "Step", run: RunSection, store: Store, arguments: "Arguments", composed: Composed
 ) -> DataChoice | None:
-    """What the user's settings of data mean; None where there are none, and `run.data` alone decides.
+    """Find the data described by the user's settings; None without such settings, when `run.data` alone decides.
 
     Raises:
-        UserError: the data cannot be prepared as the settings say (no such file, say), or `run.data` was given too
-            and names data that was made otherwise.
+        UserError: the data cannot be prepared with these settings (no such file, say), or `run.data` is given too and
+            names data that was prepared differently.
     """
     shipped = [folder.resolve() for folder in (step.directory / "config", *shared_groups())]
     others = [file for file in composed.files if not any(map(file.resolve().is_relative_to, shipped))]
@@ -45,19 +45,19 @@ def data_by_settings(
     origins = composed.origins.items()
     by_hand = {key for key, origin in origins if origin == COMMAND_LINE or origin.rpartition(":")[0] in own}
     schema = step.schema.model_fields[SECTION].annotation
-    # settings of what the data is, not of how it is prepared
+    # settings that change the data, not those that change only how it is prepared
     how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
     given = sorted(key for key in by_hand if key.startswith(f"{SECTION}.") and key.split(".")[1] not in how)
     if step.prepare is None or run.data is None or not given:
         return None
-    # these ask this module about the inputs of other steps
+    # here: these modules import this one
     from nemotron_shared.runtime.engine import refuse
     from nemotron_shared.runtime.plan import identify
     from nemotron_shared.runtime.preflight import preflight
 
-    checked = preflight(step.prepare, arguments)  # not a plan, which would import a tokenizer
+    checked = preflight(step.prepare, arguments)  # not a full plan, which would import a tokenizer
     refuse(checked.problems + checked.lacking)
-    if not checked.is_decided:  # its tokenizer has yet to be brought in, so nothing was prepared with it
+    if not checked.is_decided:  # its tokenizer is not imported yet, so nothing was prepared with it
         return DataChoice(given, None)
     plan = identify(step.prepare, checked)
     made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))

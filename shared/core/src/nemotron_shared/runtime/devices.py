@@ -1,4 +1,4 @@
-"""What GPUs can do, as their makers' data sheets say: dense operations, without sparsity."""
+"""Specifications of GPUs from their data sheets: dense operations, without sparsity."""
 
 import re
 from dataclasses import dataclass
@@ -8,8 +8,13 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Device:
-    """Attributes: `operations` per second in bfloat16; `bandwidth` of its memory in bytes per second; `memory` in
-    bytes."""
+    """Specifications of one device.
+
+    Attributes:
+        operations: per second, in bfloat16.
+        bandwidth: of its memory, in bytes per second.
+        memory: in bytes.
+    """
 
     name: str
     operations: float
@@ -34,24 +39,24 @@ DEVICES = {
     ]
 }
 USUAL = {"A100": "A100-80GB"}
-"""What is meant where a name alone says no memory."""
+"""The variant meant by a name without a memory size."""
 CORE = "CPU core"
 CORE_OPERATIONS = 17e9
-"""Per second, all told: measured with the tiny model on one core of an AMD EPYC (Zen 3) at 2.4 GHz."""
+"""Per second, overall: measured with the tiny model on one core of an AMD EPYC (Zen 3) at 2.4 GHz."""
 
 
 LONGEST_SIZE = 8
 
 
 def device_named(name: str) -> Device | None:
-    """The device in a name such as "NVIDIA H100 80GB HBM3" or "rtx4090"; None for another one, or another memory."""
+    """The device named in "NVIDIA H100 80GB HBM3" or "rtx4090"; None for an unknown one or another memory size."""
     words = re.sub(r"[^A-Z0-9]+", " ", name.upper()).split()
     told = next((word for word in words if re.fullmatch(r"\d+GB", word)), None)
     kind = next((one for one in {key.partition("-")[0] for key in DEVICES} if _is_called(one, words)), None)
     if kind is None or len(told or "") > LONGEST_SIZE:
         return None
     found = DEVICES.get(f"{kind}-{told}") or DEVICES[USUAL.get(kind, kind)]
-    # a driver's name and a data sheet count gigabytes of one or the other kind
+    # drivers and data sheets may mean GB or GiB
     return found if told is None or abs(int(told[:-2]) * GIB / found.memory - 1) < 0.1 else None
 
 

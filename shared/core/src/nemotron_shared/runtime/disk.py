@@ -1,4 +1,4 @@
-"""Room on the disk: asked for before something large is written, and one clear error when it runs out anyway."""
+"""Check for disk space before writing something large, and raise one clear error if it runs out anyway."""
 
 import errno
 import os
@@ -19,11 +19,11 @@ UNOPENED_REMEDY = "check the permissions there and the room, then run the same c
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:
-    """Refuse to begin what would not fit.
+    """Refuse to start if the disk is too small.
 
     Args:
-        needed: bytes that will be written, as nearly as they are known.
-        what: what they are for, at the beginning of the message.
+        needed: bytes that will be written, approximately.
+        what: what they are for, at the start of the message.
 
     Raises:
         UserError: fewer bytes are free.
@@ -35,7 +35,7 @@ def require_room(folder: Path, needed: int, what: str) -> None:
 
 
 def full_disk_error(error: BaseException, path: Path) -> UserError | None:
-    """The error that a person reads when a disk did not take what was written to `path`; None for other causes."""
+    """The user's error for a failed write to `path`; None if the disk was not the cause."""
     reason = _reason(error)
     if reason is None:
         return None
@@ -51,7 +51,7 @@ def full_disk_error(error: BaseException, path: Path) -> UserError | None:
 
 @contextmanager
 def full_disk_explained(path: Path) -> Generator[None]:
-    """Turn a disk that fills up inside the block into the one error about it."""
+    """Turn a disk that fills up inside the block into a single clear error."""
     try:
         yield
     except Exception as error:
@@ -62,7 +62,7 @@ def full_disk_explained(path: Path) -> Generator[None]:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:,.1f} {unit}"
@@ -70,12 +70,12 @@ def size(count: float) -> str:
 
 
 def _reason(error: BaseException) -> str | None:
-    """Why the disk did not take it, in the system's words.
+    """Why the disk refused a write, in the system's words.
 
-    safetensors has the system's number in its text only. torch's writer drops it, and then says either that it failed
-    or, from the broken file it closes, that a position is not the expected one; of a file that it may not open, only
-    C++'s own words are left. Errors of torch's reader come from the same file of its sources and are something else.
-    Our own atomic writer has already said it in a UserError.
+    safetensors gives the errno only in its text. torch's writer drops it, and reports either a failed write or, when
+    closing the broken file, an unexpected position; for a file it may not open, there is only C++'s own text. Errors of
+    torch's reader come from the same source file and mean something else. Our own atomic writer has already raised a
+    UserError.
     """
     if isinstance(error, OSError) and error.errno in FAILED:
         return os.strerror(error.errno)

@@ -1,6 +1,6 @@
-"""Several processes, one decision: rank 0 resolves and prepares, the other ranks receive what it found.
+"""Several processes, one decision: rank 0 resolves and prepares, and broadcasts its result to the other ranks.
 
-torch is imported only when there is more than one process.
+torch is only imported if there is more than one process.
 """
 
 import os
@@ -13,27 +13,27 @@ from nemotron_shared.errors import UserError
 
 Result = TypeVar("Result")
 
-# Rank 0 may prepare data for a long time while the others wait for its answer.
+# Rank 0 may prepare data for a long time while the others wait.
 PATIENCE = timedelta(hours=24)
 
 
 def rank() -> int:
-    """This process's number, 0 without torchrun."""
+    """This process's rank, 0 without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """How many processes torchrun started, 1 without it."""
+    """Number of processes torchrun started, 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def spread(strategy: str) -> str:
-    """How a model is shared out, for people: `FSDP2 over 4 processes`."""
+    """How a model is sharded, for people: `FSDP2 over 4 processes`."""
     return f"{strategy.upper()} over {world_size()} process{'es' if world_size() > 1 else ''}"
 
 
 class _Alone:
-    """Whether rank 0 works by itself just now, while the other ranks wait for its answer."""
+    """Whether rank 0 is working alone while the other ranks wait for its result."""
 
     now = False
 
@@ -41,9 +41,9 @@ class _Alone:
 def on_rank_zero(work: Callable[[], Result]) -> Result:
     """Run `work` on rank 0 and return its (picklable) result on every rank.
 
-    Inside `work`, this function and `barrier` do not wait for the other ranks, which are waiting already.
+    Inside `work`, this function and `barrier` do not wait for the other ranks, which are already waiting.
 
-    A `UserError` or a stop on rank 0 is raised there; the other ranks exit with the same code and say nothing twice.
+    A `UserError` or a stop on rank 0 is raised there; the other ranks exit silently with the same code.
     """
     if world_size() == 1 or _Alone.now:
         return work()
@@ -57,7 +57,7 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
         _Alone.now = True
         try:
             message = [work(), None]
-        except (UserError, KeyboardInterrupt) as error:  # the others must not wait for an answer
+        except (UserError, KeyboardInterrupt) as error:  # the others must not wait forever
             message = [None, error]
         finally:
             _Alone.now = False
@@ -88,7 +88,7 @@ def barrier() -> None:
 
 
 def leave() -> None:
-    """Close the process group, so that no rank waits for one that has ended."""
+    """Destroy the process group, so that no rank waits for one that has ended."""
     if world_size() == 1 or "torch" not in sys.modules:
         return
     import torch

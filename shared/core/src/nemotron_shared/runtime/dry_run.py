@@ -1,6 +1,6 @@
-"""`--dry-run`: what a step would do, where each value comes from, and what keeps it from running.
+"""`--dry-run`: what a step would do, where each value comes from, and what prevents it from running.
 
-Nothing is written. The exit code is 0 only when the step could start.
+Nothing is written. The exit code is 0 only if the step could start.
 """
 
 import shlex
@@ -30,7 +30,7 @@ SHOWN = 3
 
 @dataclass
 class Preview:
-    """Everything `--dry-run` shows."""
+    """Everything shown by `--dry-run`."""
 
     command: str
     config: Mapping[str, Any]
@@ -47,9 +47,9 @@ class Preview:
 
 
 def dry_run(step: "Step", arguments: Arguments) -> int:
-    """Print the preview for people, or as JSON on stdout."""
+    """Print the preview as text, or as JSON on stdout."""
     preview = make_preview(step, arguments)
-    preview = Preview(**redact_values(vars(preview)))  # it is often kept in a file, or shown to others
+    preview = Preview(**redact_values(vars(preview)))  # previews are often saved or shown to others
     if arguments.json:
         tell_json(vars(preview))
     else:
@@ -58,7 +58,7 @@ def dry_run(step: "Step", arguments: Arguments) -> int:
 
 
 def make_preview(step: "Step", arguments: Arguments) -> Preview:
-    """Resolve as much as can be resolved; show what is wrong instead of stopping at it."""
+    """Resolve as much as possible, collecting problems instead of stopping at them."""
     checked = preflight(step, arguments)
     config = checked.config
     for note in checked.notes:
@@ -91,7 +91,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
 
 
 def _problems_of_result(step: "Step", checked: Preflight, arguments: Arguments) -> list[UserError]:
-    """What a start would refuse, now that it is known what it makes: its result may be there, whole or damaged."""
+    """What a start would refuse given its result: it may already exist, complete or damaged."""
     name, home = step.produces.format(family=checked.run.family), checked.store.home
     known = checked.store.versions(name) or any((home / "runs").glob(f"{name}-*"))
     if not known or not checked.machine.sees_files:
@@ -100,7 +100,7 @@ def _problems_of_result(step: "Step", checked: Preflight, arguments: Arguments) 
         plan = identify(step, checked)
         require_usable(plan, step, arguments)
         if plan.finished is not None:
-            return []  # the start would use what is there, and lack nothing
+            return []  # the existing result would be reused, and nothing is lacking
         require_resumable(plan)
     except UserError as error:
         return [error, *checked.lacking]
@@ -108,7 +108,7 @@ def _problems_of_result(step: "Step", checked: Preflight, arguments: Arguments) 
 
 
 def _summary(sources: list[Source]) -> dict[str, Any]:
-    """What is read from outside the store; the preflight has found all of it, so nothing is looked at again."""
+    """Summary of sources outside the store, from what preflight found: nothing is read again."""
     size = sum(one.detail.get("bytes", 0) for one in sources)
     return {"count": len(sources), "bytes": size, "first": [one.uri for one in sources[:SHOWN]]}
 
@@ -122,7 +122,7 @@ def _read(found: dict[str, Any]) -> list[str]:
 
 
 def as_text(preview: Preview) -> str:
-    """The preview for people."""
+    """The preview as text."""
     lines = [
         "# resolved configuration, and where each value comes from",
         *with_origins(preview.config, preview.origins),

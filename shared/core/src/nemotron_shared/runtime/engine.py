@@ -1,4 +1,4 @@
-"""The contract of an engine, and what the rest of a step asks of it.
+"""The interface of engines, and the functions by which steps use it.
 
     class Automodel(Engine[SFTConfig[AutomodelEngine]]):
         settings = AutomodelEngine
@@ -8,9 +8,9 @@
 
             return train(task)
 
-A stage lists its engines in `stages/<stage>/engines/__init__.py`; a package outside this repository lists its own as
-entry points of the group `nemotron.engines.<stage>`. Importing the class must be cheap: the schema, `--dry-run` and
-the checks do that without any engine's library.
+A stage lists its engines in `stages/<stage>/engines/__init__.py`; a package outside this repository adds its own as
+entry points in the group `nemotron.engines.<stage>`. Importing the class must be cheap: the schema, `--dry-run` and
+the checks do so without any engine's library.
 """
 
 import importlib
@@ -34,43 +34,44 @@ OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines"
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
 Inputs = Mapping[str, Artifact | None]
-"""The artifact of each role, None where there is none, or none yet."""
+"""The artifact for each role; None if it is missing."""
 
 
 class Engine(Protocol[ConfigT]):
-    """One way to do the work of a stage. `ConfigT` is the stage's config with the engine's own section in it."""
+    """One implementation of a stage's work. `ConfigT` is the stage's config with the engine's own section."""
 
     settings: ClassVar[type[EngineSection]]
-    """The class of the section `engine`, whose `name` is a Literal of the engine's name."""
+    """Class of the `engine` section, whose `name` is a Literal of the engine's name."""
 
     libraries: ClassVar[str | None] = None
-    """The module with which `run` begins, where `unneeded` is to hold while it is imported."""
+    """The module `run` imports first, if packages in `unneeded` are to be hidden during its import."""
 
     unneeded: ClassVar[tuple[str, ...]] = ()
-    """Packages that the libraries import where they find them, for what no run of this engine does. They are not
-    found while the libraries are imported, which takes a quarter less time."""
+    """Packages that the libraries import if present, for features no run of this engine uses. Hiding them during the
+    import makes it a quarter faster.
+    """
 
     tracks_itself: ClassVar[tuple[str, ...]] = ()
-    """Experiment trackers, of "wandb" and "mlflow", that the engine's library logs to by itself."""
+    """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""
 
     def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """What is wrong with the config, on any machine. `--dry-run` asks too, and there inputs may be missing."""
+        """Problems with the config on any machine. `--dry-run` calls it too, possibly with missing inputs."""
         yield from ()
 
     def needs(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Needs:
-        """What the config needs of the machine: packages, processes, memory. Asked where `check` finds nothing."""
+        """Requirements on the machine: packages, processes, memory. Called if `check` finds nothing."""
         return Needs()
 
     def command(self, module: str, processes: int) -> list[str]:
-        """How `module`, the step, is started by `nemotron`: as one process, or as several by torchrun."""
+        """The command `nemotron` starts the step's `module` with: one process, or several under torchrun."""
         return launch_command(module, processes)
 
     def run(self, task: Task[ConfigT]) -> Outcome:
-        """Do the work. With several processes, each of them calls this."""
+        """Do the work. Every process calls this."""
         ...
 
     def render(self, config: ConfigT, model: str | None) -> str | None:
-        """What another program would be told, for people; None where the engine starts none.
+        """Settings passed to another program, for people to read; None if the engine starts none.
 
         Args:
             model: path of `run.model`, which need not exist yet.
@@ -79,17 +80,17 @@ class Engine(Protocol[ConfigT]):
 
 
 def engine_of(config: StageConfig) -> Engine[StageConfig]:
-    """The engine that a config chooses. Its schema has validated the name, and the section by the engine's class."""
+    """The engine a config chooses; its schema has validated the name and the engine's section."""
     engine: type[Engine[StageConfig]] = config.engines.load(config.engine.name)  # ty: ignore[invalid-assignment]
     return engine()
 
 
 def import_libraries(engine: type[Engine[Any]]) -> None:
-    """Import what `run` begins with."""
+    """Import what `run` needs first."""
     if engine.libraries is None:
         return
     absent = [package for package in engine.unneeded if package not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # ty: ignore[no-matching-overload]  # None: not there, to whoever looks
+    sys.modules.update(dict.fromkeys(absent))  # ty: ignore[no-matching-overload]  # None hides a module from imports
     try:
         importlib.import_module(engine.libraries)
     finally:
@@ -98,10 +99,10 @@ def import_libraries(engine: type[Engine[Any]]) -> None:
 
 
 def run_engine(task: Task[StageConfig]) -> Outcome:
-    """Hand the work of a step to the engine that its config chooses.
+    """Run a step's work with the chosen engine.
 
     Raises:
-        UserError: a package that the engine needs is not installed.
+        UserError: a package the engine needs is not installed.
     """
     doing("importing libraries")
     engine = engine_of(task.config)
@@ -109,7 +110,7 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
         import_libraries(type(engine))
         return engine.run(task)
     except ModuleNotFoundError as error:
-        if task.run.stop_requested:  # libraries turn a signal that comes while they are imported into errors of theirs
+        if task.run.stop_requested:  # libraries turn a signal during their import into ImportErrors
             raise task.run.stopped() from error
         package = error.name or "a package"
         if package.split(".")[0] in OWN_PACKAGES:
@@ -119,17 +120,17 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
 
 
 def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
-    """What the chosen engine has against its config, each as an error for people."""
+    """The chosen engine's problems with its config, as errors for people."""
     return as_errors(lambda: engine_of(config).check(config, inputs, machine), origins)
 
 
 def lacking(
     config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str], layout: str | None = None
 ) -> tuple[list[UserError], Needs]:
-    """What the chosen engine needs for its config, and what of it the machine does not have.
+    """The chosen engine's requirements for its config, and those the machine does not meet.
 
     Args:
-        layout: the engine file that lays the recipe out on a machine of this size.
+        layout: the engine file with the recipe's layout for a machine of this size.
     """
     asked = [Needs()]
 
@@ -143,7 +144,7 @@ def lacking(
 
 
 def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:
-    """Problems as errors for people; one that names a key begins with where that was set."""
+    """Turn problems into errors for people; one with a key starts with the place that set it."""
     found: list[UserError] = []
     try:
         for problem in find():
@@ -151,16 +152,16 @@ def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str])
                 found.append(UserError(problem.message, problem.remedy))
             else:
                 found.append(refusal(problem.key, problem.message, origins, problem.remedy))
-    except UserError as error:  # a check may also stop at the first thing that is wrong
+    except UserError as error:  # a check may also raise its first problem
         found.append(error)
     return found
 
 
 def refuse(found: Sequence[UserError]) -> None:
-    """Raise what was found, all of it at once.
+    """Raise all errors at once, if there are any.
 
     Raises:
-        UserError: something was found.
+        UserError: with all of them.
     """
     if len(found) == 1:
         raise found[0]

@@ -1,9 +1,9 @@
-"""Engines whose packages cannot share the ordinary environment: what each needs, where it is, what starts there.
+"""Separate environments for engines whose packages conflict with the default one.
 
     nemotron engine install automodel        .engines/automodel, made from uv.lock
     nemotron super3 sft -c tiny engine=automodel     starts the step with the Python of that environment
 
-The folder `.engines` lies in the repository; NEMOTRON_ENGINES names another one.
+The folder `.engines` is in the repository; NEMOTRON_ENGINES sets another one.
 """
 
 import importlib.util
@@ -23,18 +23,18 @@ SUPPORTED = ("3.11", "3.12", "3.13")
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment and the engines that it is for.
+    """An environment and the engines it serves.
 
     Attributes:
-        engines: names that `engine=` takes.
-        packages: what must be there, and the module that each is imported as.
-        sync: what `uv sync` is told.
-        pythons: versions of Python for which these packages exist.
-        systems: operating systems for which they exist, as `platform.system()` calls them.
-        runs_step: whether the step itself runs in it; if not, the step starts programs of it.
+        engines: names for `engine=`.
+        packages: required packages, and the module each is imported as.
+        sync: arguments for `uv sync`.
+        pythons: versions of Python these packages exist for.
+        systems: operating systems they exist for, as in `platform.system()`.
+        runs_step: whether the step itself runs in it; otherwise the step starts programs from it.
         source: the module that comes from a checkout, because no registry has the package.
-        unlocked: packages that are installed after those of the lock, in spite of it.
-        requirements: a module and a file beside it with all packages and their versions, in place of the lock.
+        unlocked: packages installed after the locked ones, overriding the lock.
+        requirements: a module and a file next to it that pins all packages, used instead of the lock.
     """
 
     name: str
@@ -50,18 +50,18 @@ class Environment:
 
     @property
     def needs(self) -> str:
-        """Python and systems, for people: `Python 3.12, Linux`."""
+        """Python versions and systems, for people: `Python 3.12, Linux`."""
         return f"Python {' or '.join(self.pythons)}, {' or '.join(self.systems)}"
 
     @property
     def install(self) -> str:
-        """The command that makes it."""
+        """The command that creates it."""
         command = f"nemotron engine install {self.name}"
         return f"{command} --from CHECKOUT" if self.source else command
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The packages of ours that are installed in it, besides those that they need; none where it has none."""
+        """Our own packages installed in it; none if it has none."""
         return tuple(name for option, name in pairwise(self.sync) if option == "--package")
 
     @property
@@ -71,27 +71,27 @@ class Environment:
 
     @property
     def folder(self) -> Path | None:
-        """Where it is, or would be; None outside a checkout, where there is no lock to make it from."""
+        """Its path, whether or not it exists; None outside a checkout, which has no lock to make it from."""
         if given := os.environ.get(FOLDER_VARIABLE):
             return Path(given).expanduser().absolute() / self.name
         root = repository()
         return root / ".engines" / self.name if root else None
 
     def versions(self) -> dict[str, str]:
-        """The versions of its packages that are installed in its folder, read without starting its Python."""
+        """Installed versions of its packages, read without starting its Python."""
         found = installed(self.folder) if self.folder else {}
         return {name: found[name] for name in self.packages if name in found}
 
     @property
     def programs(self) -> Path | None:
-        """Its folder of programs, `python` and `torchrun` among them; None where it is not wholly installed."""
+        """Its `bin` folder with `python` and `torchrun`; None if it is not completely installed."""
         folder = self.folder
         whole = folder is not None and len(self.versions()) == len(self.packages)
         return folder / "bin" if folder and whole else None
 
     @property
     def is_here(self) -> bool:
-        """Whether this very process could import all of it."""
+        """Whether this process can import everything in it."""
         return all(map(_can_import, self.modules))
 
 
@@ -109,7 +109,7 @@ ENVIRONMENTS = (
         sync=("--package", "nemotron-sft", "--package", "nemotron-pretrain", "--extra", "megatron"),
         pythons=("3.12",),
     ),
-    # its harness has the import name of lm-eval, which the stage itself uses
+    # its harness has the same import name as lm-eval, which the stage itself uses
     Environment(
         "evaluator",
         engines=("nemo_evaluator", "nemo_evaluator_launcher"),
@@ -131,7 +131,7 @@ ENVIRONMENTS = (
         source="nemo_rl",
         unlocked=("transformers==5.8.1",),  # NeMo-RL refuses 5.12, where the range of our own packages begins
     ),
-    # no engine of a step: what hands jobs to Docker and to clouds. Its packages contradict those of the lock
+    # not an engine: submits jobs to Docker and to clouds. Its packages conflict with the lock
     Environment(
         "nemo_run",
         engines=(),
@@ -144,28 +144,27 @@ ENVIRONMENTS = (
 
 
 def repository() -> Path | None:
-    """The checkout that this code runs from, with its `uv.lock`; None for installed wheels."""
+    """The checkout this code runs from, with its `uv.lock`; None for installed wheels."""
     root = Path(__file__).resolve().parents[5]
     return root if (root / "uv.lock").is_file() and (root / "stages").is_dir() else None
 
 
 def environment_of(name: str) -> Environment | None:
-    """The environment of an engine, or the one of that name; None for an engine that needs none of its own."""
+    """The environment of this name or of this engine; None for an engine that needs no separate one."""
     return next((each for each in ENVIRONMENTS if name == each.name or name in each.engines), None)
 
 
 def installed(folder: Path | None = None) -> dict[str, str]:
-    """The version of each package that an environment has, read without starting its Python; without a folder, of
-    those that this process would find."""
+    """Package versions in an environment, read without starting its Python; by default, those importable here."""
     places = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else sys.path
-    # the first one that is found is the one that is imported
+    # reversed: the first on the path is the one imported
     return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(path=places)])}
 
 
 def python_for_step(engine: str) -> str:
-    """The Python that a step with this engine starts with: this one, or the one of the engine's environment.
+    """The Python to start a step with: this one, or that of the engine's environment.
 
-    Where the engine is in neither, the step starts here and says what is missing.
+    If neither has the engine, the step starts here and reports what is missing.
     """
     environment = environment_of(engine)
     if environment is None or not environment.runs_step or environment.is_here or environment.programs is None:
@@ -176,7 +175,7 @@ def python_for_step(engine: str) -> str:
 
 
 def how_to_get(engine: str) -> str:
-    """What to do where an engine's packages are missing or of another version."""
+    """Remedy for an engine whose packages are missing or of the wrong version."""
     environment = environment_of(engine)
     if environment is None:
         return "it belongs to the ordinary environment: uv sync --all-packages"
@@ -188,5 +187,5 @@ def how_to_get(engine: str) -> str:
 def _can_import(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package above it is missing
+    except ModuleNotFoundError:  # its parent package is missing
         return False

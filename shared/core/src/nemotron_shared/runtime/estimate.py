@@ -1,7 +1,7 @@
-"""What a training will take: parameters, memory, disk, tokens and time, estimated before anything runs.
+"""Estimate a training's parameters, memory, disk, tokens and time before anything runs.
 
-A step whose stage estimates hands an `Estimate` to `--dry-run` and to `nemotron plan`. It is arithmetic on the config:
-nothing is imported and nothing is measured, so every number stands with the assumptions that it rests on.
+A step whose stage has an estimator gives an `Estimate` to `--dry-run` and `nemotron plan`. It is arithmetic on the
+config: nothing is imported or measured, so every number comes with its assumptions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,26 +11,26 @@ from nemotron_shared.runtime.disk import size
 
 HOUR, DAY = 3600, 86400
 MARGIN = 0.1
-"""Of a device's memory, to be left free: activations are an estimate, and an allocator loses some to gaps."""
+"""Share of a device's memory to leave free: activations are an estimate, and allocators fragment."""
 FEW_STEPS = 100
-"""For which the time is said where nobody knows how many there will be."""
+"""Steps to give the time for when the total is unknown."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Sizes are bytes and times seconds.
+    """Sizes are in bytes and times in seconds.
 
     Attributes:
-        architecture: which was taken, and why, for people.
-        parameters: of the model; `active` those that one token passes through.
-        device: a GPU's name, or what stands for a core; `devices` how many work.
-        layout: how the model and its rows are shared out, for people.
-        memory: of one device, by part, at its fullest; `memory_there` what it has, None where nobody said.
-        checkpoint, result: size of one checkpoint, and of the model at the end; `disk` of all that is kept at once.
-        tokens_per_step, steps: optimizer steps from the first to the last, or as many as there may be at most where
-            `steps_are_a_limit`: then the time of all is unknown.
-        step_seconds: of one step, by part; empty where nothing is known of the device.
-        assumptions: what the numbers rest on.
+        architecture: the one assumed, and why, for people.
+        parameters: of the model; `active` of them are used per token.
+        device: a GPU's name, or the stand-in for a core; `devices` is their number.
+        layout: how the model and its rows are sharded, for people.
+        memory: peak on one device, by part; `memory_there` is its capacity, None if unknown.
+        checkpoint, result: size of one checkpoint, and of the final model; `disk` is everything kept at once.
+        tokens_per_step, steps: optimizer steps in all, or their upper limit if `steps_are_a_limit`: the total time is
+            then unknown.
+        step_seconds: of one step, by part; empty for an unknown device.
+        assumptions: what the numbers are based on.
     """
 
     architecture: str
@@ -52,23 +52,23 @@ class Estimate:
 
     @property
     def seconds(self) -> float | None:
-        """Of all steps; None where the device or their number is unknown."""
+        """Time of all steps; None if the device or the number of steps is unknown."""
         known = self.step_seconds and not self.steps_are_a_limit
         return self.steps * sum(self.step_seconds.values()) if known else None
 
     @property
     def fits(self) -> bool | None:
-        """Whether the memory of a device is enough; None where nobody said how much it has."""
+        """Whether a device has enough memory; None if its capacity is unknown."""
         return None if self.memory_there is None else sum(self.memory.values()) <= self.memory_there
 
     @property
     def is_tight(self) -> bool:
-        """Whether it fits with less than the margin left."""
+        """Whether it fits with less than the margin free."""
         there = self.memory_there
         return bool(self.fits and there and sum(self.memory.values()) > (1 - MARGIN) * there)
 
     def as_json(self) -> dict[str, object]:
-        """For programs; sizes in bytes, times in seconds."""
+        """Values for programs; sizes in bytes, times in seconds."""
         seconds = self.seconds
         hours = None if seconds is None else seconds * self.devices / HOUR
         own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
@@ -111,7 +111,7 @@ def _rate(tokens: float) -> str:
 
 
 def _verdict(estimate: Estimate) -> str:
-    """What there is to say about the room that is left."""
+    """Comment on the memory left."""
     if estimate.fits is False:
         return ": DOES NOT FIT"
     if not estimate.is_tight or estimate.memory_there is None:

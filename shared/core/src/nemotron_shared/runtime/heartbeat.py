@@ -1,4 +1,4 @@
-"""A line every few seconds while nothing else is said, so that a slow machine is told from one that stands still.
+"""Print a line every few seconds of silence, so a slow run does not look like a hang.
 
 [super3-rl-model] importing libraries, 0:10
 [super3-rl-model] at work on step 3/45, 0:05
@@ -15,19 +15,19 @@ from nemotron_shared.runtime.console import clock, renew, work_at_hand
 
 SECONDS = 5.0
 LATER, LATER_SECONDS = 600.0, 60.0
-"""After ten minutes a log has enough of such lines; on a terminal each takes the place of the last."""
+"""After ten minutes, print less often to keep logs short; on a terminal each line replaces the last."""
 LOOKS = 0.25
 YOUNG_SECONDS = 1.0
-"""What has begun within so long has no time worth telling: steps are made, and only their lines are far apart."""
+"""Show no time for shorter activities: steps are being made, only their lines are far apart."""
 
 
 @contextmanager
 def heartbeat(name: str) -> Generator[None]:
-    """Say what is being done, on rank 0, whenever nothing has been said for `SECONDS`."""
+    """Print what is being done, on rank 0, after `SECONDS` without any other line."""
     if distributed.rank() != 0:
         yield
         return
-    work_at_hand().said = time.monotonic()  # a copy of a process knows when that one spoke
+    work_at_hand().said = time.monotonic()  # a forked process inherits its parent's value
     ended = threading.Event()
     thread = threading.Thread(target=_beat, args=(name, ended), name="heartbeat", daemon=True)
     thread.start()

@@ -1,11 +1,11 @@
-"""What a piece of work is, how it is done, and with which code: three things that change for different reasons.
+"""Identity of a piece of work: what it is, how it is done, and with which code. The three change for different reasons.
 
-    identity.what       names the result: settings, inputs, raw sources. Another value is another result.
-    identity.how        may differ between two attempts at the same result: micro batch, checkpoint interval, processes.
-    identity.modules    the code that the step really loads, a digest for each module.
+    identity.what       identifies the result: settings, inputs, raw sources. Another value is another result.
+    identity.how        may differ between attempts at one result: micro batch, checkpoint interval, processes.
+    identity.modules    the code the step really loads, a digest for each module.
 
-A run's folder is named by `what` alone, so that an unfinished run goes on after a change of the other two. A finished
-result is used again only where `what` and code are the same.
+A run's folder is named by `what` alone, so an unfinished run continues after a change of the other two. A finished
+result is reused only if `what` and code are the same.
 """
 
 import re
@@ -22,9 +22,9 @@ from nemotron_shared.runtime.code import PRESENTATION, modules_of
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
 LENGTH = "train.train_iters"
-"""How far to train. It is a part of `what`, but a finished training can be extended by more of it."""
+"""Number of training steps. Part of `what`, but a finished training can be extended to more."""
 CONTENT = "content of "
-"""Of a setting, by its key: what it names, as a digest."""
+"""Prefix of a setting's key, for the digest of the content it refers to."""
 DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
@@ -38,27 +38,27 @@ class Identity:
 
     @property
     def result(self) -> str:
-        """Names the result, whatever code makes it."""
+        """Result id, ignoring code."""
         return json_digest(self.what)
 
     @property
     def code(self) -> str:
-        """One digest of all modules."""
+        """One digest over all modules."""
         return json_digest(self.modules)
 
     @property
     def fingerprint(self) -> str:
-        """Names the result and the code that made it."""
+        """Id of the result together with its code."""
         return json_digest({"what": self.result, "code": self.code})
 
     @property
     def series(self) -> str:
-        """Names the results that differ only in how long was trained."""
+        """Id of results that differ only in the number of training steps."""
         return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
 
 
 def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of one section, told apart by its schema."""
+    """Split one section's values into `what` and `how`, by its schema."""
     what: dict[str, Any] = {}
     how: dict[str, Any] = {}
     for name, value in values.items():
@@ -75,7 +75,7 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; an empty mapping has none."""
+    """Dotted keys and values; an empty mapping yields none."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{name}.")
@@ -84,17 +84,17 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
-    """Digests of the modules that a step loads.
+    """Digests of the modules a step loads.
 
     Args:
-        entries: the step's own module, and that of the chosen engine.
-        without: a module that is not followed: the step that prepares the data, whose result counts by its content.
-        directory: folder of the stage.
+        entries: the step's module, and the chosen engine's.
+        without: a module not to follow: the step that prepares the data, whose result counts by its content.
+        directory: the stage's folder.
     """
     stage = ".".join(entries[0].split(".")[:2])
     roots = {stage: directory}
     outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
-    for package in {*PACKAGES, *outside}:  # the second: an engine from outside this repository
+    for package in {*PACKAGES, *outside}:  # `outside`: the package of an engine outside this repository
         if (spec := find_spec(package)) and spec.origin:
             roots[package] = Path(spec.origin).parent
     cache = FileCache(cache_file)
@@ -104,9 +104,9 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """`train.micro_batch_size 8 -> 4` for each key whose value is another one.
+    """`train.micro_batch_size 8 -> 4` for each key whose value differs.
 
-    Digests are cut as a person compares them; the content of a setting that is another one is no difference besides.
+    Digests are shortened; the content of a setting is left out if the setting itself differs.
     """
     unlike = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     found = []

@@ -1,4 +1,4 @@
-"""The inputs of a step as its checks find them: from the store, a folder or the hub; or what stands for one."""
+"""Find a step's inputs for its checks: in the store, in a folder or on the hub; or what replaces a missing one."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ TOKENIZER_KEYS = ("data_prep.tokenizer.model", "model.tokenizer")
 
 
 def find_input(checked: "Preflight", step: "Step", role: str, arguments: Arguments, prepared: Artifact | None) -> None:
-    """The artifact of a role; a missing one is prepared, left out, or a problem, as the config says."""
+    """Find the artifact for a role; a missing one is prepared, left out, or a problem, as the config says."""
     run, store, shown = checked.run, checked.store, checked.shown
     reference = getattr(run, role)
     checked.inputs[role] = shown[role] = None
@@ -55,18 +55,18 @@ def find_input(checked: "Preflight", step: "Step", role: str, arguments: Argumen
         found = found or _find_data(store, reference, step, run.family)
         checked.inputs[role], shown[role] = found, found.reference
         require_intact(found, store.home, again)
-    except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
+    except NotFound as error:  # missing, as opposed to damaged or unreadable, which must not be replaced silently
         _note_missing(checked, step, role, reference, arguments, error)
     except UserError as error:
         shown[role] = f"{reference} (cannot be used)"
-        # a setting of the data that is wrong names itself
+        # an error about a data setting already starts with its key
         said = f"run.{role}: {error.message.removeprefix('run.data: ')}"
         is_setting = error.message.startswith(f"{SECTION}.")
         checked.problems.append(error if is_setting else UserError(said, error.remedy))
 
 
 def is_named(checked: "Preflight", step: "Step", role: str) -> bool:
-    """Whether the user names this input, on the command line or in a file of their own, and not one of our configs."""
+    """Whether the user names this input, on the command line or in their own file, as opposed to our configs."""
     file = checked.composed.origins.get(f"run.{role}", "").partition(":")[0]
     own = {one.name for one in checked.composed.files if one.parent == (step.directory / "config").resolve()}
     return bool(file) and file not in own
@@ -75,13 +75,13 @@ def is_named(checked: "Preflight", step: "Step", role: str) -> bool:
 def _note_missing(
     checked: "Preflight", step: "Step", role: str, reference: str, arguments: Arguments, error: NotFound
 ) -> None:
-    """What is done without an input: something stands for it, or it is a problem, as is any that the user names."""
+    """Replace a missing input or report it as a problem, which it always is if the user named it."""
     run = checked.run
     checked.shown[role] = f"{reference} (missing{_instead(step, role, run)})"
     remedy = None
-    if is_path(reference):  # somebody has this folder in mind, and nothing can stand for it
+    if is_path(reference):  # the user means this folder, so nothing can replace it
         remedy = "give a folder that is there"
-    elif role != "data" and "/" in reference:  # a folder or a model of the hub is meant
+    elif role != "data" and "/" in reference:  # a folder or a model on the hub is meant
         remedy = error.remedy
     elif is_named(checked, step, role) and not _is_prepared(step, role, run):
         remedy = error.remedy or how_to_make(step, role, run, arguments, checked.composed)
@@ -97,12 +97,12 @@ def _note_missing(
 
 
 def _is_prepared(step: "Step", role: str, run: RunSection) -> bool:
-    """Whether the input is what data preparation would make next, whoever names it."""
+    """Whether the input is what data preparation would make next, named by the user or not."""
     if role != "data" or step.prepare is None or run.data is None:
         return False
     try:
         return parse_reference(run.data, run.family) == Reference(step.prepare.produces.format(family=run.family))
-    except UserError:  # the path of a folder
+    except UserError:  # a folder's path
         return False
 
 
@@ -114,10 +114,10 @@ def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artif
 
 
 def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, trusted: bool) -> None:
-    """The model that a reference means: from the store, a folder, or one that a start would import first.
+    """Find the model for a reference: in the store, in a folder, or one that a start would import first.
 
     Raises:
-        UserError: there is none, it is damaged, or it cannot be loaded without code that nobody has trusted.
+        UserError: it is missing or damaged, or needs code that is not trusted.
     """
     store, outside = checked.store, parse_outside(reference)
     if outside is None:
@@ -138,27 +138,27 @@ def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, 
 
 
 def _take(checked: "Preflight", found: Found) -> None:
-    """Note what a start says about a model from outside, and that it would bring it in, if there is room."""
+    """Record the notes, the missing disk space and the pending import of a model from outside."""
     checked.notes += [found.note] if found.note else []
     checked.lacking += [found.no_room] if found.no_room else []
     checked.imports += [found] if found.bring_in else []
 
 
 def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> bool:
-    """Replace `hf://...`, `megatron:...` and `art://...` in a tokenizer's setting by the folder that it means.
+    """Replace `hf://...`, `megatron:...` and `art://...` in tokenizer settings by the folder they refer to.
 
     Returns:
-        False where that is known only when it has been brought in.
+        False if the folder is known only after an import.
     """
     for key in TOKENIZER_KEYS:
         *sections, name = key.split(".")
         if sections[0] not in step.sections:
-            continue  # the data is the input, and has its tokenizer inside
+            continue  # the step's input is prepared data, which contains its tokenizer
         place: Any = checked.values
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
         if not isinstance(place, dict):
-            continue  # the validation says so
+            continue  # reported by validation
         text = place.get(name)
         if isinstance(text, str) and text.startswith(SCHEME):
             place[name] = str(_find_stored(checked, key, text).path)
@@ -177,7 +177,7 @@ def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> boo
 
 
 def _find_stored(checked: "Preflight", key: str, text: str) -> Artifact:
-    """The artifact of the store whose tokenizer a setting names; without `art://` it would name a folder."""
+    """The stored artifact whose tokenizer a setting names; without `art://` it would name a folder."""
     try:
         found = checked.store.resolve(text, family=checked.run.family)
         require_intact(found, checked.store.home, f"restore {found.path} from a copy")
@@ -188,7 +188,7 @@ def _find_stored(checked: "Preflight", key: str, text: str) -> Artifact:
 
 
 def answer_trust_keys(checked: "Preflight", step: "Step", *, trusted: bool) -> None:
-    """Say to a config of another program what becomes of its `trust_remote_code`."""
+    """Explain what happens to `trust_remote_code` in another program's config."""
     for key, origin in checked.composed.trust_keys.items() if step.consumes else ():
         models = [found for role, found in checked.inputs.items() if found is not None and role != "data"]
         if any(needs_code(config_of(found.path)) for found in models):
@@ -199,7 +199,7 @@ def answer_trust_keys(checked: "Preflight", step: "Step", *, trusted: bool) -> N
 
 
 def _instead(step: "Step", role: str, run: RunSection) -> str:
-    """What happens without this input; empty where the run cannot start."""
+    """What happens without this input; empty if the run cannot start."""
     if role in step.optional:
         return ": left out"
     if role == "data" and run.missing_data == "prepare" and step.prepare is not None:

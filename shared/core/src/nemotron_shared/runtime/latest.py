@@ -1,9 +1,9 @@
-"""What a start says of inputs that it takes because they are the latest, where the config may mean others.
+"""Notes about inputs taken because they are the latest, when the config may mean others.
 
     WARNING: data: super3-pretrain-data:v2 was made from notes.txt, not from synthetic as this config says; ...
     model: super3-pretrain-model:v2 is the latest, fine-tuned on notes.txt; another one: run.model=NAME:vN
 
-What was made how is read from the record of its run; where there is none any more, nothing is said.
+Settings of earlier runs are read from their records; without a record, no note is given.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ SOURCE, TOKENIZER, SEED = (f"{SECTION}.{name}" for name in ("source", "tokenizer
 
 
 def tell_latest(checked: "Preflight", step: "Step", arguments: Arguments) -> None:
-    """Add to the notes, and to the inputs as they are shown, where the latest may not be what the user has in mind."""
+    """Add a note wherever the latest input may not be the one the user means."""
     for role in (*step.consumes, *step.optional):
         found = checked.inputs.get(role)
         if found is None or found.is_external or is_named(checked, step, role):
@@ -54,7 +54,7 @@ def _tell_data(checked: "Preflight", step: "Step", arguments: Arguments, data: A
         return
     whats, _ = what_and_how({SECTION: checked.values[SECTION]}, config)
     ours = redact_values(dict(flat(whats)))
-    if ours.get(SOURCE) is None:  # the config leaves to the user what the data is
+    if ours.get(SOURCE) is None:  # the config leaves the choice of data to the user
         return
     unlike = _unlike(store, data, ours)
     if not unlike:
@@ -81,9 +81,9 @@ def _said(unlike: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def _unlike(store: Store, data: Artifact, ours: Mapping[str, Any]) -> dict[str, tuple[Any, Any]] | None:
-    """Settings that data was made with otherwise, by key: its value, and ours; None where nobody recorded them.
+    """Settings that data was made with differently, by key: its value, and ours; None if they were not recorded.
 
-    A seed is no other data: trainings with several seeds share theirs.
+    A different seed does not count: trainings with several seeds share their data.
     """
     theirs = _record(store, data)
     if SOURCE not in theirs:
@@ -93,20 +93,20 @@ def _unlike(store: Store, data: Artifact, ours: Mapping[str, Any]) -> dict[str, 
 
 
 def _may_be(tokenizer: Any, recorded: Any) -> bool:
-    """Whether a tokenizer from outside may be the recorded one, of which the digest is known."""
+    """Whether a tokenizer from outside may be the recorded one, of which only the digest is known."""
     is_outside = isinstance(tokenizer, str) and parse_outside(tokenizer) is not None
     return is_outside and isinstance(recorded, str) and HEX_DIGEST.fullmatch(recorded) is not None
 
 
 def _record(store: Store, artifact: Artifact) -> dict[str, Any]:
-    """What an artifact was made with, by dotted key; empty where the record of its run is gone."""
+    """Settings an artifact was made with, by dotted key; empty if the record of its run is gone."""
     digest = artifact.manifest.producer.config_digest
     folder = run_folder(store, artifact.manifest.name, digest)
     return (what_it_was(folder / WHAT) or {}).get("what", {}) if digest else {}
 
 
 def _tuned_on(store: Store, model: Artifact) -> str | None:
-    """The file that a model was fine-tuned on by one command; None for any other model."""
+    """The file that `nemotron finetune` trained a model on; None for any other model."""
     if fine_tuning_of(model.manifest.producer.command) is None:
         return None
     reference = next((parse_exact(one.reference) for one in model.manifest.parents if one.role == "data"), None)
@@ -115,7 +115,7 @@ def _tuned_on(store: Store, model: Artifact) -> str | None:
 
 
 def _loaded(store: Store, reference: Reference) -> Artifact | None:
-    """A version; None where it is gone, damaged or of an older layout."""
+    """A version; None if it is missing, damaged or of an older layout."""
     with suppress(UserError):
         return store.resolve(reference)
     return None

@@ -1,7 +1,7 @@
-"""What a training library's output tells: which lines, records and TensorBoard scalars are which of our metrics.
+"""Parse the output of training libraries: which lines, records and TensorBoard scalars are which of our metrics.
 
-The package of an engine describes its library once; `nemotron check` then reads such logs, whoever started the job.
-A package outside this repository adds its own by an entry point of the group `nemotron.library_logs`.
+An engine's package describes its library once; `nemotron check` then reads such logs, however the job was started. A
+package outside this repository adds its own as an entry point in the group `nemotron.library_logs`.
 """
 
 import re
@@ -15,16 +15,17 @@ from nemotron_shared.errors import UserError
 
 @dataclass(frozen=True)
 class LibraryLog:
-    """How one library writes its metrics down.
+    """How one library logs its metrics.
 
     Attributes:
         title: the library's name.
-        lines: a word that a line must hold, which is quick to look for, and the pattern that it is then tried with.
-            Named groups are metrics. `step` holds for the lines that follow, `steps` is how many there will be, and
-            `time` is when the line was written.
-        records: names of JSON-lines files, and what their keys are called here; other keys keep their names.
-        first_step: the number that the library gives to the first step.
-        scalars: (metric, step, value) of a TensorBoard file, where the library writes more there than in its log.
+        lines: a word a line must contain, which is fast to search for, and the pattern to match it with. Named groups
+            are metrics. `step` applies to the following lines as well, `steps` is the total, and `time` is when the
+            line was written.
+        records: names of JSON-lines files.
+        keys: our names for the keys in those files; other keys keep theirs.
+        first_step: the library's number for the first step.
+        scalars: reads (metric, step, value) from a TensorBoard file, if the library logs more there.
     """
 
     title: str

@@ -1,5 +1,6 @@
-"""Send what a library or a program prints and logs to a file: stdout is for results, and stderr for what concerns the
-user. No secret gets into these files.
+"""Redirect what a library or a program prints and logs to a file, with secrets redacted.
+
+stdout is for results, and stderr for what concerns the user.
 
 with library_output(run.directory / "megatron.log"):
     pretrain(container, forward_step)
@@ -16,22 +17,22 @@ from pathlib import Path
 from nemotron_shared.redaction import redact
 
 PATIENCE = 10.0
-"""Seconds for the last lines of a program that has ended; a process that it left behind may hold the pipe for long."""
+"""Seconds to wait for a finished program's last lines; a process it left behind may hold the pipe open."""
 FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 
 class RedactedFile(TextIOWrapper):
-    """A text file that no secret gets into. A library that prints one writes it in one piece."""
+    """A text file that redacts secrets. Assumes a library prints a secret in a single write."""
 
     def write(self, text: str) -> int:
-        """See the base class; the length is that of what was given."""
+        """See the base class; returns the length of the original text."""
         super().write(redact(text))
         return len(text)
 
 
 @contextmanager
 def program_output(path: Path) -> Generator[int]:
-    """A descriptor for what another program prints, line by line to the end of `path`."""
+    """A file descriptor whose output is appended to `path` line by line."""
     reader, writer = os.pipe()
 
     def copy() -> None:
@@ -51,7 +52,7 @@ def program_output(path: Path) -> Generator[int]:
 
 @contextmanager
 def library_output(path: Path) -> Generator[None]:
-    """Append to `path` inside the block, whatever handlers the library adds; afterwards logging is as it was."""
+    """Append output to `path` inside the block, whichever handlers the library adds; then restore logging."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     with RedactedFile(path.open("ab"), encoding="utf-8") as file, redirect_stdout(file):

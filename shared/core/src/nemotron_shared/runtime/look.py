@@ -1,4 +1,4 @@
-"""What a dry run sees of the raw inputs of a step: the beginnings of files, which a start would read, too."""
+"""What a dry run sees of a step's raw inputs: the beginnings of files, which a start would read, too."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from nemotron_shared.errors import UserError
 
 
 class Looked(NamedTuple):
-    """What would end the work, and notes on what was not looked at."""
+    """Problems that would end the work, and notes on what was not checked."""
 
     problems: list[UserError]
     notes: list[str]

@@ -1,7 +1,7 @@
-"""What a machine has, asked without importing torch: for the checks that are made before any work.
+"""Describe a machine without importing torch, for the checks before any work.
 
     Machine.here(folder)                      this machine, and the disk that holds `folder`
-    Machine.described(Path("dgx.yaml"))       another one, as a file describes it
+    Machine.described(Path("dgx.yaml"))       another one, described in a file
 
 A description is YAML or TOML; sizes are in GB (10^9 bytes):
 
@@ -13,7 +13,7 @@ A description is YAML or TOML; sizes are in GB (10^9 bytes):
     free_disk_gb: 20000
     packages: {torch: 2.9.0, megatron-core: 0.19.2, megatron-bridge: 0.6.2}
 
-Only `processes` is needed: what is left out is not judged.
+Only `processes` is required: checks of anything left out are skipped.
 """
 
 import math
@@ -40,11 +40,11 @@ from nemotron_shared.runtime import distributed
 
 DRIVER = Path("/proc/driver/nvidia/version")
 ACCELERATORS = (DRIVER, Path("/dev/kfd"), Path("/dev/dxg"))
-"""A library may ask a driver as it is imported, and a copy of a process that has asked cannot use the GPU."""
+"""Libraries may query a driver on import, and a process forked after that cannot use the GPU."""
 STATM, CPUINFO = Path("/proc/self/statm"), Path("/proc/cpuinfo")
 MIB = 2**20
 MOST_GPUS = 1024
-"""Of one node; a larger number is a slip."""
+"""Per node; a larger number is a typo."""
 GB = 10**9
 
 
@@ -58,10 +58,18 @@ class GPU:
 
 @dataclass(frozen=True)
 class Machine:
-    """Attributes: `python` its version, "3.12"; `processes` those of this run, over all `nodes`; `gpus` those of a
-    node; `memory`, `free_disk` in bytes, infinite where nobody knows them; `packages` version by name; `is_here`
-    whether it is this machine, with the packages of this environment; `sees_files` whether it has the files that lie
-    here; `wandb` whether W&B has a key there, None where nobody knows. What a description leaves out is None."""
+    """The properties of a machine that checks use; None for anything a description leaves out.
+
+    Attributes:
+        python: its version, "3.12".
+        processes: of this run, over all `nodes`.
+        gpus: of one node.
+        memory, free_disk: in bytes, infinite if unknown.
+        packages: versions by name.
+        is_here: whether it is this machine, with the packages of this environment.
+        sees_files: whether it has the same files as this machine.
+        wandb: whether W&B has a key there, None if unknown.
+    """
 
     python: str | None
     processes: int
@@ -90,15 +98,15 @@ class Machine:
 
     @classmethod
     def described(cls, file: Path) -> "Machine":
-        """The machine that a YAML or TOML file describes.
+        """Read a machine's description from YAML or TOML.
 
         Raises:
-            UserError: there is no such file, or it has an unknown, a missing or a wrong key.
+            UserError: no such file, or an unknown, missing or wrong key.
         """
         if not file.is_file():
             raise UserError(f"--machine: there is no file {file}", "see docs/configuration.md, What a run would do")
         try:
-            text = file.read_bytes().decode()  # lines as they are: a lone carriage return ends none in TOML
+            text = file.read_bytes().decode()  # keep line ends: a lone carriage return is not one in TOML
             if file.suffix != ".toml":
                 require_plain_numbers(str(file), text)
             values = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
@@ -125,16 +133,16 @@ class Machine:
 
     @property
     def knows_packages(self) -> bool:
-        """Whether there is a list of packages to judge by."""
+        """Whether there is a list of packages to check."""
         return self.is_here or self.packages is not None
 
     @property
     def processes_per_node(self) -> int:
-        """As many on each node, rounded up."""
+        """Processes on each node, rounded up."""
         return -(-self.processes // self.nodes)
 
     def version_of(self, package: str) -> str | None:
-        """Version of an installed package, nothing imported; None where there is none, "unknown" where nobody says."""
+        """Version of an installed package, without importing it; None if missing, "unknown" if not described."""
         if self.packages is not None:
             return self.packages.get(_normal(package))
         if not self.is_here:
@@ -154,7 +162,7 @@ class GPUDescription(Section):
 
 
 class MachineDescription(Section):
-    """What a file says about a machine."""
+    """A machine's description in a file."""
 
     python: str | None = Field(pattern=r"^3\.\d+$", default=None)
     nodes: int = Field(ge=1, default=1)
@@ -169,14 +177,14 @@ class MachineDescription(Section):
     @field_validator("python", mode="before")
     @classmethod
     def as_text(cls, value: object) -> object:
-        """3.12 without quotation marks is a number to YAML, and 3.10 would become 3.1."""
+        """Refuse an unquoted version: to YAML it is a number, and 3.10 would become 3.1."""
         if isinstance(value, float):
             raise ValueError('write the version in quotation marks: python: "3.12"')
         return value
 
 
 def hardware() -> dict[str, str | int | float]:
-    """What this machine is, for people who compare times: processor, cores of this process, memory, GPUs."""
+    """This machine's processor, cores (of this process), memory and GPUs, for comparing times."""
     gpus = _gpus()
     found = {
         "processor": _processor(),
@@ -187,18 +195,18 @@ def hardware() -> dict[str, str | int | float]:
 
 
 def has_accelerator() -> bool:
-    """Whether there is a driver that a process may have asked by now."""
+    """Whether there is a driver that this process may have queried already."""
     return any(place.exists() for place in ACCELERATORS)
 
 
 def memory_held() -> float:
-    """GB that this process holds: of its GPU the most so far, where it uses one; otherwise resident main memory."""
-    torch = sys.modules.get("torch")  # not imported for this
+    """GB held by this process: the peak on its GPU if it uses one, otherwise resident memory."""
+    torch = sys.modules.get("torch")  # don't import it for this
     if torch is not None and torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved() / GB
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GB
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # where there is no /proc: the most so far, in bytes
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # without /proc: the peak, in bytes
     return most / GB
 
 
@@ -216,7 +224,7 @@ def _normal(name: str) -> str:
 
 
 def _gpus() -> tuple[GPU, ...]:
-    """As nvidia-smi lists them, those alone that CUDA_VISIBLE_DEVICES leaves; none where there is no driver."""
+    """GPUs listed by nvidia-smi and allowed by CUDA_VISIBLE_DEVICES; none without a driver."""
     if not DRIVER.exists() or shutil.which("nvidia-smi") is None:
         return ()
     command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]

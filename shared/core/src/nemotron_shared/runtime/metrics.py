@@ -48,35 +48,35 @@ METRICS: dict[Metric, str] = {
     "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }
-"""The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""
+"""Metric names in metrics.jsonl, common to all engines. Each engine maps its library's names to these."""
 Figures = Mapping[Metric, float] | Mapping[str, float]
-"""Figures of a step by name; the second where names of rewards or of layers are among them."""
+"""Metrics of a step by name; the second form if names of rewards or layers are among them."""
 REWARD_METRIC, EXPERT_METRIC, PREDICTION_METRIC = "rewards/{name}/mean", "expert_load/{layer}", "mtp_loss/{depth}"
 MORE_METRICS = {
     REWARD_METRIC: "Mean of one reward of the config.",
     PREDICTION_METRIC: "Mean loss of multi-token prediction at one depth: 1 is the token after the next.",
     EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share: 1 is perfectly even.",
 }
-"""One more for each reward, each layer of experts, and each depth of multi-token prediction."""
+"""Patterns of names for each reward, each expert layer, and each depth of multi-token prediction."""
 REPEATED = {"step", "seconds", "tokens", "tokens_per_second", "memory_gb"}
-"""What the line of a step and that of the validation after it both hold."""
+"""Keys in both a step's line and that of the validation after it."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
-"""Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
+"""Metrics whose last value goes into a manifest if the run is judged by its loss, with their names there."""
 
 
 class MetricsLog:
-    """An append-only log that a resumed run cuts back to its checkpoint, so that no step stands in it twice."""
+    """An append-only log that a resumed run cuts back to its checkpoint, so no step appears twice."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mirror: Callable[[int, dict[str, Any]], None] = lambda step, values: None
-        self._name = cache(redact)  # of a metric, as others may see it: the same names come at every step
+        self._name = cache(redact)  # cached, because names repeat at every step
 
     def append(self, step: int, **values: float) -> None:
-        """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`.
+        """Write one line at once, so a kill loses no earlier line, and pass it to `mirror`.
 
         Raises:
-            UserError: a value is not finite, for which JSON has no form.
+            UserError: a value is not finite, which JSON cannot express.
         """
         if wrong := [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise UserError(f"step {step}: {', '.join(wrong)}", "lower optimizer.lr, or look at the data")
@@ -86,23 +86,23 @@ class MetricsLog:
         self.mirror(step, values)
 
     def cut_after(self, step: int) -> None:
-        """Forget what was logged after `step`."""
+        """Remove everything logged after `step`."""
         self._keep(lambda entry: entry["step"] <= step)
 
     def forget_validation(self, step: int) -> None:
-        """Forget the metrics of a validation that will be done again."""
+        """Remove the metrics of a validation that will be repeated."""
         self._keep(lambda entry: entry["step"] != step or not any(name.startswith("valid") for name in entry))
 
     def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in self.read() if wanted(entry)))
 
     def read(self) -> list[dict[str, Any]]:
-        """Everything logged; a last line that a kill cut short is left out."""
+        """All entries, without a last line that a kill cut short."""
         return list(read_metrics(self.path))
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of the vocabulary, or that of one reward, one layer or one depth."""
+    """Whether a name is one of ours, including those of a reward, a layer or a depth."""
     before, _, after = REWARD_METRIC.partition("{name}")
     is_reward = name.startswith(before) and name.endswith(after)
     others = tuple(one.partition("{")[0] for one in (EXPERT_METRIC, PREDICTION_METRIC))
@@ -110,10 +110,10 @@ def is_known(name: str) -> bool:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Entries of a metrics file, as whoever goes on with its run needs them.
+    """Entries of a metrics file, for resuming its run.
 
     Raises:
-        UserError: a line other than an unfinished last one is damaged.
+        UserError: a line is damaged, other than an unfinished last one.
     """
     anew = "delete the run folder and run again"
     try:
@@ -126,7 +126,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def metrics_with_damage(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The whole entries of a metrics file, and what is wrong with it: for whoever only looks at it."""
+    """Valid entries of a metrics file, and its problems, for inspection."""
     entries, damage = list[dict[str, Any]](), list[str]()
     try:
         for entry, wrong in _judged(path):
@@ -140,7 +140,7 @@ def metrics_with_damage(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _judged(path: Path) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
-    """Each line's entry, and what is wrong with it: by itself, or after the lines before it."""
+    """Each line's entry, and its problem, alone or in relation to earlier lines."""
     last, seen = 0, set[str]()
     for number, entry in _entries(path):
         if isinstance(entry, str):
@@ -157,7 +157,7 @@ def _judged(path: Path) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Number of each whole line, and its entry or what is wrong with it. There are none where there is no file."""
+    """Number of each complete line, with its entry or its problem. Empty without a file."""
     if not path.exists():
         return
     with open_regular(path) as file:
@@ -169,7 +169,7 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 def _entry(line: bytes) -> dict[str, Any] | str:
     try:
         entry = json.loads(line.decode())
-    except (ValueError, RecursionError):  # bytes that are no text, too, and numbers of thousands of digits
+    except (ValueError, RecursionError):  # also invalid UTF-8 and numbers of thousands of digits
         return "not valid JSON"
     if not isinstance(entry, dict):
         return "not a JSON object"
@@ -182,7 +182,7 @@ def _entry(line: bytes) -> dict[str, Any] | str:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is one to calculate with: a float of any kind, or an integer that a float can hold."""
+    """Whether it can be computed with: any float, or an integer that fits a float."""
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and float(value) is not None
     except OverflowError:
@@ -190,7 +190,7 @@ def _is_number(value: object) -> bool:
 
 
 def last_values(log: MetricsLog, names: Mapping[Metric, str]) -> dict[str, float]:
-    """The last logged value of each metric, under the names that a manifest uses."""
+    """The last logged value of each metric, under its name in manifests."""
     found: dict[str, float] = {}
     for entry in log.read():
         found |= {target: entry[name] for name, target in names.items() if name in entry}

@@ -1,10 +1,10 @@
-"""What a config needs of a machine, as its engine says it, and the checks that are the same for every engine.
+"""An engine's requirements for a config, and the checks common to all engines.
 
     Needs(packages=extra("nemotron-engines", "megatron"), container="nvcr.io/...",
           shared=[{"engine.tensor_model_parallel_size": 8}], rows=64, process_bytes=30 * GB, ...)
 
-Nothing is imported and nothing is allocated. Estimates of memory and disk are lower bounds, of what every run of the
-config keeps (weights, gradients, optimizer), so that nothing is refused which would fit.
+Nothing is imported or allocated. Estimates of memory and disk are lower bounds, over what every run of the config keeps
+(weights, gradients, optimizer), so nothing that would fit is refused.
 """
 
 import math
@@ -22,14 +22,18 @@ from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.machine import Machine
 
 PROCESS_BYTES = 100_000_000
-"""That a process has for itself at least, once it has imported torch."""
+"""Minimum memory of a process that has imported torch."""
 Device = Literal["cpu", "auto", "gpu"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What keeps a config from running. `key` is the setting that is wrong, where there is one; `of_layout` where
-    another layout of the recipe would do."""
+    """A reason a config cannot run.
+
+    Attributes:
+        key: the setting at fault, if there is one.
+        of_layout: another layout of the recipe would work.
+    """
 
     message: str
     remedy: str | None = None
@@ -39,19 +43,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a config needs.
+    """Requirements of a config.
 
     Attributes:
-        packages: with the versions that the engine accepts; `container` has them, too, where the config names one.
-        python: the Pythons that those packages are made for.
-        device: `auto` takes GPUs where there are any, `gpu` does not run without.
-        shared: sizes by key; the product of each mapping must divide the processes. The first says how many hold one
-            copy of the model, and so how many read the same rows.
+        packages: with the versions the engine accepts; the image `container` has them, too.
+        python: Python versions those packages exist for.
+        device: `auto` uses GPUs if there are any, `gpu` requires one.
+        shared: sizes by key; the product of each mapping must divide the number of processes. The first mapping gives
+            the processes per copy of the model, which all read the same rows.
         rows: of a step, over all processes; `micro` those of one forward pass.
-        process_bytes: that one process keeps in memory at least; `kept` says what they are.
-        checkpoint_bytes, result_bytes: of one checkpoint and of the model at the end; disk_bytes: that a run writes at
+        process_bytes: minimum memory of one process; `kept` names what takes it.
+        checkpoint_bytes, result_bytes: size of a checkpoint and of the final model; disk_bytes: what a run writes at
             least, of both.
-        others: what the engine itself has found.
+        others: further problems found by the engine.
     """
 
     packages: tuple[Requirement, ...] = ()
@@ -72,8 +76,7 @@ class Needs:
 
 @cache
 def requirements(distribution: str, extra: str | None = None) -> tuple[Requirement, ...]:
-    """What an installed package of ours says that it needs, or that an extra of it adds; none where it runs from a
-    folder that is not installed."""
+    """Requirements one of our packages, or one of its extras, declares; none if it runs without being installed."""
     try:
         declared = map(Requirement, metadata.requires(distribution) or ())
     except metadata.PackageNotFoundError:
@@ -84,11 +87,11 @@ def requirements(distribution: str, extra: str | None = None) -> tuple[Requireme
 
 
 def missing(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
-    """Everything that the machine lacks for an engine."""
+    """Everything the machine lacks for an engine."""
     yield from needs.others
     yield from _packages(engine, needs, machine)
     unfit = list(_processes(needs, machine))
-    yield from unfit or _memory(needs, machine)  # what a process keeps is known where they fit the layout
+    yield from unfit or _memory(needs, machine)  # memory per process is known only if they fit the layout
     if machine.free_disk < needs.disk_bytes:
         yield Problem(
             f"a checkpoint, the next one and the result take about {size(needs.disk_bytes)}; {size(machine.free_disk)} "
@@ -108,7 +111,7 @@ def _packages(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
     lacking = []
     for wanted in needs.packages:
         found = machine.version_of(wanted.name)
-        # without a local label such as +cpu
+        # ignoring a local label such as +cpu
         if found is None or not wanted.specifier.contains(found.partition("+")[0], prereleases=True):
             lacking.append(f"{f'{wanted.name} {wanted.specifier}'.strip()} ({found or 'not installed'})")
     if lacking:

@@ -1,12 +1,12 @@
-"""Links at paths that the user chose: to a result, and while it is made to the folder of its run.
+"""Links at paths chosen by the user: to a result, and while it is being made, to its run's folder.
 
     run.publish_to=results/mine            -> artifacts/super3-sft-model/v3
-    logger.log_dir=logs                    -> runs/super3-sft-model-0123456789ab; in a folder that holds files, a link
-                                              of that name
-    checkpoint.checkpoint_dir=checkpoints  -> the checkpoints in that folder; after the end, the result
+    logger.log_dir=logs                    -> runs/super3-sft-model-0123456789ab; if `logs` is a folder with files, a
+                                              link of that name inside it
+    checkpoint.checkpoint_dir=checkpoints  -> the checkpoints in that folder; at the end, the result
 
-Everything lies in the store, and these paths lead to it: nothing is copied, and no identity depends on them. A link
-takes its place by one rename. It replaces an earlier link into the same store, or an empty folder, and nothing else.
+Everything stays in the store and these paths link to it: nothing is copied, and no identity depends on them. A link is
+put in place with a single rename. It only ever replaces an earlier link into the same store, or an empty folder.
 """
 
 import errno
@@ -33,10 +33,10 @@ ANOTHER = "name a path that does not exist, or remove what is there"
 
 
 def place_problems(config: StageConfig, name: str, store: Store, machine: Machine) -> Iterator[Problem]:
-    """Settings whose paths are taken, so that a run is refused before its work and not after it.
+    """Problems with the chosen paths, found before the work rather than after it.
 
     Args:
-        name: of the artifact that is made.
+        name: of the artifact being made.
     """
     chosen = _chosen(config) if machine.sees_files else {}
     for key, path in chosen.items():
@@ -55,10 +55,10 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
 
 
 def show_run(plan: "Plan", run: Run) -> None:
-    """Make the links to a run that begins or goes on.
+    """Create the links to a run that starts or resumes.
 
     Raises:
-        UserError: a path has been taken meanwhile, or cannot be written.
+        UserError: a path has been taken since it was checked, or is not writable.
     """
     chosen = _chosen(plan.config)
     _show_logs(plan, chosen.get(LOG_DIR))
@@ -67,10 +67,10 @@ def show_run(plan: "Plan", run: Run) -> None:
 
 
 def show_result(plan: "Plan", artifact: Artifact) -> None:
-    """Make the links to a result, just published or used again.
+    """Create the links to a result, just published or reused.
 
     Raises:
-        UserError: as `show_run`; the result is in the store all the same, and the same command makes the link.
+        UserError: as in `show_run`; the result is in the store anyway, and the same command retries the link.
     """
     chosen = _chosen(plan.config)
     if plan.run_directory.is_dir():
@@ -95,7 +95,7 @@ def _show_logs(plan: "Plan", path: Path | None) -> None:
 
 
 def _link(key: str, path: Path, target: Path, below: Path) -> None:
-    """Let a path lead to a target; one that leads below a folder is ours to replace."""
+    """Link a path to a target, replacing only a link that leads below the folder `below`."""
     if taken := _taken(path, below):
         raise UserError(f"{key}: {path} {taken}", ANOTHER)
     try:
@@ -113,13 +113,13 @@ def _link(key: str, path: Path, target: Path, below: Path) -> None:
             raise
         sync(path.parent)
     except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EISDIR):  # filled since it was looked at
+        if error.errno in (errno.ENOTEMPTY, errno.EISDIR):  # filled since it was checked
             raise UserError(f"{key}: {path} holds something already", ANOTHER) from error
         raise UserError(f"{key}: {path}: cannot be made: {error.strerror}", disk_remedy(error)) from error
 
 
 def _taken(path: Path, below: Path) -> str | None:
-    """What stands at a path that is not ours to replace."""
+    """What occupies a path, if we may not replace it."""
     if path.is_symlink():
         target = path.readlink()
         return None if target.is_absolute() and target.is_relative_to(below) else f"is a link to {target}"

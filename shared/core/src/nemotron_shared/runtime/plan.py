@@ -1,4 +1,4 @@
-"""What a step is about to do: its configuration, its inputs, and whether the result is already there."""
+"""Plan a step: its configuration, its inputs, and whether its result already exists."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
 ASKED_ONCE = ("run.force", "run.on_change")
-"""Settings of one command, which say nothing about how the work was done."""
+"""Settings of a single command, irrelevant to how the work was done."""
 
 
 @dataclass(frozen=True)
 class Plan(Generic[ConfigT]):
-    """A step's decided inputs and identity; picklable, so that rank 0 can hand it to the others."""
+    """A step's resolved inputs and identity; picklable, so rank 0 can send it to the others."""
 
     name: str
     config: ConfigT
@@ -46,27 +46,27 @@ class Plan(Generic[ConfigT]):
     extends: Extension | None
 
     def parents(self) -> list[Parent]:
-        """The inputs that are artifacts of the store, and the shorter training that this one extends."""
+        """Inputs from the store, and the shorter training this one extends."""
         found = [found.as_parent(role) for role, found in self.inputs.items() if found and not found.is_external]
         return [*found, self.extends.as_parent()] if self.extends else found
 
     def movable_values(self) -> dict[str, Any]:
-        """The values, with the tokenizer of the store by its name and not by where the store lies now."""
+        """The values, with the tokenizer by its name instead of its path in the store."""
         tokenizer = self.inputs.get("tokenizer")
         names = {str(tokenizer.path): f"{SCHEME}{tokenizer.reference}"} if tokenizer else {}
         return _without_paths(self.values, names)
 
     def all_sources(self) -> list[Source]:
-        """Raw inputs, and model folders from outside the store."""
+        """Raw inputs, and model folders outside the store."""
         external = [found for found in self.inputs.values() if found and found.is_external]
         return [*self.sources, *(Source(found.reference, found.manifest.digest) for found in external)]
 
 
 def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
-    """Check everything, prepare data that is missing, and look for a finished result.
+    """Check everything, prepare missing data, and look for a finished result.
 
     Raises:
-        UserError: all that keeps the step from running, before any work is done.
+        UserError: everything that prevents the step from running, before any work is done.
     """
     checked, prepared = preflight(step, arguments), None
     if checked.prepares and step.prepare is not None:
@@ -80,7 +80,7 @@ def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
         refuse(checked.problems + checked.lacking)
     if checked.is_decided:
         plan = identify(step, checked)
-        if plan.finished is not None:  # a result that is there can be used on any machine, and without its inputs
+        if plan.finished is not None:  # an existing result can be used on any machine, without its inputs
             return plan
         refuse(checked.lacking)
         if not checked.imports:
@@ -94,11 +94,11 @@ def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
 
 
 def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT]:
-    """Name the work by everything its result depends on, and look whether it has been done or begun."""
+    """Identify the work by everything its result depends on, and look for a finished or unfinished run of it."""
     config, values, inputs, store = checked.config, checked.values, checked.inputs, checked.store
     assert config is not None, "a config that is not valid was refused"
     name = step.produces.format(family=config.run.family)
-    tokenizer = inputs.get("tokenizer")  # an artifact, and its files are no sources besides
+    tokenizer = inputs.get("tokenizer")  # its files count through the artifact, not as sources
     sources = [found for found in checked.sources if not tokenizer or not found.uri.startswith(f"{tokenizer.path}/")]
     digests = {str(found.path): _content(role, found) for role, found in inputs.items() if found}
     what: dict[str, Any] = {"step": step.module}
@@ -131,7 +131,7 @@ def require_usable(plan: Plan[ConfigT], step: "Step[ConfigT]", arguments: Argume
     """Refuse a finished result that is damaged.
 
     Raises:
-        UserError: names the files, and the command that makes it again.
+        UserError: with the files, and the command that makes it again.
     """
     if plan.finished is not None:
         how = forced_command(step.stage, step.verb, ["-c", arguments.config, *arguments.overrides])
@@ -139,12 +139,12 @@ def require_usable(plan: Plan[ConfigT], step: "Step[ConfigT]", arguments: Argume
 
 
 def made_meanwhile(plan: Plan[ConfigT]) -> Artifact | None:
-    """What another run has published between the plan and the lock that this one holds now."""
+    """The result, if another run published it before this one got the lock."""
     return None if plan.config.run.force else plan.store.find_by_fingerprint(plan.name, plan.identity.fingerprint)
 
 
 def _content(role: str, artifact: Artifact) -> str:
-    """What an input is. A tokenizer is the same alone and with its model beside it."""
+    """Digest of an input. A tokenizer's is the same with or without its model."""
     if role != "tokenizer":
         return artifact.manifest.digest
     files = artifact.manifest.files.items()
@@ -152,7 +152,7 @@ def _content(role: str, artifact: Artifact) -> str:
 
 
 def _without_paths(value: Any, digests: Mapping[str, str]) -> Any:
-    """Replace where an input lies by what it is, so that a moved store changes no identity."""
+    """Replace paths of inputs by digests, so that moving the store changes no identity."""
     if isinstance(value, dict):
         return {key: _without_paths(child, digests) for key, child in value.items()}
     if isinstance(value, list):

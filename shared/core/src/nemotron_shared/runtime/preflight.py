@@ -1,11 +1,11 @@
-"""What keeps a step from running, collected before any work: one function for `--dry-run` and for every start.
+"""Checks made before a step starts, for `--dry-run` and for every real start.
 
     checked = preflight(step, arguments)
-    checked.problems     the config, its inputs and its sources: wrong on every machine
-    checked.lacking      what this machine does not have: packages, processes, GPUs, memory, disk
+    checked.problems     with config, inputs and sources, on any machine
+    checked.lacking      missing on this machine: packages, processes, GPUs, memory, disk
 
-A start raises all of them at once, `--dry-run` lists them. What a start would make first (its data, where the config
-says so) may be missing; whether that could be made is then judged too.
+A start raises all of them at once, `--dry-run` lists them. Inputs that a start would make first (data, if the config
+asks for it) may be missing; then their own preparation is checked as well.
 """
 
 import os
@@ -41,21 +41,22 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 TOLD_BYTES = 1_000_000_000
-"""From here on the memory that a process keeps is told: that of the tiny model interests nobody."""
+"""Report memory per process above this size."""
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
 @dataclass
 class Preflight(Generic[ConfigT]):
-    """What is known before any work.
+    """Everything known before the work.
 
     Attributes:
-        shown: each input for people; None where the config names none.
-        notes: what a start says about its inputs.
-        prepares: the data is missing, and a start would prepare it first; its text says so.
-        imports: models and tokenizers that a start would bring in first; what some of them are is known only then.
-        config: None where it is not valid, or not known before the data is there.
-        needs: of the engine, as far as it could be asked; `estimate`: what the run takes, where the stage says so.
+        shown: each input as shown to people; None if the config names none.
+        notes: what a start reports about its inputs.
+        prepares: message that the missing data would be prepared first; None if it is there.
+        imports: models and tokenizers a start would import first; some are known only after that.
+        config: None if it is invalid, or depends on data that is not there yet.
+        needs: of the engine, if it could be determined.
+        estimate: of the run's resources, if the stage has an estimator.
     """
 
     composed: Composed
@@ -78,11 +79,11 @@ class Preflight(Generic[ConfigT]):
 
     @property
     def is_decided(self) -> bool:
-        """Whether all inputs are known, so that the result has a name."""
+        """Whether all inputs are known, so the result can be identified."""
         return self.config is not None and all(found.artifact is not None for found in self.imports)
 
     def read(self, role: str, name: str) -> Any:
-        """The value of `${art:ROLE,NAME}`; of an input that is not there yet, words that say so."""
+        """The value of `${art:ROLE,NAME}`; for an input that is not there yet, a placeholder."""
         if self.inputs.get(role) is None and self.shown.get(role):
             return f"<{name} of {self.shown[role]}>"
         return artifact_field(self.inputs, role, name)
@@ -92,16 +93,16 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     """Compose, find the inputs, resolve, validate and check.
 
     Args:
-        data: what was prepared just now, whatever `run.data` says.
+        data: data that was just prepared, overriding `run.data`.
 
     Raises:
-        UserError: the config cannot be composed, or its section `run` is not valid.
+        UserError: the config cannot be composed, or its `run` section is invalid.
     """
     composed = compose(step.directory / "config", arguments.config, arguments.overrides)
     run = run_section(step, composed)
     store = Store.open(run.home)
     if arguments.machine is None:
-        # a dry run is one process, and speaks of those that `nemotron` would start
+        # a dry run is one process, but must count those `nemotron` would start
         machine = Machine.here(store.home, run.nproc_per_node if arguments.dry_run else 1)
     else:
         machine = Machine.described(arguments.machine)
@@ -114,7 +115,7 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     recipes = recipes_of(composed)
     if wrong := of_another_family(step, run.family, recipes, arguments, composed):
         checked.problems.append(wrong)
-        return checked  # what it would say of inputs is of another family
+        return checked  # further checks would be about the wrong family's inputs
     _find_inputs(checked, step, arguments, data)
     if checked.prepares and step.prepare is not None:
         checked.problems += preflight(step.prepare, arguments).problems
@@ -160,7 +161,7 @@ def _layout(step: "Step", arguments: Arguments, checked: Preflight) -> str | Non
 
 
 def _find_inputs(checked: Preflight, step: "Step", arguments: Arguments, data: Artifact | None) -> None:
-    """All of them, or of a config alone those that the user names."""
+    """Find all inputs, or only those the user names with --config-alone."""
     for role in (*step.consumes, *step.optional):
         if arguments.config_alone and not is_named(checked, step, role):
             reference = getattr(checked.run, role)
@@ -172,13 +173,13 @@ def _find_inputs(checked: Preflight, step: "Step", arguments: Arguments, data: A
 
 
 def _leave_to_the_start(checked: Preflight) -> None:
-    """What is wrong with inputs here says nothing of a machine with other files."""
+    """Drop problems with inputs: the other machine has other files."""
     checked.notes += [f"not looked for from here: {role}, {text}" for role, text in checked.shown.items() if text]
     checked.problems, checked.prepares = [], None
 
 
 def run_section(step: "Step", composed: Composed) -> RunSection:
-    """The section that names the artifacts, which is needed before the rest can be resolved."""
+    """The section that names the artifacts, needed before the rest can be resolved."""
     schema = step.schema.model_fields["run"].annotation
     assert isinstance(schema, type) and issubclass(schema, RunSection)
     origins = {key.removeprefix("run."): origin for key, origin in composed.origins.items() if key.startswith("run.")}
@@ -205,7 +206,7 @@ def artifact_field(inputs: Mapping[str, Artifact | None], role: str, field: str)
 
 
 def _validate(checked: Preflight, step: "Step", arguments: Arguments) -> None:
-    """Fill in `values`, `config`, `sources` and `contents`, as far as they are right."""
+    """Fill in `values`, `config`, `sources` and `contents`, stopping at the first error."""
     try:
         checked.values = resolve(checked.composed.tree, checked.read)
         answer_trust_keys(checked, step, trusted=arguments.trust_code)
@@ -217,6 +218,6 @@ def _validate(checked: Preflight, step: "Step", arguments: Arguments) -> None:
         checked.config = config
     except UserError as error:
         not_yet = [f" of {shown}>" for shown in checked.shown.values() if shown]
-        # a value that comes from data which is prepared first is judged when it is there
+        # a value from data that would be prepared first is checked later, when it exists
         if not (checked.prepares and any(words in str(error) for words in not_yet)):
             checked.problems.append(error)

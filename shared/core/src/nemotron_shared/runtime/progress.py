@@ -1,11 +1,11 @@
-"""How far a training loop is: every step's metrics to metrics.jsonl, and some of them to the console.
+"""Progress of a training loop: every step's metrics to metrics.jsonl, and some of them to the console.
 
 progress = Progress(run, log_interval=10)
 progress.start(step=0, last=900, tokens=0)
 progress.log(10, {"loss": 3.91, "lr": 0.003}, tokens=10240)
 # [pretrain] step 10/900  loss 3.91  lr 0.003  21,010 tokens/s  0:43 left
 
-It imports no library that trains, so that every engine can use it.
+Imports no training library, so every engine can use it.
 """
 
 import sys
@@ -20,17 +20,17 @@ from nemotron_shared.runtime.run import Run
 
 SHOWN = ("loss", "reward", "valid_loss", "valid_reward", "lr")
 QUIET_SECONDS, TERMINAL_SECONDS = 4.0, 0.2
-"""Less than the heartbeat waits, which would name a step whose figures are about to be shown."""
+"""Shorter than the heartbeat's pause, so it does not announce a step about to be logged."""
 _SHOWN = "".join(rf"(?:  {name} (?P<{name}>\S+))?" for name in SHOWN)
 LOG = LibraryLog(
     "a stage",
     {"] step ": rf"\] step (?P<step>\d+)/(?P<steps>\d+){_SHOWN}(?:  (?P<tokens_per_second>[\d,]+) tokens/s)?  "},
 )
-"""How to read the lines back that are shown here, from the output of a job."""
+"""Parses the lines printed here, from the output of a job."""
 
 
 class Progress:
-    """Metrics, speed and time left of one run; rank 0 writes.
+    """Metrics, speed and time left of one run; written by rank 0.
 
     Args:
         log_interval: steps between two lines on the console.
@@ -44,11 +44,11 @@ class Progress:
         self._first_tokens = 0
 
     def start(self, step: int, last: int, tokens: int | None) -> None:
-        """Begin to count, with the log cut back to `step`, where training starts or continues.
+        """Start counting, and cut the log back to `step`, when training starts or resumes.
 
         Args:
-            last: the step at which training will be done.
-            tokens: trained on so far, None where that is not known.
+            last: the final step.
+            tokens: trained on so far, None if unknown.
         """
         self._began = self._shown = time.monotonic()
         self._first_step, self._last_step = step, last
@@ -58,10 +58,10 @@ class Progress:
             self.run.metrics.cut_after(step)
 
     def log(self, step: int, metrics: Figures, tokens: int | None) -> None:
-        """Keep the metrics of a step.
+        """Log the metrics of a step.
 
-        Shown are those of every `log_interval`-th step, of the last one and of a validation, and of steps so slow
-        that nothing has been shown for `QUIET_SECONDS`; on a terminal a bar moves with nearly every step.
+        Shown on the console are every `log_interval`-th step, the last one, validations, and any step after
+        `QUIET_SECONDS` without a line; on a terminal, a bar moves with nearly every step.
         """
         if distributed.rank() != 0:
             return

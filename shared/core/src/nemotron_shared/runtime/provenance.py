@@ -1,4 +1,4 @@
-"""Who made a result: commit, command, versions of the stage and of the libraries that computed it."""
+"""Provenance of a result: commit, command, and versions of the stage and of its libraries."""
 
 import importlib.metadata
 import platform
@@ -19,7 +19,7 @@ TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
 
 
 def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str) -> Producer:
-    """The `producer` entry of a manifest."""
+    """Build the `producer` entry of a manifest."""
     return Producer(
         stage=stage,
         verb=verb,
@@ -34,7 +34,7 @@ def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, c
 
 
 def environment() -> dict[str, str]:
-    """Versions of what computed the result."""
+    """Versions of the software that computed the result."""
     versions = {name: package_version(name) for name in RECORDED_PACKAGES}
     return {
         "python": platform.python_version(),
@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed."""
+    """Version of an installed distribution, None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -53,7 +53,7 @@ def package_version(name: str) -> str | None:
 
 @cache
 def ask_git(directory: Path) -> subprocess.Popen[str] | None:
-    """Begin to ask for the commit; None where there is no git. Called before the work, it costs no time after it."""
+    """Start asking git for the commit, so that it takes no time after the work; None without git."""
     command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -63,9 +63,9 @@ def ask_git(directory: Path) -> subprocess.Popen[str] | None:
 
 @cache
 def git_commit(directory: Path) -> str | None:
-    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one.
+    """Commit of the checkout that contains `directory`, with `-dirty` appended if it has changes; None outside one.
 
-    Code that travels with a job brings its commit along: where it lies may be somebody's checkout, too.
+    Code that travels with a job brings its commit along, because it may be unpacked inside another checkout.
     """
     if TRAVELLED.is_file():
         return TRAVELLED.read_text(encoding="utf-8").strip() or None

@@ -1,4 +1,4 @@
-"""Which family a config is a recipe of, and the refusal of one that belongs to another."""
+"""Find the family a config is a recipe for, and refuse one of another family."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Recipe(NamedTuple):
-    """A config file that is written for one family."""
+    """A config file written for one family."""
 
     family: str
     file: Path
@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
 def of_another_family(
     step: "Step", family: str, recipes: Sequence[Recipe], arguments: Arguments, composed: Composed
 ) -> UserError | None:
-    """The error where a recipe, or a layout that `engine=` names, is not for the family at hand.
+    """The error for a recipe, or a layout named by `engine=`, of another family than `family`.
 
     Args:
         recipes: those of `composed`.
@@ -44,8 +44,10 @@ def of_another_family(
 
 
 def recipes_of(composed: Composed) -> list[Recipe]:
-    """The files that are written for one family, the last one merged first; `default`, `tiny` and whatever takes any
-    family are not among them, nor are the recorded values of a run, which name the family that it happened to have.
+    """Files written for one family, the last merged first.
+
+    Excludes `default`, `tiny` and others for any family, and recorded values of runs, which name the family they
+    happened to have.
     """
     found = []
     for file in reversed(composed.files):

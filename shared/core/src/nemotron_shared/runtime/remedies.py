@@ -1,4 +1,4 @@
-"""The commands that make what is missing, as messages name them. Each of them exists: its config is looked up."""
+"""Commands that make what is missing, for messages. All of them exist: their config is looked up."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 SECTION = "data_prep"
 REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
-"""Settings of data preparation that a config may leave to the user."""
+"""Data preparation settings that a config may leave to the user."""
 
 
 def how_to_make(
     step: "Step", role: str, run: RunSection, arguments: Arguments, composed: Composed, *, again: bool = False
 ) -> str:
-    """The command whose result is missing or, `again`, damaged."""
+    """The command that makes a missing input or, with `again`, a damaged one."""
     force = " --force" if again else ""
     if role == "data":
         return how_to_prepare(step, run, arguments, composed) + force
     before = STAGES[step.stage].before or step.stage
     known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
-    # the config of the same name where the other stage has one, else the recipe of the family, its first phase; a
-    # later phase of one stage starts from an earlier one, which its own command would not make
+    # the other stage's config of the same name, else the first phase of the family's recipe; a later phase of the
+    # same stage starts from an earlier one, which its own command would not make
     recipes = sorted((name for name in known if name.startswith(run.family)), key=lambda name: (len(name), name))
     same = () if before == step.stage else (arguments.config,)
     name = next((name for name in (*same, run.family, *recipes) if name in known), None)
@@ -39,7 +39,7 @@ def how_to_make(
 
 
 def how_to_prepare(step: "Step", run: RunSection, arguments: Arguments, composed: Composed) -> str:
-    """The command that makes the data which the settings describe; FILE and FOLDER stand for what only users know."""
+    """The command that prepares the data these settings describe; FILE and FOLDER stand for the user's choice."""
     options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
     given = {override_key(text) for text in options}
     for key, what in REQUIRED.items():
@@ -56,6 +56,6 @@ def command_of(step: "Step", family: str, arguments: Arguments, composed: Compos
     """The same command for another family."""
     words = ["data", "prep", step.stage] if step.verb == "data_prep" else [step.stage]
     options = [text for text in arguments.overrides if override_key(text) != "run.family"]
-    # a recipe that says why it is experimental belongs to a family that is
+    # a recipe with reasons for being experimental belongs to an experimental family
     flag = ["--allow-experimental"] if composed.tree.engine.get("experimental") else []
     return " ".join(["nemotron", family, *words, "-c", arguments.config, *options, *flag])

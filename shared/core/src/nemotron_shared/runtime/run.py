@@ -1,7 +1,7 @@
-"""The working folder of one step, and what a step says while it works.
+"""A step's working folder, and its console lines.
 
-The folder's name is made from what the work is: its inputs, and those settings that name the result. The same command
-therefore finds the folder of a run that was cut off and goes on there, even where how it is done has changed.
+The folder is named after what the work is: its inputs, and the settings that identify the result. The same command
+therefore finds the folder of an interrupted run and resumes it, even if settings of how it is done have changed.
 """
 
 import shutil
@@ -25,13 +25,13 @@ LOCK_NAME = "lock"
 class Run:
     """Folder, metrics and stop flag of one step.
 
-    Folders: `checkpoints/` holds what a rerun continues from; `output/` becomes the artifact. `fingerprint` names what
-    is made and the code that makes it.
+    Folders: `checkpoints/` is what a rerun resumes from; `output/` becomes the artifact. `fingerprint` identifies the
+    result and the code that makes it.
 
     Attributes:
-        began: when this attempt did, by the clock that only runs forward.
-        stop_requested: a signal has come.
-        stop_at_once: a signal ends the work wherever it is, by raising `Interrupted`.
+        began: start of this attempt, by the monotonic clock.
+        stop_requested: a signal has arrived.
+        stop_at_once: a signal ends the work anywhere, by raising `Interrupted`.
     """
 
     def __init__(self, directory: Path, name: str, fingerprint: str = "") -> None:
@@ -46,29 +46,29 @@ class Run:
         self.stop_at_once = True
 
     def say(self, line: str) -> None:
-        """One line for people, from rank 0 only."""
+        """Print a line for people, from rank 0 only."""
         say(f"[{self.name}] {line}")
 
     def goes_on_from(self, step: int) -> None:
-        """Say, and note in the run's folder, that this attempt continues an earlier one after `step`."""
+        """Report and record that this attempt resumes an earlier one after `step`."""
         self.say(f"continuing from step {step}")
         if rank() == 0 and (segments := read_segments(self.directory)):
             write_segments(self.directory, continued(segments, step))
 
     def stop_if_requested(self) -> None:
-        """End here, between two pieces of work that are each kept, when a signal asked for it."""
+        """Stop if a signal asked for it; call this between units of work that are saved."""
         if self.stop_requested:
             raise self.stopped()
 
     def stopped(self) -> Stopped:
-        """What to raise when the work has been given up at a signal's request."""
+        """The exception to raise when stopping at a signal's request."""
         return Stopped(f"[{self.name}] stopped", "run the same command again to continue")
 
     def require_all_steps(self, done: int, asked: int) -> None:
-        """A training is finished when its steps are done, and not when a library says that it is.
+        """Check that all steps are done, and do not trust the library's report.
 
         Raises:
-            UserError: it ended before, by itself.
+            UserError: training ended early without being asked to.
         """
         if done < asked:
             raise UserError(
@@ -79,7 +79,7 @@ class Run:
 
     @contextmanager
     def watched(self) -> Generator[None]:
-        """Work that has something to save when it is stopped, and therefore looks at `stop_requested` itself."""
+        """Work that saves its state when stopped, and therefore checks `stop_requested` itself."""
         before, self.stop_at_once = self.stop_at_once, False
         try:
             yield
@@ -88,16 +88,16 @@ class Run:
 
     @contextmanager
     def interruptible(self, *, apart: bool = False) -> Generator[None]:
-        """A part of watched work that may be given up halfway, because all before it can still be saved.
+        """A section of watched work that a signal may interrupt, because everything before it can still be saved.
 
-        One process leaves it in the middle. Ranks would leave others waiting in there, so they agree before they
-        begin, and the part is done to its end.
+        A single process leaves it immediately. Ranks could leave others waiting inside, so they agree before the
+        section starts and then complete it.
 
         Args:
-            apart: no rank waits for another in this part, so each leaves in the middle, and they agree at its end.
+            apart: ranks do not wait for each other here, so each leaves immediately, and they agree at the end.
 
         Raises:
-            Interrupted: a signal came, to any rank.
+            Interrupted: any rank received a signal.
         """
         if world_size() > 1 and not apart:
             if any_rank(self.stop_requested):
@@ -119,7 +119,7 @@ class Run:
             raise Interrupted
 
     def forget(self) -> None:
-        """Remove everything but the lock."""
+        """Remove everything except the lock."""
         lock = self.directory / LOCK_NAME
         for path in self.directory.iterdir():
             if path.is_dir():
@@ -128,7 +128,7 @@ class Run:
                 path.unlink()
 
     def fresh_output(self) -> Path:
-        """An empty output folder, whatever an earlier attempt left there."""
+        """Create an empty output folder, deleting anything an earlier attempt left there."""
         shutil.rmtree(self.output, ignore_errors=True)
         self.output.mkdir(parents=True)
         return self.output
@@ -136,11 +136,11 @@ class Run:
 
 @contextmanager
 def open_run(directory: Path, name: str, fingerprint: str) -> Generator[Run]:
-    """Enter a run's folder under a lock, and stop when SIGTERM or Ctrl-C asks for it.
+    """Lock and enter a run's folder, stopping on SIGTERM or Ctrl-C.
 
     Raises:
-        UserError: another process works in the same folder.
-        Stopped: a signal came.
+        UserError: another process is working in the same folder.
+        Stopped: a signal arrived.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = Run(directory, name, fingerprint)
@@ -152,7 +152,7 @@ def open_run(directory: Path, name: str, fingerprint: str) -> Generator[Run]:
         except Interrupted:
             raise run.stopped() from None
         except RuntimeError:
-            # A rank that was waiting for one that has stopped sees its connection break.
+            # A rank waiting for a stopped one sees its connection break.
             if world_size() > 1 and run.stop_requested:
                 raise run.stopped() from None
             raise

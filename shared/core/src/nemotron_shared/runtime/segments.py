@@ -1,4 +1,4 @@
-"""The attempts that one result was made in: where they are alike, its bytes are those of an uninterrupted run.
+"""Attempts that made a result: if they are alike, its bytes are those of an uninterrupted run.
 
 runs/super3-sft-model-1f0c.../segments.json
 [{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
@@ -24,13 +24,13 @@ from nemotron_shared.runtime.provenance import environment
 
 SEGMENTS = "segments.json"
 FOLDER = "folder"
-"""Of a segment's machine: where the command was given, which its relative paths belong to. It changes no result."""
+"""Working folder of the command, in a segment's machine, for relative paths. It does not affect results."""
 MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One attempt. `from_step` is where it went on, None as long as nothing of an earlier attempt was used."""
+    """One attempt. `from_step` is the step it resumed after, None if it used nothing of an earlier attempt."""
 
     began: str
     from_step: int | None
@@ -40,17 +40,17 @@ class Segment:
 
 
 def new_segment(identity: Identity) -> Segment:
-    """An attempt that begins now, here."""
+    """A segment for an attempt starting here and now."""
     folder = {FOLDER: redact(str(Path.cwd()))}
     machine = {"host": platform.node(), **folder, "processes": world_size(), **hardware(), **environment()}
     return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
 
 
 def read_segments(directory: Path) -> list[Segment]:
-    """The attempts that a run's folder knows of, the oldest first.
+    """Attempts recorded in a run's folder, oldest first.
 
     Raises:
-        UserError: the file is damaged, so that nobody can tell what an unfinished run was made with.
+        UserError: the file is damaged, so it is unknown how the unfinished run was made.
     """
     file, remedy = directory / SEGMENTS, "begin this run anew: the same command with --force"
     entries = read_json(file, remedy) if file.is_file() else []
@@ -60,7 +60,7 @@ def read_segments(directory: Path) -> list[Segment]:
 
 
 def _is_segment(entry: object) -> bool:
-    """Whether this has the fields of a segment, of their types."""
+    """Whether this has a segment's fields, with the right types."""
     if not isinstance(entry, dict) or set(entry) != set(Segment.__dataclass_fields__):
         return False
     step, modules = entry["from_step"], entry["modules"]
@@ -71,31 +71,31 @@ def _is_segment(entry: object) -> bool:
 
 
 def write_segments(directory: Path, segments: list[Segment]) -> None:
-    """Replace what the folder knows."""
+    """Replace the recorded attempts."""
     write_json(directory / SEGMENTS, [asdict(segment) for segment in segments])
 
 
 def continued(segments: list[Segment], step: int) -> list[Segment]:
-    """The segments when the last of them goes on from `step`; from the start (0), the ones before it do not count."""
+    """Segments once the last one resumes from `step`; from the start (0), earlier ones no longer count."""
     before = segments[:-1] if step else []
     return [*before, replace(segments[-1], from_step=step)]
 
 
 def changes(before: Segment, now: Segment) -> list[str]:
-    """What differs between two attempts, one phrase each: settings of how, modules, libraries, machine."""
+    """Differences between two attempts, one phrase each: `how` settings, modules, libraries, machine."""
     found = differences(before.how, now.how) + changed_modules(before.modules, now.modules)
     machines = [{key: value for key, value in one.machine.items() if key != FOLDER} for one in (before, now)]
     return found + differences(*machines)
 
 
 def promises_bytes(manifest: Manifest) -> bool:
-    """Whether an uninterrupted run makes the same bytes: the attempts had the same settings, code and machine."""
+    """Whether an uninterrupted run gives the same bytes: all attempts had the same settings, code and machine."""
     attempts = [_what_counts(one) for one in manifest.segments]
     return bool(attempts) and all(one == attempts[0] for one in attempts)
 
 
 def _what_counts(segment: object) -> list[Any]:
-    """Of a segment in the form that a manifest has."""
+    """The parts to compare of a segment in a manifest."""
     told = segment if isinstance(segment, dict) else {}
     machine = told.get("machine")
     machine = {key: value for key, value in machine.items() if key != FOLDER} if isinstance(machine, dict) else None
@@ -103,16 +103,16 @@ def _what_counts(segment: object) -> list[Any]:
 
 
 def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """One phrase that names the modules whose code is another one; none where all of it is the same."""
+    """One phrase naming the modules whose code differs; empty if none does."""
     modules = sorted({name for name, _ in before.items() ^ now.items()})
     more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
     return [f"code of {', '.join(modules[:MOST_NAMED])}{more}"] if modules else []
 
 
 def segments_of_result(directory: Path, seconds: float) -> list[dict[str, Any]]:
-    """The attempts that a result was made in: the last that began at its start, and those that went on from there.
+    """Attempts that made a result: the last one that started from scratch, and those that resumed it.
 
-    In the form that a manifest has, where the modules are one digest, and the last one has the seconds that it took.
+    In the manifest's form: one digest for all modules, and the duration of the last attempt.
     """
     found = read_segments(directory)
     starts = [index for index, segment in enumerate(found) if not segment.from_step]
@@ -124,7 +124,7 @@ def segments_of_result(directory: Path, seconds: float) -> list[dict[str, Any]]:
 
 
 def made(manifest: Manifest, directory: Path) -> bool:
-    """Whether the attempts that a run's folder knows of are those that an artifact was made in."""
+    """Whether the attempts in a run's folder are those that made an artifact."""
 
     def undated(attempts: list[Any]) -> list[Any]:
         return [one | {"seconds": None} if isinstance(one, dict) else one for one in attempts]

@@ -52,25 +52,25 @@ ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 @dataclass(frozen=True)
 class Step(Generic[ConfigT]):
-    """Description of one runnable step; `main` is its whole command line.
+    """A runnable step; `main` is its command line.
 
     Attributes:
         stage, verb: "sft", "train"; the module is `stages.<stage>.<verb>`.
         schema: pydantic class of the stage's configuration.
         produces: artifact name with `{family}` in it; `artifact_type`: its type.
         sections: config sections that the result depends on.
-        work: does it. On several ranks it runs on each of them.
+        work: does the work, on every rank.
         consumes: input roles, each a key of the config's `run` section.
-        optional: roles that are used when they exist.
+        optional: roles that are used if they exist.
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
-        check: what is wrong with a config and its inputs, on any machine; the last argument is the family that the
-            config is a recipe of, or None.
+        check: problems with a config and its inputs, on any machine; the last argument is the family the config is
+            a recipe for, or None.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
-        look: for a dry run, what the beginnings of those inputs tell that would end the work.
-        contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
-        engines: the engines that may do the work; None for a step that needs none.
-        chosen: modules that the config chooses besides its engine, which may lie outside this repository.
-        estimate: memory, disk and time that the work takes, for `--dry-run` and `nemotron plan`.
+        look: for a dry run, problems found in the beginnings of those inputs.
+        contents: content that settings refer to and the result depends on, by key, such as an architecture's fields.
+        engines: engines for the work; None for a step without engines.
+        chosen: further modules chosen by the config, possibly outside this repository.
+        estimate: memory, disk and time of the work, for `--dry-run` and `nemotron plan`.
     """
 
     stage: str
@@ -99,27 +99,27 @@ class Step(Generic[ConfigT]):
         return f"stages.{self.stage}.{self.verb}"
 
     def engine_module(self, config: ConfigT) -> str | None:
-        """The module of the engine that the config chooses; None for a step without engines."""
+        """Module of the engine the config chooses; None for a step without engines."""
         return self.engines.module_of(config.engine.name) if self.engines else None
 
     def can_extend(self, config: ConfigT) -> bool:
-        """Whether a longer training may go on from the state of a shorter one."""
+        """Whether a longer training may start from the state of a shorter one."""
         return self.engines is not None and config.engine.extendable and config.run.on_change != "restart"
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run from a command line; returns the exit code."""
+        """Run from a command line, and return the exit code."""
         if argv is None:
             use_no_code_of_this_folder()
             end_on_sigterm()
-            if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank, which torchrun leaves behind when it is killed
+            if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank: a killed torchrun would leave it behind
                 end_with_parent(os.getppid(), signal.SIGTERM)
-        # A script's own folder heads sys.path, where `evaluate.py` would hide the library of that name.
+        # The script's folder is first in sys.path, where `evaluate.py` would hide the library of that name.
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != self.directory]
-        os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars would write over our own progress line
+        os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' progress bars would overwrite ours
         code = exit_code_of(lambda: self._main(argv))
         if argv is None:
             ignore_echoes()
-            gc.freeze()  # the process ends: a last search for garbage in all that was imported takes 0.1 s
+            gc.freeze()  # at exit: a last garbage collection over everything imported takes 0.1 s
         return code
 
     def _main(self, argv: Sequence[str] | None) -> int:
@@ -142,7 +142,7 @@ class Step(Generic[ConfigT]):
         return 0
 
     def make(self, arguments: Arguments) -> tuple[Artifact, bool]:
-        """The artifact, and whether it was finished before."""
+        """The artifact, and whether it existed before."""
         plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
         if plan.finished is not None:
             finished = plan.finished
@@ -161,7 +161,7 @@ class Step(Generic[ConfigT]):
             distributed.on_rank_zero(lambda: begin(plan, run))
             if distributed.rank() == 0:
                 ask_git(self.directory)
-            # data preparation says how far it is by itself, and forks its workers, which no thread must see
+            # data preparation reports its own progress, and forks its workers, which is unsafe with threads
             trains = self.engines is not None
             if trains:
                 distributed.on_rank_zero(lambda: show_run(plan, run))
@@ -177,7 +177,7 @@ class Step(Generic[ConfigT]):
                 return artifact, False
 
     def _show(self, plan: Plan[ConfigT], artifact: Artifact) -> None:
-        """Make the links to the result that the config asks for. Data that a training prepares first has none."""
+        """Create the links to the result that the config asks for. Data prepared for a training has none."""
         if self.engines is not None:
             distributed.on_rank_zero(lambda: show_result(plan, artifact))
 
@@ -206,14 +206,14 @@ class Step(Generic[ConfigT]):
         return artifact
 
     def _keeps_state(self, config: ConfigT) -> bool:
-        """Whether a longer training may ask for what this one ends with."""
+        """Whether to keep the final state, for a longer training."""
         keeps = isinstance(config, TrainingConfig) and config.engine.extendable and config.checkpoint.keep_last_state
         return self.engines is not None and keeps
 
 
 @contextmanager
 def _trackers(plan: Plan[ConfigT], run: Run) -> Generator[Trackers]:
-    """The experiment trackers that a config asks for, which hear of every line of metrics.jsonl."""
+    """Open the config's experiment trackers, which receive every line of metrics.jsonl."""
     config = plan.config
     section = section_of(config)
     if section is None:

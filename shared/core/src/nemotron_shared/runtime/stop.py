@@ -1,10 +1,10 @@
-"""Stop on SIGTERM or Ctrl-C: at once where nothing would be lost, else as soon as the work at hand is saved.
+"""Stop on SIGTERM or Ctrl-C: at once if nothing would be lost, otherwise as soon as the current work is saved.
 
 with stop_signals(run):
-    load_model()                  # a signal ends this wherever it is
+    load_model()                  # a signal ends this anywhere
     with run.watched():
         for step in steps:
-            if run.stop_requested:    # a signal does no more than set this
+            if run.stop_requested:    # a signal only sets this
                 ...
 """
 
@@ -23,28 +23,28 @@ from nemotron_shared.runtime.console import say
 
 STOPPED_EXIT_CODE = 130
 ECHO_SECONDS = 2.0
-"""One request may come several times: Slurm signals every process of a job, and parents pass on what they get."""
+"""One request may arrive several times: Slurm signals every process of a job, and parents pass signals on."""
 
 ONCE_MORE_SECONDS = 0.05
 
 
 class Stopped(UserError):
-    """The run was asked to stop and has saved what it had."""
+    """The run was stopped and has saved its state."""
 
     exit_code = STOPPED_EXIT_CODE
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised by the signal itself, between two lines of whatever runs.
+    """Raised by a signal, anywhere in the running code.
 
-    No `Exception`: libraries take those for failures of their own, and some go on.
+    Not an `Exception`: libraries catch those as failures of their own, and some continue.
     """
 
     exit_code = STOPPED_EXIT_CODE
 
 
 class Stoppable(Protocol):
-    """What a signal finds."""
+    """The part of a run that signal handlers use."""
 
     name: str
     stop_requested: bool
@@ -53,7 +53,7 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stop_signals(run: Stoppable) -> Generator[None]:
-    """The first signal asks the work to stop; another, later than an echo of the first, ends the process."""
+    """Request a stop on the first signal; end the process on another one, if it is not an echo of the first."""
     asked_at = 0.0
     again: threading.Timer | None = None
 
@@ -69,13 +69,13 @@ def stop_signals(run: Stoppable) -> Generator[None]:
             raise KeyboardInterrupt
         else:
             run.stop_requested, asked_at = True, now
-            with suppress(RuntimeError):  # the signal came while another line was being printed
+            with suppress(RuntimeError):  # the signal arrived while another line was being printed
                 say(f"[{run.name}] {signal.Signals(number).name}: stopping (again to stop at once)")
         if run.stop_at_once:
             raise Interrupted
 
     def unraised(lost: Any) -> None:
-        """What a signal raises in a destructor goes nowhere: it comes once more, when that has ended."""
+        """Send the signal again if its exception was lost because it was raised in a destructor."""
         nonlocal again
         if lost.exc_type is not Interrupted:
             report(lost)
@@ -97,14 +97,14 @@ def stop_signals(run: Stoppable) -> Generator[None]:
 
 
 def end_on_sigterm() -> None:
-    """Until a run is open, SIGTERM does what Ctrl-C does: end, with what is being written put in order."""
+    """Until a run is open, make SIGTERM act like Ctrl-C: exit after cleaning up files being written."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def ignore_echoes() -> None:
-    """At the end of a process: what a request that came once more raises would be lost, and told, in Python's own exit.
+    """At exit, ignore repeated requests to stop: an exception raised now would only be printed by Python's shutdown.
 
-    Later than an echo it ends the process, which then hangs.
+    A later signal ends the process, which must then be hanging.
     """
     ended = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What a step's work is given, and what it returns."""
+"""Input and output of a step's work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=T
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step made: a folder that becomes the artifact, and what to remember about it.
+    """Result of a step: the folder that becomes the artifact, and what to record about it.
 
-    `digests` are SHA-256 by file name, of files that were hashed when they were written.
+    `digests` are SHA-256 by file name, for files hashed while they were written.
     """
 
     directory: Path
@@ -29,10 +29,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task(Generic[ConfigT]):
-    """What a step's work is given. `Task[SFTConfig[AutomodelEngine]]` says whose config it is, and whose engine's.
+    """Everything a step's work needs. `Task[SFTConfig[AutomodelEngine]]` names the types of its config and engine.
 
-    `inputs` maps a role ("data", "model") to its artifact, or to None where the config allows to go without; `origins`
-    a dotted key to where it was set, "tiny.yaml:14" or "command line".
+    `inputs` maps a role ("data", "model") to its artifact, or to None if the config allows it to be missing; `origins`
+    maps a dotted key to the place that set it, "tiny.yaml:14" or "command line".
     """
 
     config: ConfigT
@@ -42,7 +42,7 @@ class Task(Generic[ConfigT]):
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def input(self, role: str) -> Artifact:
-        """An input that must be there."""
+        """An input that must exist."""
         artifact = self.inputs[role]
         assert artifact is not None, f"{role} was resolved before the work began"
         return artifact

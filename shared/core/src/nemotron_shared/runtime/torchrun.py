@@ -1,4 +1,4 @@
-"""torchrun, which ends as a step does when it is stopped: with exit code 130, and without a traceback.
+"""torchrun, but when stopped it exits like a step: with code 130 and no traceback.
 
 python -m nemotron_shared.runtime.torchrun --nproc-per-node=2 -m stages.sft.train -c tiny
 """
@@ -13,5 +13,5 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 if __name__ == "__main__":
     try:
         main()
-    except SignalException:  # by now every rank has saved and ended
+    except SignalException:  # every rank has saved and ended by now
         sys.exit(STOPPED_EXIT_CODE)

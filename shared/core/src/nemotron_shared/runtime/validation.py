@@ -1,4 +1,4 @@
-"""Validations of a run, and which of them was the best: the lowest loss, or in RL the highest reward."""
+"""Find the best validation of a run: the lowest loss, or in RL the highest reward."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,24 +8,24 @@ from nemotron_shared.runtime.metrics import Figures, MetricsLog
 from nemotron_shared.runtime.run import Run
 
 HIGHER_IS_BETTER = {"valid_reward": True, "valid_loss": False}
-"""Figures that tell one validation from another; where both are there, the reward is what is wanted."""
+"""Metrics that rank validations; if both are present, the reward decides."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """One metric of one validation: `valid_loss` or `valid_reward` after a step."""
+    """One metric of a validation: `valid_loss` or `valid_reward` after a step."""
 
     step: int
     name: str
     value: float
 
     def rank(self) -> tuple[float, int]:
-        """Sorts the better one first, and of equals the earlier."""
+        """Sort key: better values first, then earlier steps."""
         return (-self.value if HIGHER_IS_BETTER.get(self.name) else self.value, self.step)
 
 
 def validation_of(step: int, figures: Figures) -> Validation | None:
-    """The validation among the metrics of a step; None where there is none, or it is not finite."""
+    """The validation in a step's metrics; None if it has none, or it is not finite."""
     known: dict[str, float] = dict(figures.items())
     for name in HIGHER_IS_BETTER:
         if (value := known.get(name)) is not None and math.isfinite(value):
@@ -34,22 +34,22 @@ def validation_of(step: int, figures: Figures) -> Validation | None:
 
 
 def validations(log: MetricsLog) -> list[Validation]:
-    """Every validation that a run has logged, in the order of steps."""
+    """All logged validations of a run, in order of steps."""
     found = (validation_of(entry["step"], entry) for entry in log.read())
     return [validation for validation in found if validation is not None]
 
 
 def best_of(found: Iterable[Validation]) -> Validation | None:
-    """The best of some validations."""
+    """The best of several validations."""
     return min(found, key=Validation.rank, default=None)
 
 
 def report_best(run: Run, keep: Callable[[Validation], str]) -> dict[str, float]:
-    """`best_step` and its metric for a manifest, and a word where that is not the step that is published.
+    """`best_step` and its metric for a manifest, and a line if it is not the published step.
 
     Args:
-        keep: called with the best validation where the last one was worse; saves what is left of that step, because
-            the checkpoints go when the result is published, and returns what to add to the line about it.
+        keep: called with the best validation if the last one is worse; saves that step's checkpoint, because
+            checkpoints are deleted on publishing, and returns text to append to the line.
     """
     found = validations(run.metrics)
     best = best_of(found)

@@ -1,1 +1,1 @@
-"""Models and tokenizers from outside: from the hub, from a folder, from a Megatron checkpoint, as artifacts."""
+"""Import models and tokenizers from the hub, a folder or a Megatron checkpoint as artifacts."""

@@ -1,8 +1,8 @@
-"""Code that comes with a model: whether it is needed, and that nobody runs it unasked.
+"""Code that comes with a model: whether it is needed, and refusing to run it without permission.
 
-A model whose `model_type` the installed transformers knows needs none, whatever its `auto_map` offers; but an
-`auto_map` of one of its parts (`text_config` of a composite model) counts, for transformers decides about each part
-anew. Others need `--trust-code`, which is an option of the command line so that no file can give it.
+A model whose `model_type` the installed transformers knows needs none, even if its `auto_map` has some; but an
+`auto_map` in one of its parts (`text_config` in a composite model) counts, because transformers decides for each part
+separately. Other models need `--trust-code`, which is a command-line option so that no file can set it.
 """
 
 import os
@@ -18,14 +18,14 @@ from nemotron_shared.errors import UserError, printable
 
 OPTION = "--trust-code"
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
-"""How the keys end with which a config chooses the code of its layers; ORG/NAME is fetched from the hub and run."""
+"""Endings of config keys that choose the code of layers; ORG/NAME is fetched from the hub and run."""
 MACHINERY = ("attribute_map", "sub_configs")
-"""Attributes of transformers' classes: in a file, they would give other keys the meaning of those."""
+"""Attributes of transformers' classes: in a file, they would redefine other keys."""
 
 
 @cache
 def known_types() -> frozenset[str]:
-    """The model types of the installed transformers, read from its tables: to import them takes ten seconds."""
+    """Model types of the installed transformers, read from its tables: importing them takes ten seconds."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return frozenset()
@@ -39,7 +39,7 @@ def known_types() -> frozenset[str]:
 
 
 def needs_code(config: dict[str, Any]) -> bool:
-    """Whether a model can only be loaded by running the Python files that come with it, as a whole or in a part."""
+    """Whether a model, or a part of it, can only be loaded by running the Python files that come with it."""
     own = config.get("auto_map") and config.get("model_type") not in known_types()
     return bool(own) or bool(_auto_maps([*config.values()]))
 
@@ -59,20 +59,20 @@ def _auto_maps(tree: Any) -> list[Any]:
 
 
 def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> None:
-    """Refuse a model that needs code which nobody has trusted, or that nothing here can load.
+    """Refuse a model that needs untrusted code, or that nothing here can load.
 
     Args:
-        label: what the model is called in messages.
+        label: the model's name in messages.
 
     Raises:
-        UserError: with the way out.
+        UserError: with a remedy.
     """
     kind, known = config.get("model_type"), known_types()
     if not known:
         return
     if not needs_code(config):
         if kind in known or kind is None:
-            return  # a config that names no type is left to whoever loads it
+            return  # a config without a type is left to the loader
         what = f"{label}: its model_type '{kind}' is not known to the installed transformers, and it brings no code"
         raise UserError(what, "give another model: run.model=FOLDER or run.model=hf://org/name")
     classes = [value for value in all_in(_auto_maps(config)) if isinstance(value, str)]
@@ -89,10 +89,10 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a model folder; empty where there is none.
+    """The `config.json` of a model folder; empty if it has no such file.
 
     Raises:
-        UserError: it is no regular file, no mapping, its model_type is no text, or it names code of the hub.
+        UserError: not a regular file, not a mapping, its model_type is not a string, or it names code on the hub.
     """
     file = folder / "config.json"
     if not os.path.lexists(file):
@@ -109,7 +109,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
-    """Refuse kernels of a repository: `--trust-code` is for the files of the folder, and nothing pins those."""
+    """Refuse kernels from a hub repository: `--trust-code` covers the folder's files, and those are not pinned."""
     for key, value in part.items():
         names = [name for name in all_in(value) if isinstance(name, str) and "/" in name]
         if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):

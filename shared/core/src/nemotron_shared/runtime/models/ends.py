@@ -1,4 +1,4 @@
-"""Which tokens end an answer, as a model's folder says it to transformers, vLLM and us: its generation_config.json."""
+"""Tokens that end an answer, from the model's generation_config.json, as transformers, vLLM and we read it."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def generation_of(folder: Path) -> dict[str, Any]:
-    """The folder's generation_config.json; where there is none, what programs take of its config.json instead."""
+    """The folder's generation_config.json, or the equivalent values in its config.json."""
     if (folder / FILE).is_file():
         return read_json(folder / FILE)
     config = config_of(folder)
@@ -20,7 +20,7 @@ def generation_of(folder: Path) -> dict[str, Any]:
 
 
 def end_answers_at(folder: Path, token: int) -> None:
-    """Have `token` end answers of the model in a folder, besides those that do."""
+    """Make `token` end answers of the model in a folder, in addition to those that already do."""
     told = generation_of(folder)
     known = told.get("eos_token_id")
     known = config_of(folder).get("eos_token_id") if known is None else known

@@ -1,4 +1,4 @@
-"""The download of a model that was looked at: resumed by ranges, compared with what the hub promised, linked.
+"""Download a model after inspecting it: resumed by ranges, checked against the hub's digests, linked into a folder.
 
 fetch(look, into)
 """
@@ -25,18 +25,18 @@ from nemotron_shared.runtime.models.promises import (
 
 PROGRESS_SECONDS = 5.0
 RANGE = 32 * 2**20
-"""Bytes of one request, and what a kill loses at most."""
+"""Bytes per request, and the most that a kill loses."""
 TRANSFERS = 8
 
 
 def fetch(look: Look, into: Path) -> dict[str, str]:
-    """Download what is missing, compare it all with what the hub promised, and give it a second name in `into`.
+    """Download missing files, check everything against the hub's digests, and link it into `into`.
 
     Returns:
         SHA-256 by name.
 
     Raises:
-        UserError: no room, no connection, or content that is not what the hub promised, even when fetched again.
+        UserError: no space, no connection, or content that differs from the hub's digests, even after a second try.
     """
     text, entries, cache_folder = str(look.model), look.artifact.manifest.files, look.require_room()
     names = list(entries)
@@ -48,7 +48,7 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
             _resume(look, look.missing)
             download(look.model, look.commit, names)
         if damaged := _damaged(look):
-            # a blob of the cache that is not what its name says: gone wrong on the disk, or on the way
+            # the cached blob does not match its name: damaged on disk or in transit
             say(f"[{text}] {', '.join(damaged)}: not what the hub promises; fetching again")
             for name in damaged:
                 (look.folder / name).resolve().unlink()
@@ -63,7 +63,7 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
     for name in names:
         blob, target = (look.folder / name).resolve(), into / name
         try:
-            os.link(blob, target)  # the bytes exist once, and stay when the hub's cache is cleaned
+            os.link(blob, target)  # no second copy of the bytes, and they survive cleaning the hub's cache
         except OSError:
             target.symlink_to(blob)
             elsewhere = True
@@ -73,9 +73,9 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
 
 
 def _resume(look: Look, sizes: dict[str, int]) -> None:
-    """Bring large files into the hub's cache by ranges, going on where an earlier process was killed.
+    """Download large files into the hub's cache by ranges, resuming where an earlier process was killed.
 
-    The library's own download goes on within one process, and begins again in the next.
+    The library's own download resumes only within one process.
     """
     from huggingface_hub import HfFileSystem
 
@@ -85,7 +85,7 @@ def _resume(look: Look, sizes: dict[str, int]) -> None:
         blob = blobs / look.expected[name]
         partial = blob.with_name(f"{blob.name}.partial")
         address = f"{look.model.repository}@{look.commit}/{name}"
-        with locked(blob.with_name(f".{blob.name}.lock"), wait=True):  # another store may want it, too
+        with locked(blob.with_name(f".{blob.name}.lock"), wait=True):  # another store may be downloading it, too
             if blob.is_file():
                 return
             with partial.open("ab") as file, system.open(address, "rb", block_size=RANGE, cache_type="none") as there:
@@ -106,13 +106,13 @@ def _resume(look: Look, sizes: dict[str, int]) -> None:
 
 
 def _damaged(look: Look) -> list[str]:
-    """The files whose content is not what the hub promised."""
+    """Files whose content differs from the hub's digest."""
     return [name for name, expected in look.expected.items() if not is_as_promised(look.folder / name, expected)]
 
 
 @contextmanager
 def _progress(text: str, look: Look) -> Generator[None]:
-    """Say how far a download is, by what lies in the cache."""
+    """Show a download's progress, by the size of the cache."""
     blobs, done = look.folder.parent.parent / "blobs", threading.Event()
 
     def here() -> int:

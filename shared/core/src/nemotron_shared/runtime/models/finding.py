@@ -1,8 +1,8 @@
-"""The model that somebody names in order to use it: from the store, a folder, the hub or a checkpoint; intact.
+"""Find and verify a model the user names: in the store, in a folder, on the hub or in a checkpoint.
 
 find_model(store, "sft", family="super3", trusted=False)          super3-sft-model, its newest version
-find_model(store, None, family="super3", trusted=False)           the newest model of the store
-find_model(store, "hf://org/name", family="super3", trusted=False) imported first where it is not there yet
+find_model(store, None, family="super3", trusted=False)           the newest model in the store
+find_model(store, "hf://org/name", family="super3", trusted=False) imported first if it is not there yet
 """
 
 from dataclasses import replace
@@ -24,10 +24,10 @@ from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
 
 def find_model(store: Store, reference: str | None, *, family: str, trusted: bool) -> Artifact:
-    """The model of a reference; without one, the newest of the store.
+    """The model for a reference; without one, the newest in the store.
 
     Raises:
-        UserError: there is none, it is damaged, or it needs code that nobody has trusted.
+        UserError: it is missing or damaged, or needs code that is not trusted.
     """
     if reference is not None:
         reference, note = spelled_out(reference, store, family)
@@ -54,7 +54,7 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
 
 
 def newest_model(store: Store) -> Artifact:
-    """The model that was made last, whatever its name; versions that cannot be read do not count."""
+    """The most recently made model of any name, ignoring unreadable versions."""
     made = list(store.readable("ModelArtifact"))
     if not made:
         what = f"there is no model in {store.root}"
@@ -63,10 +63,10 @@ def newest_model(store: Store) -> Artifact:
 
 
 def look_before_hashing(reference: str) -> None:
-    """Refuse a folder from outside whose weights are not whole before hashing all of it, which may take hours.
+    """Refuse an external folder with incomplete weights before hashing all of it, which may take hours.
 
     Raises:
-        UserError: there is no such folder, or its headers tell that no hash of it is wanted.
+        UserError: no such folder, or its headers show that it is unusable.
     """
     if not is_path(reference):
         return
@@ -78,10 +78,10 @@ def look_before_hashing(reference: str) -> None:
 
 
 def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
-    """Refuse a folder without weights, links out of it, weights that are not whole, and code that nobody has trusted.
+    """Refuse a folder without weights, links out of it, incomplete weights, and untrusted code.
 
     Raises:
-        UserError: with the way out.
+        UserError: with a remedy.
     """
     if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
         raise UserError(f"{label}: holds no weights", "give the folder that holds config.json and *.safetensors")
@@ -91,5 +91,5 @@ def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
     config = config_of(artifact.path)
     if artifact.is_external or artifact.manifest.producer.verb == "import":
         require_whole(label, artifact.path, config)
-    if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
+    if needs_code(config):  # a type unknown here may be known in the engine's own environment
         require_loadable(label, config, trusted=trusted)

@@ -1,11 +1,11 @@
-"""A model on the hub: looked at before anything large is fetched, then fetched, checked, and linked into a folder.
+"""A model on the hub: inspected before anything large is downloaded, then fetched, checked, and linked into a folder.
 
     look = look_at(HubModel("org/name"), weights=True, trusted=False)
     look.commit, look.artifact.manifest.files, look.missing_bytes
     fetch(look, into)
 
-huggingface_hub does the transfers: its cache, resumed downloads, HF_TOKEN, HF_ENDPOINT, proxies, HF_HUB_OFFLINE. What
-it leaves open is done here: which files make a model, and whether what arrived has the promised digest.
+huggingface_hub does the transfers: its cache, resumed downloads, HF_TOKEN, HF_ENDPOINT, proxies, HF_HUB_OFFLINE. We
+add what it lacks: which files make up a model, and whether their content has the promised digest.
 """
 
 import glob
@@ -51,20 +51,20 @@ TOKENIZER_FILES = re.compile(
 )
 MODEL_FILES = re.compile(r"[\w.-]+\.json|LICENSE\S*|NOTICE\S*")
 HEADER = 100_000
-"""Bytes that hold the header of most files with weights."""
+"""Bytes that cover the header of most weight files."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of a model before its weights are here.
+    """Everything known about a model before its weights are downloaded.
 
     Attributes:
-        model: as it was asked for; `commit` is what that stands for.
-        folder: the commit's folder in the hub's cache, in which the small files are.
-        expected: SHA-256 of a file, or git's SHA-1 for one that the hub keeps in git.
-        artifact: what an import would make: its files with their digests, so that its identity is known.
-        missing: names and bytes of what is not in the hub's cache.
-        online: whether the hub was asked.
+        model: as requested; `commit` is what it resolves to.
+        folder: the commit's folder in the hub's cache, which has the small files.
+        expected: SHA-256 of a file, or git's SHA-1 for a file the hub keeps in git.
+        artifact: what an import would make: its files with their digests, so its identity is known.
+        missing: names and sizes of files not in the hub's cache.
+        online: whether the hub answered, as opposed to the local cache.
     """
 
     model: HubModel
@@ -77,14 +77,14 @@ class Look:
 
     @property
     def missing_bytes(self) -> int:
-        """What an import would download."""
+        """Bytes an import would download."""
         return sum(self.missing.values())
 
     def require_room(self) -> Path:
-        """The hub's cache, which has room for what is missing.
+        """The hub's cache, after checking that the missing files fit.
 
         Raises:
-            UserError: it has not.
+            UserError: they do not.
         """
         from huggingface_hub import constants
 
@@ -98,7 +98,7 @@ class Look:
 
 @dataclass(frozen=True)
 class _File:
-    """A file of a repository as the hub, or its cache, describes it; `large` ones lie outside of git."""
+    """A file in a repository, as described by the hub or its cache; `large` ones are stored outside git."""
 
     name: str
     size: int
@@ -108,17 +108,17 @@ class _File:
 
 @cache
 def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None = None) -> Look:
-    """Ask the hub, or its local cache where it is offline; fetch what is small, and judge the config.
+    """Query the hub, or its local cache when offline; download small files, and check the config.
 
-    One process asks once, so that its checks and its import speak of one commit.
+    Cached, so that a process's checks and its import use the same commit.
 
     Args:
-        weights: False for a tokenizer alone.
-        trusted: Python files of the model may come along.
-        commit: known from before.
+        weights: False for only a tokenizer.
+        trusted: allow the model's Python files.
+        commit: if already known.
 
     Raises:
-        UserError: there is no such model, or one may not read it, or nothing here could load it.
+        UserError: no such model, no access to it, or nothing here can load it.
     """
     text = str(model)
     with hub_errors(text, HubPlace(model.repository, model.revision, "model")):
@@ -141,7 +141,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
             require_loadable(text, config, trusted=trusted)
             code = [name for name in files if name.endswith(".py")] if needs_code(config) else []
             large = weight_names = _weights(text, folder, files)
-            # weights that lie in git are as small as what else does, and only their content tells their SHA-256
+            # weights stored in git are small, too, and their SHA-256 is known only from their content
             small += code + [name for name in large if not files[name].large]
             _require_promises(text, files, [*small, *large])
             folder = download(model, found, small)
@@ -161,7 +161,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
 
 
 def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File], bool]:
-    """The commit, its files at the top of the repository, and whether the hub itself has told."""
+    """The commit, the files at the top of its repository, and whether the hub itself answered."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
     revision, api = commit or model.revision, HfApi()
@@ -172,7 +172,7 @@ def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File
     except errors.OfflineModeIsEnabled:
         found = Path(snapshot_download(model.repository, revision=revision, local_files_only=True, allow_patterns=[]))
         say(f"[{model}] offline: commit {found.name[:12]} from the hub's local cache")
-        # the cache calls a blob by what the hub promised
+        # the cache names a blob by the hub's digest
         blobs = {path.name: path.resolve() for path in found.iterdir() if path.is_file()}
         files = {
             name: _File(name, blob.stat().st_size, _promised(blob), SHA256.fullmatch(blob.name) is not None)
@@ -188,7 +188,7 @@ def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File
 
 
 def _promised(blob: Path) -> str:
-    """The digest that a blob of the cache is called by; its own where the disk has no links, and so no blobs."""
+    """The digest a cached blob is named by; computed if the disk has no links, and so no blobs."""
     return blob.name if blob.parent.name == "blobs" else file_digest(blob)
 
 
@@ -198,7 +198,7 @@ def _require_promises(text: str, files: dict[str, _File], names: list[str]) -> N
 
 
 def _weights(text: str, folder: Path, files: dict[str, _File]) -> list[str]:
-    """The files with the weights, which there must be."""
+    """The weight files, of which there must be some."""
     names = weight_files(text, folder, files)
     if not names:
         raise UserError(f"{text}: holds no weights in safetensors or PyTorch's format; it has {_some(files)}",
@@ -211,7 +211,7 @@ def _weights(text: str, folder: Path, files: dict[str, _File]) -> list[str]:
 def _parameters(
     model: HubModel, commit: str, files: dict[str, _File], folder: Path, large: list[str]
 ) -> dict[str, int] | None:
-    """How many there are, all and in routed experts, from the headers of the files; None where they are pickles."""
+    """Number of parameters, in all and in routed experts, from the files' headers; None for pickles."""
     if not large or not large[0].endswith(WEIGHTS[0]):
         return None
 
@@ -219,7 +219,7 @@ def _parameters(
         label = f"{model}: {name}"
         if (folder / name).is_file():
             return shapes_of(label, folder / name)
-        # the hub gives a part of a file: some kilobytes instead of gigabytes
+        # request only a part of the file: kilobytes instead of gigabytes
         beginning = _beginning(model, commit, name, HEADER)
         length = 8 + int.from_bytes(beginning[:8], "little")
         if HEADER < length <= LARGEST_HEADER:
@@ -244,7 +244,7 @@ def _beginning(model: HubModel, commit: str, name: str, length: int) -> bytes:
 
 
 def download(model: HubModel, commit: str, names: list[str]) -> Path:
-    """Bring files of a commit into the hub's cache, as the library does it."""
+    """Download files of a commit into the hub's cache with the library."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
@@ -256,7 +256,7 @@ def download(model: HubModel, commit: str, names: list[str]) -> Path:
     finally:
         if not before:
             enable_progress_bars()
-    for name in names:  # the library calls a file of its cache by what the answer says, whatever that is
+    for name in names:  # the library names cached files by the response's headers, unchecked
         if not (folder / name).resolve().is_relative_to(folder.resolve().parent.parent):
             what = f"{model}: {name}: lies outside of the hub's cache, at {(folder / name).resolve()}"
             raise UserError(what, "check the mirror in HF_ENDPOINT, or the proxy; remove the link there")

@@ -1,10 +1,10 @@
-"""Models from outside as artifacts: found again where they have been imported, looked at and imported where not.
+"""Import models as artifacts: reuse an earlier import, or inspect and import the model.
 
     found = find(store, HubModel("org/name"), weights=True, trusted=False)
-    found.artifact          what is pinned in the store, or what an import would make
-    found.bring_in          imports it; None where it is there
+    found.artifact          the version pinned in the store, or what an import would make
+    found.bring_in          imports it; None if it is there already
 
-The first use of `hf://org/name` pins the commit that it stands for then. Later uses take that one and ask nobody;
+The first use of `hf://org/name` pins the commit it resolves to. Later uses take that commit without asking the hub;
 `nemotron model import hf://org/name` asks the hub again.
 """
 
@@ -38,12 +38,12 @@ from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
 MEGATRON = "megatron_bridge"
 CONVERTER = "nemotron_engines.megatron_bridge.import_checkpoint"
-"""Started with the Python of Megatron's environment; what it converts is published here."""
+"""Runs with the Python of Megatron's environment; its result is published here."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model from outside. `artifact` is None where only the import can tell what it will be."""
+    """A model from outside. `artifact` is None if only the import can determine it."""
 
     artifact: Artifact | None
     shown: str
@@ -53,10 +53,10 @@ class Found:
 
 
 def find(store: Store, wanted: HubModel | MegatronModel, *, weights: bool, trusted: bool) -> Found:
-    """What a reference means: the version that is pinned, else what the hub or the folder has now.
+    """Resolve a reference: to the pinned version, else to the current state of the hub or folder.
 
     Raises:
-        UserError: there is no such thing, or it cannot be used here.
+        UserError: it does not exist, or cannot be used here.
     """
     if isinstance(wanted, MegatronModel):
         return _find_megatron(store, wanted)
@@ -67,7 +67,7 @@ def find(store: Store, wanted: HubModel | MegatronModel, *, weights: bool, trust
         if wanted.revision == MAIN:
             note += f"; for a newer one: nemotron model import {wanted}"
         return Found(there, f"{there.reference} ({wanted}, commit {commit[:12]})", note)
-    # data and model are to be of one commit, whichever of them comes first
+    # data and model must use the same commit, whichever is imported first
     tokenizer = pinned(store, wanted, weights=False)
     commit = str(tokenizer.manifest.metadata["commit"]) if tokenizer else None
     look = look_at(wanted, weights=weights, trusted=trusted, commit=commit)
@@ -82,7 +82,7 @@ def find(store: Store, wanted: HubModel | MegatronModel, *, weights: bool, trust
 
 
 def pinned(store: Store, wanted: HubModel, *, weights: bool) -> Artifact | None:
-    """The newest version that was imported for the same repository and revision, or for a commit of that name."""
+    """The newest import of the same repository and revision, or of a commit with that name."""
     by_commit = re.fullmatch(r"[0-9a-f]{7,40}", wanted.revision) is not None
     there = []
     for name in [wanted.name()] if weights else [wanted.name(), wanted.name(TOKENIZER)]:
@@ -97,7 +97,7 @@ def pinned(store: Store, wanted: HubModel, *, weights: bool) -> Artifact | None:
 
 
 def import_hub(store: Store, look: Look) -> Artifact:
-    """Fetch what was looked at and publish it; what is there already, undamaged, is used."""
+    """Download and publish an inspected model, or reuse an undamaged import of it."""
     wanted, weights = look.model, look.artifact.manifest.type == "ModelArtifact"
     name = wanted.name("" if weights else TOKENIZER)
     with made_once(store, name, str(wanted)):
@@ -123,7 +123,7 @@ def import_hub(store: Store, look: Look) -> Artifact:
                 digests=digests,
                 links=True,
             )
-        # they were hashed a moment ago: the next use need not do it again
+        # just hashed: save the next use from doing it again
         cache = FileCache(store.home / CACHE / f"{artifact.reference.replace(':', '-')}.json")
         for file, digest in digests.items():
             cache.get(artifact.path / file, lambda path, digest=digest: digest)
@@ -133,10 +133,10 @@ def import_hub(store: Store, look: Look) -> Artifact:
 
 
 def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool) -> Artifact:
-    """Publish a Hugging Face folder: copied, but for weights in a hub's cache, which get a second name.
+    """Publish a Hugging Face folder: files are copied, except that weights in a hub's cache are hard-linked.
 
     Raises:
-        UserError: no such folder, no model or tokenizer in it, a link that leads out of it, or code nobody trusted.
+        UserError: no such folder, no model or tokenizer in it, a link out of it, or untrusted code.
     """
     label = printable(str(folder))
     if not folder.is_dir():
@@ -170,10 +170,10 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
 
 
 def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
-    """The files of a folder that make a model, or a tokenizer where it has no config.
+    """Files of a folder that belong to a model, or to a tokenizer if the folder has no config.
 
     Raises:
-        UserError: there are no weights, or one of the files is none, or a link that leads out of the folder.
+        UserError: no weights, something that is not a file, or a link out of the folder.
     """
     wanted = [
         path
@@ -196,10 +196,10 @@ def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
 
 
 def import_megatron(store: Store, model: MegatronModel, name: str | None = None) -> Artifact:
-    """Convert a Megatron checkpoint to a Hugging Face folder, in the environment of its engine, and publish it.
+    """Convert a Megatron checkpoint to a Hugging Face folder, in its engine's environment, and publish it.
 
     Raises:
-        UserError: the engine is not there, or Bridge cannot convert it.
+        UserError: the engine is not installed, or Bridge cannot convert it.
     """
     python, source, name = _megatron_python(model), _megatron_source(store, model), name or model.name
     require_name(store, name, "ModelArtifact")
@@ -229,7 +229,7 @@ def _find_megatron(store: Store, model: MegatronModel) -> Found:
 
 
 def _megatron_source(store: Store, model: MegatronModel) -> Source:
-    """The checkpoint by its content; hashed once, until something touches it."""
+    """The checkpoint by its content; hashed again only if something changes."""
     if not any((model.path / name).exists() for name in ("run_config.yaml", "metadata.json", ".metadata")) and not any(
         model.path.glob("iter_*")
     ):
@@ -242,7 +242,7 @@ def _megatron_source(store: Store, model: MegatronModel) -> Source:
 
 
 def _megatron_python(model: MegatronModel) -> str:
-    """The Python that has Megatron-Bridge."""
+    """The Python with Megatron-Bridge."""
     environment = environment_of(MEGATRON)
     assert environment is not None
     if environment.is_here:

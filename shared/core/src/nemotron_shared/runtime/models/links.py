@@ -1,4 +1,4 @@
-"""A folder of a stranger's is what lies in it: a link that leads out would bring in other files of whoever uses it."""
+"""Refuse symlinks out of an untrusted folder: they would import other files of the user."""
 
 import os
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from nemotron_shared.errors import UserError, printable
 
 MOST_FILES = 100_000
-"""Far more than any model has: looking for links comes to an end."""
+"""Far more than any model has, to bound the search for links."""
 
 
 def require_inside(path: Path, folder: Path) -> None:
-    """Refuse a link to anywhere but the folder itself, or the repository of a hub's cache that the folder is in.
+    """Refuse a link out of the folder, unless it stays in the hub-cache repository the folder belongs to.
 
     Raises:
-        UserError: naming the link.
+        UserError: with the link.
     """
     target = path.resolve()
     if not target.is_relative_to(folder.resolve()) and not is_blob(path, folder):
@@ -22,16 +22,16 @@ def require_inside(path: Path, folder: Path) -> None:
 
 
 def is_blob(path: Path, folder: Path) -> bool:
-    """Whether a file of a folder lies among the blobs of a hub's cache, which are named by content and never edited."""
-    place = folder.resolve()  # models--org--name/snapshots/<commit>, beside it blobs/
+    """Whether a file is a blob in a hub's cache, which is named by content and never edited."""
+    place = folder.resolve()  # models--org--name/snapshots/<commit>, next to models--org--name/blobs/
     return place.parent.name == "snapshots" and path.resolve().is_relative_to(place.parent.parent / "blobs")
 
 
 def require_own_files(folder: Path) -> None:
-    """Refuse a folder with such a link in it, or in what lies below it; hidden folders belong to no model.
+    """Refuse a folder with such a link at any depth; hidden folders are not part of a model and are skipped.
 
     Raises:
-        UserError: naming the link, or that there is no end of files.
+        UserError: with the link, or because there are too many files.
     """
     seen = 0
     for here, folders, files in os.walk(folder):

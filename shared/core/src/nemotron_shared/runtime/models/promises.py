@@ -1,6 +1,6 @@
-"""What a hub, or a mirror of it, says of files: believed only where it has the form that it must have.
+"""Validate what a hub, or a mirror of it, says about files.
 
-Its digests, commits and ETags become names of files in the hub's cache; one with a slash would lead out of it.
+Its digests, commits and ETags become file names in the hub's cache; one with a slash would lead out of it.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ REMEDY = "check the mirror in HF_ENDPOINT, or the proxy; nothing was imported"
 
 
 def require_commit(text: str, commit: Any) -> str:
-    """The commit, which is 40 hexadecimal digits.
+    """Check that a commit is 40 hexadecimal digits.
 
     Raises:
-        UserError: it is something else.
+        UserError: it is not.
     """
     if not isinstance(commit, str) or not GIT.fullmatch(commit):
         raise UserError(f"{text}: what the hub gives for its commit is none: {str(commit)[:80]!r}", REMEDY)
@@ -28,10 +28,10 @@ def require_commit(text: str, commit: Any) -> str:
 
 
 def require_promise(text: str, name: str, digest: Any, size: Any, *, large: bool) -> None:
-    """Refuse what is no digest (SHA-256, or git's SHA-1 for what is not `large`) or no size.
+    """Refuse an invalid digest (SHA-256, or git's SHA-1 if not `large`) or size.
 
     Raises:
-        UserError: naming the file.
+        UserError: with the file.
     """
     forms = (SHA256,) if large else (SHA256, GIT)
     if not isinstance(digest, str) or not any(form.fullmatch(digest) for form in forms):
@@ -41,14 +41,14 @@ def require_promise(text: str, name: str, digest: Any, size: Any, *, large: bool
 
 
 def is_plain(name: Any) -> bool:
-    """Whether a file lies at the top of a repository, under a name that means the same in every file system."""
+    """Whether a file is at the top of a repository, with a name that is safe on every file system."""
     if not isinstance(name, str):
         return False
     return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
 
 
 def check_answers() -> None:
-    """Let the library's client refuse answers whose headers could not be names of files; once per client."""
+    """Make the library's HTTP client refuse responses with headers unsafe as file names; once per client."""
     from huggingface_hub import get_session
 
     hooks = get_session().event_hooks.setdefault("response", [])
@@ -64,7 +64,7 @@ def _check_headers(answer: Any) -> None:
 
 
 def is_as_promised(path: Path, expected: str) -> bool:
-    """Whether a file has the digest that was promised."""
+    """Whether a file has the promised digest."""
     if SHA256.fullmatch(expected):
         return file_digest(path) == expected
     content = path.read_bytes()

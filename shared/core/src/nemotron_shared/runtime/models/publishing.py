@@ -1,7 +1,7 @@
-"""What comes from outside becomes an artifact, once: whoever else wants it waits, and finds it there.
+"""Publish an import once: concurrent processes wait for it and reuse the result.
 
 with made_once(store, "my-model", "./folder"), staging(store, "my-model") as folder:
-    made = made_from(store, "my-model", source)        # by another process, meanwhile or long ago
+    made = made_from(store, "my-model", source)        # by another process, just now or long ago
     ...                                                # fetch, convert or copy into the folder
     publish(store, folder, "my-model", source, "ModelArtifact", producer(...), "./folder")
 """
@@ -26,7 +26,7 @@ LOCKS = Path("cache", "imports")
 
 @contextmanager
 def made_once(store: Store, name: str, reference: str) -> Generator[None]:
-    """Let one process at a time make versions of a name, also of those on other machines that share the store."""
+    """Let one process at a time make versions of a name, across all machines that share the store."""
     locks = store.home / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
     waiting = f"[{reference}] another process brings it in: waiting for that"
@@ -35,14 +35,14 @@ def made_once(store: Store, name: str, reference: str) -> Generator[None]:
 
 
 def made_from(store: Store, name: str, source: Source) -> Artifact | None:
-    """The version that was made from the same content, where it is whole."""
+    """The version made from the same content, if it is intact."""
     made = store.find_by_fingerprint(name, _fingerprint(source))
     return made if made is not None and not store.verify(made) else None
 
 
 @contextmanager
 def staging(store: Store, name: str) -> Generator[Path]:
-    """A folder in the store's own file system, so that publishing is one rename."""
+    """A temporary folder on the store's own file system, so publishing is one rename."""
     place = store.root / STAGING
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place, ignore_cleanup_errors=True) as folder:
@@ -59,7 +59,7 @@ def publish(
     reference: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> Artifact:
-    """Publish a staged folder, and say under which name; `reference` is what the user called it."""
+    """Publish a staged folder and report its name; `reference` is the user's name for it."""
     artifact = store.publish(
         folder,
         name=name,
@@ -74,7 +74,7 @@ def publish(
 
 
 def require_name(store: Store, name: str, type: ArtifactType) -> None:
-    """Refuse a name under which a step publishes, or something was published, that is of another type."""
+    """Refuse a name that steps publish under, or that already exists, with another type."""
     own = next((made.type for made in products() if name.endswith(f"-{made.kind}")), type)
     there = [store.load(name, version).manifest.type for version in store.versions(name)[-1:]]
     for other in (own, *there):
@@ -83,7 +83,7 @@ def require_name(store: Store, name: str, type: ArtifactType) -> None:
 
 
 def producer(command: str) -> Producer:
-    """Who imports; `command` is `model import hf://org/name`."""
+    """The producer entry of an import; `command` is `model import hf://org/name`."""
     return Producer(
         stage=command.partition(" ")[0],
         verb="import",

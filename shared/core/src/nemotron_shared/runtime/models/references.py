@@ -1,9 +1,9 @@
-"""How a model from outside is written, and the artifact that it becomes.
+"""References to models from outside, and the artifacts they become.
 
     hf://org/name  hf://org/name@v2      the hub; a branch, a tag or a commit     hf-org--name
-    megatron:/checkpoints/iter_0002000   a checkpoint of Megatron                 megatron-iter_0002000
+    megatron:/checkpoints/iter_0002000   a Megatron checkpoint                    megatron-iter_0002000
 
-A name or a path is neither: see `artifacts.names`. `spelled_out` knows the shorter forms that guides use.
+Names and paths are handled in `artifacts.names`. `spelled_out` expands the shorter forms used in guides.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ TOKENIZER = "-tokenizer"
 
 @dataclass(frozen=True)
 class HubModel:
-    """A repository of the hub and the revision that was asked for."""
+    """A repository on the hub and the requested revision."""
 
     repository: str
     revision: str = MAIN
@@ -41,7 +41,7 @@ class HubModel:
 
 @dataclass(frozen=True)
 class MegatronModel:
-    """A folder that Megatron saved."""
+    """A folder saved by Megatron."""
 
     path: Path
 
@@ -55,10 +55,10 @@ class MegatronModel:
 
 
 def parse_outside(text: str) -> HubModel | MegatronModel | None:
-    """What a reference means outside of the store; None where it is a name or a path.
+    """Parse a reference to something outside the store; None for a name or a path.
 
     Raises:
-        UserError: it begins like one and is none.
+        UserError: it has the scheme and is malformed.
     """
     if text.startswith("hf:/"):
         found = HUB.fullmatch(text)
@@ -80,13 +80,13 @@ def parse_outside(text: str) -> HubModel | MegatronModel | None:
 
 
 def spelled_out(text: str, store: Store, family: str, *, hub: bool = True) -> tuple[str, str | None]:
-    """A reference in full where guides write it shorter, and a line that says what it was taken for.
+    """Expand a reference from the shorter forms used in guides, with a line saying what it was taken for.
 
         models/nano   ./models/nano, if that folder exists; so does `model`, if it holds a model and no artifact has it
         org/name      hf://org/name, if there is neither a folder nor an artifact of that name, nor a folder `org`
 
     Args:
-        hub: whether it may name a model of the hub.
+        hub: whether it may name a model on the hub.
     """
     if is_path(text) or "://" in text or parse_outside(text) is not None:
         return text, None
@@ -103,7 +103,7 @@ def spelled_out(text: str, store: Store, family: str, *, hub: bool = True) -> tu
 
 
 def _may_be_artifact(text: str, store: Store, family: str) -> bool:
-    """Whether a name is one that stages give, or one that the store has."""
+    """Whether a name is one that stages use, or exists in the store."""
     words = text.partition(":")[0].split("/")
     if words[0] in (*families(), family) or "-".join(words) in SHORT_NAMES:
         return True
@@ -114,7 +114,7 @@ def _may_be_artifact(text: str, store: Store, family: str) -> bool:
 
 
 def artifact_name(text: str) -> str:
-    """A name that the store can hold, and the same for the same text."""
+    """A valid artifact name derived from a text, always the same for the same text."""
     name = re.sub(r"[^a-z0-9._-]", "-", text.lower())
     if len(name) <= LONGEST_NAME:
         return name

@@ -1,4 +1,4 @@
-"""The small files of a model are small: libraries read them as a whole, and a sparse file of any size costs nothing.
+"""Size limits for config and tokenizer files: libraries read them whole, and a sparse file of any size costs nothing.
 
 require_small(Path("./model"))     before transformers or tokenizers reads it
 """
@@ -9,18 +9,18 @@ from nemotron_shared.atomic import LARGEST_JSON, require_size
 
 VOCABULARIES = ("tokenizer.json", "vocab.json")
 LARGEST_VOCABULARY = 1024 * 2**20
-"""Bytes; those of a million tokens take a hundredth of it to a tenth."""
+"""In bytes; a vocabulary of a million tokens takes a hundredth to a tenth of it."""
 LARGEST_TEMPLATE = 2**20
-"""Bytes; those of published models are a hundred times smaller."""
+"""In bytes; templates of published models are a hundred times smaller."""
 MORE_TEMPLATES = "additional_chat_templates"
 AGAIN = "download or copy the file again"
 
 
 def require_small(folder: Path) -> None:
-    """Refuse settings, vocabularies and chat templates beyond any that a model has.
+    """Refuse settings, vocabularies and chat templates larger than any real model's.
 
     Raises:
-        UserError: naming the file.
+        UserError: with the file.
     """
     for file in sorted([*folder.iterdir(), *folder.glob(f"{MORE_TEMPLATES}/*")]):
         if file.suffix == ".jinja":

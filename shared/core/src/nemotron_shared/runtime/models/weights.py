@@ -1,10 +1,10 @@
-"""Whether the weights of a model are whole, by the headers of their files: nothing large is read.
+"""Check that a model's weights are complete from the headers of their files, without reading anything large.
 
     require_whole("./model", Path("model"), config)     a folder
-    require_all("hf://org/name", found, folder, config) what the headers of a model on the hub name
+    require_all("hf://org/name", found, folder, config) tensors in the headers of a model on the hub
 
-Looked at are the size that each header promises, the tensors that an index names, and, where the config says of which
-kind each layer is, whether the layers of a kind have the same tensors. A pickle is read as instructions and never run.
+Checked are the size each header promises, the tensors in an index, and, if the config gives each layer's kind, that
+layers of a kind have the same tensors. Pickles are disassembled and never executed.
 """
 
 import json
@@ -24,41 +24,41 @@ INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
 WEIGHTS = (".safetensors", ".bin")
 ADAPTER = "adapter"
-"""The folder of a model's adapter, beside the weights that it is merged into."""
+"""Folder of a model's adapter, next to the weights it is merged into."""
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-"""PEFT's names."""
+"""PEFT's file names."""
 LARGEST_HEADER = 100_000_000
-"""What the library reads at most."""
+"""The library's own limit."""
 LARGEST_PICKLE = 256 * 2**20
-"""Bytes of the part of a pickle that names the tensors: a few hundred each, so that hundreds of thousands fit."""
+"""Bytes of a pickle's list of tensors: at a few hundred each, hundreds of thousands fit."""
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""How a file of torch.save began before 1.6."""
+"""Start of a file written by torch.save before 1.6."""
 MOST_DIMENSIONS = 64
 """PyTorch's own limit for a tensor."""
 MOST_VALUES = 2**63
-"""PyTorch counts the values of a tensor, and its bytes, below it."""
+"""PyTorch's limit for the values of a tensor, and for its bytes."""
 SHOWN = 200
 """Characters of a tensor's name."""
 LAYER = re.compile(r"([\w.]+\.layers)\.(\d+)\.(.+)")
 AGAIN = "download or copy the file again"
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
          "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
-"""Bytes of a value by its dtype; of others nothing is known here."""
+"""Bytes per value by dtype; sizes of other dtypes are not checked."""
 Shapes = Mapping[str, list[int]]
 
 
 def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
-    """The files with the weights: safetensors where there are any, else pickles; empty where there is neither.
+    """The weight files: safetensors if there are any, else pickles; empty if there are neither.
 
     Args:
-        folder: holds the index, if there is one.
+        folder: has the index, if there is one.
         there: names of all files of the model.
 
     Raises:
-        UserError: it is an adapter, or holds one; an index is none, or names a file that is not there, or other weights
-            than those beside it.
+        UserError: it is or contains an adapter; an index is malformed, or names missing files or other weights than
+            those next to it.
     """
-    if ADAPTER_CONFIG in there:  # transformers would put it over the weights without a word
+    if ADAPTER_CONFIG in there:  # transformers would silently apply it to the weights
         what = f"{label}: {ADAPTER_CONFIG} makes it an adapter, and a model is needed"
         remedy = "merge it into its base model (merge_and_unload in PEFT), or take the adapter's files out of a copy"
         raise UserError(what, remedy)
@@ -66,7 +66,7 @@ def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
         names = [single] if single in there else []
         if (folder / index).is_file():
             named = sorted(set(_weight_map(label, folder / index).values()))
-            if names and names != named:  # transformers takes the one, others what the index names
+            if names and names != named:  # transformers loads the single file, other programs the index
                 what = f"{label}: holds {single}, and {index} names {', '.join(named[:3])}: two sets of weights"
                 raise UserError(what, "take one of them out of a copy of the folder")
             names = named
@@ -80,10 +80,10 @@ def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
 
 
 def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
-    """Look at the weights of a folder.
+    """Check the weights in a folder.
 
     Raises:
-        UserError: a file is cut off or none of its kind, or tensors are missing.
+        UserError: a file is truncated or of another kind, or tensors are missing.
     """
     there = {path.name for path in folder.iterdir() if path.is_file()}
     names = weight_files(label, folder, there)
@@ -97,16 +97,16 @@ def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def shapes_of(label: str, file: Path, *, whole: bool = True) -> dict[str, list[int]]:
-    """The tensors of a safetensors file; with `whole=False`, of one that may be cut off behind its header."""
+    """Tensors of a safetensors file; `whole=False` accepts one truncated after its header."""
     with file.open("rb") as stream:
         return shapes(label, stream, file.stat().st_size, whole=whole)
 
 
 def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> dict[str, list[int]]:
-    """The tensors that a safetensors file of this size holds, by its beginning.
+    """Tensors of a safetensors file of this size, from its beginning.
 
     Raises:
-        UserError: there is no header, or the size is not what it says.
+        UserError: no valid header, or the size does not match it.
     """
     length = int.from_bytes(stream.read(8), "little")
     if size < 8 or length > min(size - 8, LARGEST_HEADER):
@@ -131,10 +131,10 @@ def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> di
 
 
 def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: Mapping[str, Any]) -> None:
-    """Compare the tensors of each file with the index, where there is one, and with the config.
+    """Compare each file's tensors with the index, if there is one, and with the config.
 
     Raises:
-        UserError: some are missing, are in two files, or are not in the index.
+        UserError: tensors are missing, in two files, or not in the index.
     """
     index = folder / INDICES[0]
     promised = _weight_map(label, index) if index.is_file() else None
@@ -149,7 +149,7 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
 
 
 def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
-    """Refuse a tensor in two files: the library takes the last one, whatever the index says."""
+    """Refuse a tensor in two files: the library takes the last one, regardless of the index."""
     owners: dict[str, str] = {}
     for file, tensors in found.items():
         for tensor in tensors:
@@ -159,7 +159,7 @@ def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
 
 
 def _require_named(label: str, found: Mapping[str, Shapes], promised: Mapping[str, str]) -> None:
-    """Refuse a tensor that the index leaves out: some programs would load it, and others draw it at random."""
+    """Refuse a tensor missing from the index: some programs would load it, others initialise it randomly."""
     more = [f"{tensor} in {file}" for file, tensors in found.items() for tensor in tensors if tensor not in promised]
     if more:
         named = printable(_few([one[:SHOWN] for one in more]))
@@ -180,7 +180,7 @@ def _weight_map(label: str, index: Path) -> dict[str, str]:
 
 
 def _is_weights(name: Any) -> bool:
-    """Whether this names a file of weights, beside its index."""
+    """Whether this is the name of a weight file in the index's folder."""
     return isinstance(name, str) and not {"/", "\\"} & set(name) and name.endswith(WEIGHTS)
 
 
@@ -196,7 +196,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _shape(label: str, name: str, values: Any) -> list[int]:
     dimensions = _dimensions(values)
-    # in this order: the product of a whole header of large numbers would take days
+    # in this order: multiplying a whole header of large numbers would take days
     if (
         len(dimensions) > MOST_DIMENSIONS
         or max(dimensions, default=0) >= MOST_VALUES
@@ -214,7 +214,7 @@ def _dimensions(values: Any) -> list[int]:
 
 
 def _absent_from_layers(names: list[str], config: Mapping[str, Any]) -> list[str]:
-    """The tensors that other layers of the same kind have; the scales of a quantized model are not for every layer."""
+    """Tensors other layers of the same kind have; scales of quantized models, not in every layer, are ignored."""
     kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
     if not isinstance(kinds, (list, str)) or not all(isinstance(kind, str) for kind in kinds):
         return []
@@ -233,7 +233,7 @@ def _absent_from_layers(names: list[str], config: Mapping[str, Any]) -> list[str
 
 
 def _require_state_dict(label: str, file: Path) -> None:
-    """Refuse what PyTorch did not save, or what holds no tensors."""
+    """Refuse a file that PyTorch did not save, or without tensors."""
     try:
         with zipfile.ZipFile(file) as archive:
             name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))

@@ -1,11 +1,11 @@
-"""Experiment trackers: a training's figures and its result, mirrored to W&B or MLflow for people who look there.
+"""Experiment trackers: mirror a training's metrics and result to W&B or MLflow.
 
     with tracked(run, config, settings) as trackers:
         trackers.figures(10, {"loss": 3.91})
         trackers.result(artifact, inputs)
 
-`metrics.jsonl` and the store are the record; a tracker is a copy. One that cannot be reached when a training begins is
-an error, because it was asked for; one that fails later is said once and left out, because a training is worth more.
+`metrics.jsonl` and the store are the record; a tracker is a copy. A tracker that cannot be reached at the start is an
+error, because it was requested; one that fails later is reported once and dropped, because the training matters more.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 Ending = Literal["finished", "stopped", "failed"]
 SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json", "results.json")
-"""What of a result a tracker is given as files; its manifest says where the others lie, and their digests."""
+"""Files of a result to upload; its manifest has the location and digests of the others."""
 
 LONGEST = 200
 OPENED = {
     "wandb": ("logger.wandb_project", "WANDB_MODE=offline needs no network"),
     "mlflow": ("logger.mlflow_tracking_uri", "start the server, or correct the address"),
 }
-"""The setting that asks for a tracker, and what helps where it cannot be opened."""
+"""The setting that enables each tracker, and the remedy if it cannot be opened."""
 KEY_MISSING = "W&B has no key: WANDB_API_KEY is not set, and no login is kept in netrc"
 KEY_REMEDY = "set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
 JOB_REMEDY = (
@@ -45,7 +45,7 @@ JOB_REMEDY = (
 
 
 def section_of(config: StageConfig) -> TrackerSection | None:
-    """The section of a config that names trackers."""
+    """The config section that names trackers."""
     section = getattr(config, "logger", None)
     return section if isinstance(section, TrackerSection) else None
 
@@ -56,7 +56,7 @@ def _logs_to_wandb(config: StageConfig) -> bool:
 
 
 def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]:
-    """Packages that a config's trackers need and a machine does not have."""
+    """Packages that the config's trackers need and the machine lacks."""
     section = section_of(config)
     if section is None or not machine.knows_packages:
         return
@@ -69,7 +69,7 @@ def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]
 
 
 def missing_key(config: StageConfig, machine: Machine) -> Iterator[Problem]:
-    """W&B refuses a run that has no key, after everything else has been prepared."""
+    """Report a missing W&B key now: W&B would refuse the run only after everything else is prepared."""
     if not _logs_to_wandb(config) or (can_log() if machine.is_here else machine.wandb is not False):
         return
     remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
@@ -77,43 +77,43 @@ def missing_key(config: StageConfig, machine: Machine) -> Iterator[Problem]:
 
 
 def unknown_key(config: StageConfig, machine: Machine) -> Iterator[str]:
-    """What a machine must have that nobody can see from here."""
+    """Report requirements on another machine that cannot be checked from here."""
     if _logs_to_wandb(config) and not machine.is_here and machine.wandb is None:
         yield f"logger.wandb_project: W&B's key must be there, which is not seen from here: {KEY_REMEDY}"
 
 
 class Tracker(Protocol):
-    """One service, open for one run. Any method may raise anything."""
+    """A service opened for one run. Any method may raise anything."""
 
     name: str
 
     def figures(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the figures of a step."""
+        """Log a step's metrics."""
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
-        """Log what was made, and what it was made from."""
+        """Log the result and its inputs."""
 
     def end(self, ending: Ending) -> None:
-        """Send what is left, and close."""
+        """Send what is pending, and close."""
 
 
 class Trackers:
-    """Those of one run; none on the other ranks."""
+    """The trackers of one run; none on ranks other than 0."""
 
     def __init__(self, name: str, trackers: list[Tracker]) -> None:
         self.name = name
         self._trackers = trackers
 
     def figures(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the figures of a step."""
+        """Log a step's metrics."""
         self._each(lambda tracker: tracker.figures(step, values))
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact] = ()) -> None:
-        """Log what was made, its name, where it lies and its small files, and the same of what it was made from."""
+        """Log the result's name, path and small files, and those of its inputs."""
         self._each(lambda tracker: tracker.result(artifact, inputs))
 
     def end(self, ending: Ending) -> None:
-        """Close them all."""
+        """Close all trackers."""
         self._each(lambda tracker: tracker.end(ending))
 
     def _each(self, tell: Callable[[Tracker], None]) -> None:
@@ -126,9 +126,9 @@ class Trackers:
 
 
 class AtTheEnd:
-    """A tracker to which the engine's library sends the figures by itself, and which gets the result from here.
+    """A tracker for the result only, because the engine's library logs the metrics on its own.
 
-    It is opened then, so that while the library works there is one run and not two.
+    It is opened at the end, so that there is one run while the library works, not two.
     """
 
     def __init__(self, name: str, open_it: Callable[[], Tracker]) -> None:
@@ -136,7 +136,7 @@ class AtTheEnd:
         self._open = open_it
 
     def figures(self, step: int, values: Mapping[str, float]) -> None:
-        """The library has logged them."""
+        """Do nothing: the library has logged them."""
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         """Open the tracker, log the result, and close it."""
@@ -145,20 +145,20 @@ class AtTheEnd:
         tracker.end("finished")
 
     def end(self, ending: Ending) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 @contextmanager
 def tracked(
     name: str, directory: Path, section: TrackerSection, settings: Mapping[str, Any], itself: tuple[str, ...]
 ) -> Generator[Trackers]:
-    """Open the trackers that a config asks for, on rank 0, and close them with how the work ended.
+    """Open the config's trackers, on rank 0, and close them with the outcome of the work.
 
     Args:
-        name: of the run; the same name continues what a tracker has of it.
-        directory: the run's folder, where a tracker may keep files of its own.
-        settings: flat, for people who filter by them.
-        itself: trackers that the engine's library logs its figures to by itself.
+        name: of the run; the same name continues the tracker's existing run.
+        directory: the run's folder, where a tracker may keep its files.
+        settings: flat, to filter runs by.
+        itself: trackers that the engine's library logs to on its own.
 
     Raises:
         UserError: a tracker cannot be reached.
@@ -198,6 +198,6 @@ def _open(kind: str, name: str, directory: Path, section: TrackerSection, settin
 
 
 def _said(error: Exception) -> str:
-    """What a library says of a failure: kind and first line, and of a long one its start and its end."""
+    """A library's error in short: type and first line, with the middle of a long one left out."""
     first = (redact(str(error)).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first if len(first) <= LONGEST else f'{first[:80]} ... {first[-80:]}'}"

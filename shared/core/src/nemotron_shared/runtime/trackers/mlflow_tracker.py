@@ -1,4 +1,4 @@
-"""MLflow: a server (`http://host:5000`), or a database here (`sqlite:///mlflow.db`)."""
+"""MLflow, on a server (`http://host:5000`) or in a local database (`sqlite:///mlflow.db`)."""
 
 import os
 import time
@@ -18,20 +18,21 @@ from nemotron_shared.runtime.trackers import SMALL_FILES, Ending
 STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 NAME_TAG = "nemotron.run"
 SEND_SECONDS, MOST_METRICS, MOST_PARAMS, LONGEST = 2.0, 1000, 100, 500
-"""How often figures are sent, and what MLflow takes at a time."""
+"""How often metrics are sent, and MLflow's limits per request."""
 CLIENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""Settings of MLflow's own. By default it tries for four minutes, in which a training would stand still, and prints to
-standard output, which is for results."""
+"""Settings of MLflow's client. By default it retries for four minutes, during which training would stall, and prints to
+stdout, which is for results.
+"""
 ARTIFACTS = "mlflow-artifacts"
 T = TypeVar("T")
 
 
 class MLflowTracker:
-    """One run of MLflow. It is found again by a tag, so that a run that is continued goes on there, too."""
+    """A run in MLflow, found by a tag so that a resumed run continues the same one."""
 
     name = "MLflow"
 
@@ -56,14 +57,14 @@ class MLflowTracker:
         self._sent = time.monotonic()
 
     def figures(self, step: int, values: Mapping[str, float]) -> None:
-        """Keep the figures of a step; they are sent together every few seconds."""
+        """Buffer a step's metrics; they are sent together every few seconds."""
         now = int(time.time() * 1000)
         self._waiting += [Metric(name.replace(":", "_"), float(value), now, step) for name, value in values.items()]
         if time.monotonic() - self._sent > SEND_SECONDS or len(self._waiting) >= MOST_METRICS:
             self._send()
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
-        """Log the result's small files in a folder of its name; tags say where it lies and what it was made from."""
+        """Log the result's small files in a folder of its name, and its path and inputs as tags."""
         made = artifact.manifest
         for name in SMALL_FILES:
             if (artifact.path / name).is_file():
@@ -73,7 +74,7 @@ class MLflowTracker:
         self._client.log_batch(self._id, tags=[RunTag(f"nemotron.{key}", value) for key, value in tags.items()])
 
     def end(self, ending: Ending) -> None:
-        """Send what is left."""
+        """Send what is pending."""
         self._send()
         self._client.set_terminated(self._id, STATES[ending])
 
@@ -87,7 +88,7 @@ class MLflowTracker:
             return found.experiment_id
         try:
             return self._client.create_experiment(name, artifacts)
-        except MlflowException:  # another run was a moment faster
+        except MlflowException:  # another run just created it
             found = self._client.get_experiment_by_name(name)
             if found is None:
                 raise
@@ -95,9 +96,9 @@ class MLflowTracker:
 
 
 def artifact_folder(address: str) -> str | None:
-    """Where the files of an experiment go: a server decides that; of a database here, a folder beside it.
+    """Folder for an experiment's files: a server chooses its own; for a local database, a folder next to it.
 
-    MLflow's own choice for a database is a folder in the current directory.
+    MLflow's default for a database is a folder in the current directory.
     """
     prefix, _, path = address.partition(":///")
     return str(Path(path).absolute().parent / ARTIFACTS) if prefix == "sqlite" and path else None

@@ -1,4 +1,4 @@
-"""Whether W&B would let a run log, asked without its package and without a network."""
+"""Check that W&B would accept a run, without its package and without a network."""
 
 import netrc
 import os
@@ -10,11 +10,11 @@ WITHOUT_KEY = ("offline", "disabled", "dryrun")
 
 
 def can_log(environment: Mapping[str, str] = os.environ, *, files: bool = True) -> bool:
-    """Whether there is a key, or none is needed.
+    """Whether there is a key, or none is required.
 
     Args:
-        environment: of the process that is to log.
-        files: whether that process has the files of this account.
+        environment: of the process that will log.
+        files: whether that process has this account's files.
     """
     if any(environment.get(name) for name in KEYS) or environment.get("WANDB_MODE", "").lower() in WITHOUT_KEY:
         return True
@@ -22,14 +22,14 @@ def can_log(environment: Mapping[str, str] = os.environ, *, files: bool = True) 
 
 
 def _has_own_settings(environment: Mapping[str, str]) -> bool:
-    """`wandb offline`, and a login to another server, are kept in a file: what it says is left to W&B."""
+    """Whether W&B's settings file may waive the key: `wandb offline` or another server, left to W&B."""
     folder = environment.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
     files = (Path(folder).expanduser() / "settings", Path(environment.get("WANDB_DIR") or ".") / "wandb" / "settings")
     return any("mode" in text or "base_url" in text for text in map(_text, files))
 
 
 def _is_logged_in(environment: Mapping[str, str]) -> bool:
-    """Whether `wandb login` has left an entry."""
+    """Whether `wandb login` left an entry in netrc."""
     named = environment.get("NETRC")
     places = [Path(place).expanduser() for place in ([named] if named else ["~/.netrc", "~/_netrc"])]
     file = next((place for place in places if place.exists()), None)

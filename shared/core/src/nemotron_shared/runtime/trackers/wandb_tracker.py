@@ -1,7 +1,7 @@
-"""Weights & Biases, online or, with `WANDB_MODE=offline`, into the run's folder for `wandb sync` later.
+"""Weights & Biases, online or, with `WANDB_MODE=offline`, in the run's folder for a later `wandb sync`.
 
-Results and inputs are artifacts there, so that W&B draws what was made from what. An artifact is named by its content:
-an input that its own run has logged is found again, and one that no run has logged is logged as it is used.
+Results and inputs are logged as artifacts, so W&B can draw the lineage. An artifact is named by its content: an input
+logged by its own run is found again, and one that no run has logged is logged when it is used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ EXIT_CODES: dict[Ending, int] = {"finished": 0, "stopped": 130, "failed": 1}
 
 
 class WandbTracker:
-    """One run of W&B. Its id is the name of the run's folder, so that a run that is continued goes on there, too.
+    """A run in W&B. Its id is the name of the run's folder, so a resumed run continues the same one.
 
-    Where the engine's library has a run open in this process, that one is used.
+    If the engine's library has a run open in this process, that one is used.
     """
 
     name = "W&B"
@@ -40,41 +40,41 @@ class WandbTracker:
         )
 
     def figures(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the figures of a step."""
+        """Log a step's metrics."""
         self._run.log(dict(values), step=step)
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
-        """Log the result as an artifact and the inputs as used ones; the summary gets the result's metrics."""
+        """Log the result as an artifact and the inputs as used ones; its metrics go into the summary."""
         self._run.summary.update(dict(numbers(artifact.manifest.metrics)))
         self._run.log_artifact(mirrored(artifact), aliases=[f"v{artifact.manifest.version}", "latest"])
         for used in inputs:
-            if self._run.offline:  # `use_artifact` refuses; what it calls is written down for `wandb sync`
+            if self._run.offline:  # `use_artifact` fails offline; record its underlying call for `wandb sync`
                 self._run._log_artifact(mirrored(used), aliases=[], is_user_created=True, use_after_commit=True)
             else:
                 self._run.use_artifact(mirrored(used))
 
     def end(self, ending: Ending) -> None:
-        """Send what is left."""
+        """Send what is pending."""
         if self._is_own:
             self._run.finish(exit_code=EXIT_CODES[ending])
 
 
 def mirrored(artifact: Artifact) -> wandb.Artifact:
-    """An artifact of W&B with the small files of ours; its metadata says where the whole of it lies."""
+    """A W&B artifact with our artifact's small files; its metadata has the location of the full one."""
     made = artifact.manifest
     known = {"reference": artifact.reference, "digest": made.digest, "path": str(artifact.path), **made.metrics}
     found = wandb.Artifact(made.name, type=made.type, metadata=known)
     for name in SMALL_FILES:
         if (artifact.path / name).is_file() and not (artifact.is_external and name == MANIFEST):
             found.add_file(str(artifact.path / name), name=name)
-    if artifact.is_external:  # a folder from outside: its digest names it, and it has no manifest of its own
+    if artifact.is_external:  # an external folder has no manifest; its digest identifies it
         with found.new_file("digest.txt") as file:
             file.write(f"{made.digest}\n")
     return found
 
 
 def numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in nested mappings, by their path: `sft/sums/accuracy`."""
+    """Numbers in nested mappings, by path: `sft/sums/accuracy`."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from numbers(value, f"{above}{name}/")
