@@ -39,8 +39,6 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 
 DRIVER = Path("/proc/driver/nvidia/version")
-ACCELERATORS = (DRIVER, Path("/dev/kfd"), Path("/dev/dxg"))
-"""Libraries may query a driver on import, and a process forked after that cannot use the GPU."""
 STATM, CPUINFO = Path("/proc/self/statm"), Path("/proc/cpuinfo")
 MIB = 2**20
 MOST_GPUS = 1024
@@ -192,11 +190,6 @@ def hardware() -> dict[str, str | int | float]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB, 1),
     }
     return found | ({"gpus": f"{len(gpus)} x {gpus[0].name}, {gpus[0].memory / GB:.0f} GB"} if gpus else {})
-
-
-def has_accelerator() -> bool:
-    """Whether there is a driver that this process may have queried already."""
-    return any(place.exists() for place in ACCELERATORS)
 
 
 def memory_held() -> float:
