@@ -131,6 +131,10 @@ def place(
         for name, text in {**TEXTS, **{block.title: block.text for block in titled}}.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
+        if "qa" in command.words:  # the page shows two rows, and says that a few hundred are needed
+            rows = ({"question": f"What is {left}+{right}?", "answer": f"#### {left + right}"}
+                    for left in range(20) for right in range(20))  # fmt: skip
+            (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         for folder in ("my-tokenizer", "my-model"):
             save_tokenizer(tmp_path / folder)
         write_model(tmp_path / "my-model")
