@@ -44,6 +44,9 @@ CONFIG_ALONE = click.Option(["--config-alone"], is_flag=True, hidden=True)
 IN_PIPELINE = click.Option(["--in-pipeline"], is_flag=True, hidden=True)
 """Of the scripts, for the dry run of a pipeline: the steps before would first make, or use again, what is read."""
 
+REHEARSE = click.Option(["--rehearse"], is_flag=True, hidden=True)
+"""Of the scripts that train, for `nemotron finetune`: one step of it on the first rows, and nothing is kept."""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -53,6 +56,7 @@ class Arguments:
         machine: describes another one for a dry run.
         config_alone: a dry run looks for no input but those that the user names.
         in_pipeline: a dry run of a step before which others would make its inputs.
+        rehearse: make one step of a training, on little, to see whether it could be made.
         trust_code: the Python files of a model may be run. There is no key for it: no file can ask for that.
     """
 
@@ -64,13 +68,14 @@ class Arguments:
     trust_code: bool = False
     config_alone: bool = False
     in_pipeline: bool = False
+    rehearse: bool = False
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
     """Parse a step's command line; options may stand before or after the overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
-    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, overrides], help=unwrapped)
+    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, REHEARSE, overrides], help=unwrapped)
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
@@ -81,7 +86,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
     asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
-    hidden = values["config_alone"], values["in_pipeline"]
+    hidden = values["config_alone"], values["in_pipeline"], values["rehearse"]
     return Arguments(values["config"] or "default", overridden, *asked, *hidden)
 
 

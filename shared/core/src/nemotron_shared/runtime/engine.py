@@ -51,6 +51,9 @@ class Engine(Protocol[ConfigT]):
     """Packages that the libraries import where they find them, for what no run of this engine does. They are not
     found while the libraries are imported, which takes a quarter less time."""
 
+    small_models: ClassVar[str | None] = None
+    """The module that makes a small model for a rehearsal of a training; None where there is none."""
+
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers, of "wandb" and "mlflow", that the engine's library logs to by itself."""
 
