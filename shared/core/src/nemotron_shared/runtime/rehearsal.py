@@ -8,6 +8,7 @@ length. What fails there would have failed after minutes, or when hours of train
 import contextlib
 import importlib
 import io
+import re
 import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.overrides import override, override_key
+from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
@@ -26,10 +28,9 @@ from nemotron_shared.runtime.preflight import preflight
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
-ROWS = 8
-"""The first rows, which are trained on; where none of them can be, all are prepared."""
+NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
-    "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", "train.train_iters=1",
+    "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", "train.train_iters=1",
     "train.global_batch_size=1", "train.micro_batch_size=1", "train.eval_interval=1", "train.eval_rows=1",
     "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
     "checkpoint.keep_best=false", "checkpoint.checkpoint_dir=null", "logger.tensorboard=false", "logger.log_dir=null",
@@ -58,55 +59,56 @@ def rehearse(step: "Step", arguments: Arguments) -> str:
         return "not rehearsed: the model is not here yet, or is made of random weights"
     if model.trusted:
         return "not rehearsed: the model's own Python files are run by the training alone"
-    with tempfile.TemporaryDirectory(prefix="rehearsal-") as place, _explained(Path(place), model):
-        small_models, small = importlib.import_module(engine.small_models), Path(place) / "model"
+    small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
+    with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
-        try:
-            told = small_models.cut_model(model.path, small, config.run.seed)
-        except LookupError as error:
-            return f"not rehearsed: {error}"
-        changes = [*SHORT, override("run.home", str(Path(place) / "home")), override("run.model", str(small))]
-        changes += _same_data(checked.inputs.get("data"), config.run.family, step.stage)
-        keep = [one for one in changes if not one.startswith("data_prep.") or step.prepare is not None]
-        made = _train(step, arguments, keep)
-        small_models.load_model(made.path, small_models.ONLY_MADE)
-    return f"rehearsed: one step on the first rows, with random weights ({told}), saved and loaded again"
+        for number, small in enumerate(small_models.smaller(model.path)):
+            folder = Path(place) / str(number) / "model"
+            try:
+                small.write(folder, config.run.seed)
+                made = _train(step, arguments, [*SHORT, *_places(folder, checked.inputs.get("data"), step, config)])
+                small_models.load_model(made.path, small_models.ONLY_MADE)
+            except UserError as error:
+                if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
+                    return "not rehearsed: none of the first rows can be trained on"
+                raise _of_the_model(error, folder, model) from error
+            except (MemoryError, ModuleNotFoundError):
+                raise
+            except Exception as error:
+                first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+                said = f"one step of this training fails with {type(error).__name__}: {first}"
+                if not small.narrow:
+                    raise UserError(f"{model.reference}: {said}", ANOTHER) from error
+                said = f"{small.told}, {said}"
+            else:
+                return f"rehearsed: one step on the first rows, with random weights ({small.told}), saved and loaded"
+    return f"not rehearsed: {said}; with its own sizes it may well run"
 
 
-def _train(step: "Step", arguments: Arguments, changes: Sequence[str]) -> Artifact:
-    """Run the step, on few rows, or on all where these leave nothing to train on."""
-    given = {override_key(word) for word in changes}
-    asked = [word for word in arguments.overrides if override_key(word) not in given]
-    try:
-        return step.make(replace(arguments, overrides=(*asked, *changes, f"data_prep.sample={ROWS}")))[0]
-    except UserError as error:
-        if "left" not in error.message:
-            raise
-        return step.make(replace(arguments, overrides=(*asked, *changes)))[0]
+def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
+    """The same error, of the user's own model."""
+    message, remedy = error.message, error.remedy or ""
+    return UserError(message.replace(str(folder), str(model.path)), remedy.replace(str(folder), str(model.path)) or None)
 
 
-def _same_data(data: Artifact | None, family: str, stage: str) -> list[str]:
-    """The prepared data where there is some, else what preparation names in the store of the rehearsal."""
-    return [override("run.data", str(data.path) if data is not None else f"{family}-{stage}-data:latest")]
+def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig) -> list[str]:
+    """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
+    named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
+    there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
+    return [override(key, value) for key, value in there.items()]
 
 
 @contextlib.contextmanager
-def _explained(place: Path, model: Artifact) -> Generator[None]:
-    """Keep what the step says to itself, and say what fails in one sentence that speaks of the user's own model."""
-    kept = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(kept):
-            yield
-    except UserError as error:
-        message, remedy = (text and text.replace(str(place / "model"), str(model.path))
-                           for text in (error.message, error.remedy))  # fmt: skip
-        raise UserError(message or "", remedy) from error
-    except (MemoryError, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        what = f"one step of this training fails with {type(error).__name__}: {first.strip()}"
-        raise UserError(f"{model.reference}: {what}", ANOTHER) from error
+def _silent() -> Generator[None]:
+    """Keep what the step says to itself."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _train(step: "Step", arguments: Arguments, changes: Sequence[str]) -> Artifact:
+    given = {override_key(word) for word in changes}
+    asked = [word for word in arguments.overrides if override_key(word) not in given]
+    return step.make(replace(arguments, overrides=(*asked, *changes)))[0]
 
 
 def tell(step: "Step", arguments: Arguments) -> int:

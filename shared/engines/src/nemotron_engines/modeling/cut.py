@@ -1,10 +1,11 @@
 """A small model of the same architecture, with random weights: what a rehearsal trains in the place of the real one.
 
-    cut_model(Path("/models/nano"), Path("/tmp/small"), seed=0)      "4 of 52 layers, 64 of 2688 wide"
+    for one in smaller(Path("/models/nano")):
+        one.write(Path("/tmp/small"), seed=0)      # one.told: "4 of its 52 layers, 128 of 2688 wide"
 
 A model of up to `SMALL` parameters is taken as it is. Of a larger one two layers are left, or one of each kind where
-the config lists kinds; hidden size and heads are divided by the same power of two, so that heads are as wide as
-before, and feed-forward layers are 64 wide. The vocabulary is whole, because real rows are trained on.
+the config lists kinds; hidden size and heads are divided by the same number, so that heads are as wide as before, and
+feed-forward layers are 64 wide. The vocabulary is whole, because real rows are trained on.
 """
 
 import json
@@ -12,6 +13,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,9 @@ import torch
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, random_of, read_config, require_tensors, save_model
 from nemotron_engines.modeling.saved_types import type_to_save
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.ends import FILE as GENERATION
 
-__all__ = ["ONLY_MADE", "cut_model", "load_model", "require_tensors"]
+__all__ = ["ONLY_MADE", "load_model", "require_tensors", "smaller"]
 
 SMALL = 5_000_000
 """Parameters of a model that is rehearsed as it is."""
@@ -31,61 +32,72 @@ LARGEST = 150_000_000
 """Parameters of a model that a rehearsal makes: with its gradients, moments and files 5 GB."""
 NARROWEST, FEED_FORWARD = 64, 64
 INNER = re.compile(r".*intermediate_size|ffn_dim|ffn_hidden_size|n_inner")
-HEADS = ("num_attention_heads", "num_key_value_heads", "num_kv_heads")
+HEADS = ("num_attention_heads", "num_key_value_heads", "num_kv_heads", "num_heads", "mamba_n_heads", "n_groups",
+         "mamba_n_groups")  # fmt: skip
 INDICES = re.compile(r".*_(idxs|layers|layer_ids|indices)")
 """Keys of lists that hold the numbers of some layers."""
 
 
-def cut_model(source: Path, into: Path, seed: int) -> str:
-    """Write the folder, with the tokenizer of the source; what was left of its sizes, for people.
+@dataclass(frozen=True)
+class Small:
+    """A model that can be made, and what is left of the real one, for people.
+
+    Attributes:
+        narrow: sizes of its layers were changed, and they may depend on each other in ways that are not known here.
+    """
+
+    source: Path
+    config: Any
+    told: str
+    narrow: bool
+
+    def write(self, into: Path, seed: int) -> None:
+        """Write its folder, with random weights and the tokenizer of the source."""
+        model: Any = random_of(self.config, seed, ONLY_MADE)
+        model.to(type_to_save(None, str(self.source)) or torch.float32)
+        save_model(model, self.source, into)
+        if (self.source / GENERATION).is_file():  # what the library would refuse to save again, it shall refuse now
+            shutil.copyfile(self.source / GENERATION, into / GENERATION)
+
+
+def smaller(source: Path) -> Iterator[Small]:
+    """The models of up to `LARGEST` parameters that can be made of a folder's config, the smallest first.
 
     Raises:
-        UserError: the source holds no config or tokenizer of a model; LookupError: none is small enough.
+        UserError: the folder holds no config of a model.
     """
     config = read_config(source)
-    for fields, told in _smaller(config):
+    for fields, told, narrow in _candidates(config):
         try:
             cut = type(config).from_dict(fields)
-            small = count_parameters(cut) <= LARGEST
+            fits = count_parameters(cut) <= LARGEST
         except NOT_THE_FILE:
             raise
-        except Exception:  # noqa: BLE001, S112 - sizes depend on each other in other ways: the next candidate
-            continue
-        if small:
-            _write(cut, source, into, seed)
-            return told
-    raise LookupError(f"of {source} no model of up to {LARGEST:,} parameters can be made")
+        except Exception:  # noqa: BLE001 - sizes depend on each other in other ways: the next candidate
+            fits = False
+        if fits:
+            yield Small(source, cut, told, narrow)
 
 
-def _write(config: Any, source: Path, into: Path, seed: int) -> None:
-    model: Any = random_of(config, seed, ONLY_MADE)
-    model.to(type_to_save(None, str(source)) or torch.float32)
-    save_model(model, source, into)
-    if (source / GENERATION).is_file():  # what the library would refuse to save again, it shall refuse now
-        shutil.copyfile(source / GENERATION, into / GENERATION)
-
-
-def _smaller(config: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Candidates, each with what is left; the first that is a model and small enough is taken."""
+def _candidates(config: Any) -> Iterator[tuple[dict[str, Any], str, bool]]:
     whole = config.to_dict()
     if count_parameters(config) <= SMALL:
-        yield whole, "its own size"
+        yield whole, "its own size", False
         return
-    name = next((part for part in ("text_config",) if isinstance(whole.get(part), dict)), None)
     text = config.get_text_config()
     for narrow in (True, False):
         fields, told = _cut(text, narrow=narrow)
-        yield (fields if name is None or text is config else whole | {name: fields}), told
+        yield (fields if text is config else whole | {"text_config": fields}), told, narrow
 
 
 def _cut(config: Any, *, narrow: bool) -> tuple[dict[str, Any], str]:
     fields, layers = config.to_dict(), config.num_hidden_layers
     kept = _kept_layers(fields, layers)
     for key, value in list(fields.items()):
-        if isinstance(value, list) and len(value) == layers and layers > 1:
-            fields[key] = [value[number] for number in kept]
-        elif isinstance(value, list) and INDICES.fullmatch(key):
+        if _numbers_layers(key, value):
             fields[key] = [place for place, number in enumerate(kept) if number in value]
+        elif isinstance(value, list) and len(value) == layers and layers > 1:
+            fields[key] = [value[number] for number in kept]
     if isinstance(dense := fields.get("first_k_dense_replace"), int):
         fields["first_k_dense_replace"] = sum(number < dense for number in kept)
     own = config.attribute_map
@@ -106,22 +118,24 @@ def _cut(config: Any, *, narrow: bool) -> tuple[dict[str, Any], str]:
 
 def _kept_layers(fields: dict[str, Any], layers: int) -> list[int]:
     """Numbers of layers: one of each kind that the config lists, and two at least."""
-    lists = [value for value in fields.values() if isinstance(value, list) and len(value) == layers]
-    dense, chosen = fields.get("first_k_dense_replace"), [
-        value for key, value in fields.items() if isinstance(value, list) and INDICES.fullmatch(key)
-    ]
-    found: dict[str, int] = {}
+    lists = {key: value for key, value in fields.items() if isinstance(value, list)}
+    chosen = [value for key, value in lists.items() if _numbers_layers(key, value)]
+    each = [value for key, value in lists.items() if len(value) == layers and not _numbers_layers(key, value)]
+    dense = fields.get("first_k_dense_replace")
+    first: dict[str, int] = {}
     for number in range(layers):
-        kinds = [*(one[number] for one in lists), isinstance(dense, int) and number < dense,
-                 *(number in some for some in chosen)]  # fmt: skip
-        found.setdefault(json.dumps(kinds, default=str), number)
-    kept = sorted(found.values())
-    return sorted({*kept, *range(min(2, layers))})[:layers] if len(kept) < 2 else kept
+        kinds = [*(one[number] for one in each), *(number in some for some in chosen)]
+        kinds.append(isinstance(dense, int) and number < dense)
+        first.setdefault(json.dumps(kinds, default=str), number)
+    return sorted({*first.values()} if len(first) > 1 else range(min(2, layers)))
+
+
+def _numbers_layers(key: str, value: Any) -> bool:
+    """Whether it is a list of the numbers of some layers, and not one with a value for each."""
+    return isinstance(value, list) and bool(INDICES.fullmatch(key)) and len(set(map(str, value))) == len(value)
 
 
 def _divisor(hidden: int, heads: int | None) -> int:
-    """The largest power of two that leaves a model of `NARROWEST` and a head."""
-    power = math.gcd(hidden, heads or hidden, 2**20)
-    while hidden // power < NARROWEST and power > 1:
-        power //= 2
-    return power
+    """The largest that leaves whole heads, and a model of `NARROWEST` or more."""
+    both = math.gcd(hidden, heads or hidden)
+    return max(by for by in range(1, both + 1) if both % by == 0 and (hidden // by >= NARROWEST or by == 1))
