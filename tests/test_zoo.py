@@ -44,7 +44,9 @@ def answers_of_transformers(folder: Path, length: int) -> list[str]:
             made = model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, use_cache=True
             )
-        found.append(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True).lstrip("\n"))  # as the doors do
+        found.append(
+            tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True).lstrip("\n")
+        )  # as the doors do
     return found
 
 
@@ -95,7 +97,12 @@ def test_an_architecture_goes_through_every_door(
         serving(Api(loaded, ("zoo",), 16).app(None)) as url,
     ):
         for asked, answer in zip(ASKED, expected, strict=True):
-            body = {"model": "zoo", "messages": [{"role": "user", "content": asked}], "max_tokens": 12, "temperature": 0}
+            body = {
+                "model": "zoo",
+                "messages": [{"role": "user", "content": asked}],
+                "max_tokens": 12,
+                "temperature": 0,
+            }
             request = urllib.request.Request(
                 f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
             )

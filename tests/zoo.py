@@ -1,6 +1,6 @@
 """Tiny models of other architectures than ours, each with random weights and a tokenizer that is trained on the spot.
 
-    python tests/zoo.py qwen3 FOLDER        writes the folder of one; the names are those of ZOO and ONLY_CONFIGS
+python tests/zoo.py qwen3 FOLDER        writes the folder of one; the names are those of ZOO and ONLY_CONFIGS
 """
 
 import json
@@ -81,7 +81,9 @@ def of_merged_pieces(special: list[str], *, bos: bool) -> Tokenizer:
     made.normalizer = normalizers.Replace(" ", "▁")
     made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=[*special, *bytes_], show_progress=False)
-    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # while it learns, so that no sentence is a token
+    made.pre_tokenizer = pre_tokenizers.Split(
+        "▁", "merged_with_next"
+    )  # while it learns, so that no sentence is a token
     made.train_from_iterator(texts(), trainer)
     made.pre_tokenizer = None  # ty: ignore[invalid-assignment]
     if bos:

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
-    "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", "train.train_iters=1",
-    "train.global_batch_size=1", "train.micro_batch_size=1", "train.eval_interval=1", "train.eval_rows=1",
-    "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
+    "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}",
+    "train.train_iters=1", "train.global_batch_size=1", "train.micro_batch_size=1", "train.eval_interval=1",
+    "train.eval_rows=1", "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
     "checkpoint.keep_best=false", "checkpoint.checkpoint_dir=null", "logger.tensorboard=false", "logger.log_dir=null",
     "logger.wandb_project=null", "logger.mlflow_tracking_uri=null", "run.publish_to=null", "run.nproc_per_node=1",
     "run.missing_data=prepare", "run.force=false",
 )  # fmt: skip
 """What is other than asked: size, length, and who hears of it."""
-ANOTHER = "give another model, or engine=automodel, whose libraries know others (docs/finetune.md)"
+ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
 
 
 def rehearse(step: "Step", arguments: Arguments) -> str:
@@ -88,7 +88,9 @@ def rehearse(step: "Step", arguments: Arguments) -> str:
 def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
     """The same error, of the user's own model."""
     message, remedy = error.message, error.remedy or ""
-    return UserError(message.replace(str(folder), str(model.path)), remedy.replace(str(folder), str(model.path)) or None)
+    return UserError(
+        message.replace(str(folder), str(model.path)), remedy.replace(str(folder), str(model.path)) or None
+    )
 
 
 def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig) -> list[str]:
