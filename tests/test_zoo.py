@@ -22,6 +22,10 @@ SHORT = ("train.train_iters=4", "train.eval_interval=4", "checkpoint.save_interv
          "logger.tensorboard=false")  # fmt: skip
 ASKED = ("Where does Ada keep the boat?", "Where does Jo keep the map now?", "Why?")
 
+TURNS = {"nemotron_h": "4", "gpt2": "10", "opt": "10"}
+"""The pass in which a training is stopped, after its first step: three others look at how documents stay apart, but
+not in our own architecture, and two of the others have embeddings of positions, which count as passes, too."""
+
 
 def write_chats(file: Path) -> None:
     lines = [{"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]}
@@ -64,12 +68,17 @@ def test_an_architecture_goes_through_every_door(
     tuned = json.loads(told.stdout)
     assert tuned["answers"] and tuned["difference"]
 
-    # stopped in its third step and continued, the training makes the same bytes
+    # stopped and continued, the training makes the same bytes
     stopped = tmp_path / "stopped"
     shutil.copytree(home / "artifacts" / "super3-sft-data", stopped / "artifacts" / "super3-sft-data")
     words = ["-c", str(Path(tuned["config"]) / "train-v1.yaml"), *SHORT, f"run.home={stopped}"]
     words.append("run.data=super3-sft-data:v1")
-    stopper = [sys.executable, str(Path(__file__).parent / "stopper.py"), str(tmp_path / "counts"), "4"]
+    stopper = [
+        sys.executable,
+        str(Path(__file__).parent / "stopper.py"),
+        str(tmp_path / "counts"),
+        TURNS.get(name, "7"),
+    ]
     with (tmp_path / "log").open("w") as log:
         process = Forked([*stopper, "stages.sft.train", *words], tmp_path, os.environ, log, log)
     assert process.wait() == 130, (tmp_path / "log").read_text()
