@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.overrides import override, override_key
@@ -60,13 +60,14 @@ def rehearse(step: "Step", arguments: Arguments) -> str:
     if model.trusted:
         return "not rehearsed: the model's own Python files are run by the training alone"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
+    data, tokenizer = checked.inputs.get("data"), _tokenizer(step, arguments)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):
             folder = Path(place) / str(number) / "model"
             try:
                 small.write(folder, config.run.seed)
-                made = _train(step, arguments, [*SHORT, *_places(folder, checked.inputs.get("data"), step, config)])
+                made = _train(step, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
                 small_models.load_model(made.path, small_models.ONLY_MADE)
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
@@ -93,10 +94,20 @@ def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
     )
 
 
-def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig) -> list[str]:
+def _tokenizer(step: "Step", arguments: Arguments) -> str | None:
+    """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
+    if step.prepare is None:
+        return None
+    config: Any = preflight(step.prepare, replace(arguments, dry_run=True)).config
+    return None if config is None else config.data_prep.tokenizer.model
+
+
+def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig, tokenizer: str | None) -> list[str]:
     """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
     named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
     there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
+    if tokenizer is not None:
+        there["data_prep.tokenizer.model"] = tokenizer
     return [override(key, value) for key, value in there.items()]
 
 
