@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support import STAGES, can_be_forked, run_forked, write_model
+from support import STAGES, can_be_forked, make_model, run_forked
 
-from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Producer, Store
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -46,8 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder.mkdir()
             (folder / "file").write_text(f"{stage} {verb}")
             if step.artifact_type == "ModelArtifact":
-                write_model(folder)
-                save_tokenizer(folder)
+                make_model(folder)
             if step.artifact_type == "EvalDataArtifact":
                 (folder / "sums.jsonl").write_text('{"question": "2 + 2", "expected_answer": "4"}\n')
                 (folder / "tasks.json").write_text(json.dumps([{"name": "sums", "kind": "generate", "rows": 1}]))

@@ -16,7 +16,9 @@ from subprocess import CompletedProcess
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_shared.config.schema import RandomModelSection
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
@@ -141,6 +143,15 @@ def write_model(folder: Path) -> None:
     header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     (folder / "config.json").write_text(json.dumps(load_architecture("super3_tiny", {}) | {"vocab_size": 1024}))
+
+
+def make_model(folder: Path) -> None:
+    """A whole model folder: the tiny architecture with random weights, and its tokenizer."""
+    from nemotron_engines.modeling.build import save_random_model
+
+    folder.mkdir(exist_ok=True)
+    save_tokenizer(folder)
+    save_random_model(RandomModelSection(architecture="super3_tiny", overrides={}, tokenizer="tiny"), folder, 7, folder)
 
 
 def last_json(result: "CompletedProcess[str]") -> Any:

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from documents import DOCUMENTS, Command, all_blocks, anchors, blocks, commands, name_of, prose, tables
 from omegaconf import OmegaConf
-from support import MEMBERS, ROOT, STAGES, call_here, write_model
+from support import MEMBERS, ROOT, STAGES, call_here, make_model
 
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -137,7 +137,7 @@ def place(
             (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         for folder in ("my-tokenizer", "my-model"):
             save_tokenizer(tmp_path / folder)
-        write_model(tmp_path / "my-model")
+        make_model(tmp_path / "my-model")
         if "inspect" in command.words:
             shutil.copytree(request.getfixturevalue("prepared"), tmp_path / "home")
         elif "local" in command.words or not {"-c", "--config"} & set(command.words):

@@ -42,6 +42,11 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
     return [split_choice(len(lengths), "documents"), Choice("train.seq_length", power_of_two(longest, model), looked)]
 
 
+def engine_choices(model: Path, machine: Machine) -> list[Choice]:
+    """None: text is learnt with all weights."""
+    return []
+
+
 def train_choices(
     config: PretrainConfig, model: Path, data: Artifact, machine: Machine, steps: int | None
 ) -> list[Choice]:

@@ -7,7 +7,7 @@ from nemotron_data.chat.rows import is_used_in
 from nemotron_data.prep.reader import TOLERATE, row_error
 from nemotron_data.sources.head import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.suited import power_of_two, training_choices
+from nemotron_engines.suited import power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
@@ -40,6 +40,11 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
     looked = f"the longest of {len(lengths):,} conversations has {lengths[-1]:,} tokens"
     pack = Choice("data_prep.pack_size", power_of_two(lengths[-1], model), looked)
     return [*found, split_choice(len(lengths), "conversations"), pack]
+
+
+def engine_choices(model: Path, machine: Machine) -> list[Choice]:
+    """Of the settings of the training, those that do not follow from the packed rows."""
+    return weight_choices(model, machine)
 
 
 def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine, steps: int | None) -> list[Choice]:

@@ -25,7 +25,7 @@ from nemotron_engines.automodel.guards import (
     require_sane_weights,
 )
 from nemotron_engines.automodel.translate import Places, translate
-from nemotron_engines.checks import no_chats, own_packages
+from nemotron_engines.checks import no_chats, own_packages, too_few_rows
 from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose
@@ -129,6 +129,14 @@ def test_a_file_whose_rows_are_no_chats_is_a_problem(tmp_path: Path, text: str) 
         number = len(content.splitlines())
         assert found.key == "engine.chats.train"
         assert found.message.startswith(f"{file}:{number}: " if text else f"{file}: holds no rows")
+
+
+def test_fewer_rows_than_a_step_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"messages": []}\n' * 3)
+    (found,) = too_few_rows("engine.train_chats", str(tmp_path / "a.jsonl"), 4)
+    assert "3 rows, fewer than the 4 of a step" in found.message
+    assert found.remedy is not None and "train.global_batch_size=3" in found.remedy
+    assert not [*too_few_rows("engine.train_chats", str(tmp_path / "a.jsonl"), 3)]
 
 
 def test_batches_that_cannot_be_divided_are_refused() -> None:

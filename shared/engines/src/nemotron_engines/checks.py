@@ -116,6 +116,17 @@ def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
     return bad_rows(files, _no_chat, "give a JSONL file with OpenAI messages")
 
 
+def too_few_rows(key: str, file: str | None, asked: int) -> Iterator[Problem]:
+    """A file of the user's with fewer rows than a step, for a library that leaves out what fills no step."""
+    path = Path(file).expanduser() if file is not None else None
+    if path is None or path.suffix != ".jsonl" or not path.is_file():
+        return
+    there = sum(1 for _ in islice(read_lines(path), asked))
+    if 0 < there < asked:
+        what = f"{key}: {file} has {there} rows, fewer than the {asked} of a step"
+        yield Problem(what, f"give more rows, or set train.global_batch_size={there}", "train.global_batch_size")
+
+
 def _no_chat(row: Mapping[str, Any]) -> str | None:
     messages = row.get("messages")
     if messages and isinstance(messages, list) and all(isinstance(one, dict) for one in messages):

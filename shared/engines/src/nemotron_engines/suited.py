@@ -37,6 +37,23 @@ def power_of_two(tokens: int, model: Path) -> int:
     return min(length, limit)
 
 
+def weight_choices(model: Path, machine: Machine) -> list[Choice]:
+    """Which weights are trained, and in which type: adapters where all do not fit into memory."""
+    parameters = _parameters(model)
+    memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
+    needed = TRAINING_BYTES * parameters
+    if needed <= ROOM * memory:
+        return []
+    what = f"all weights of {in_billions(parameters)} take {size(needed)} to train, and there are {size(memory)}"
+    frozen = f"the frozen weights take {size(RESULT_BYTES * parameters // 2)}"
+    return [Choice("engine.peft", LORA, f"LoRA: {what}"), Choice("engine.dtype", "bfloat16", frozen)]
+
+
+def _parameters(model: Path) -> int:
+    known = parameters_in(model)
+    return known.total if known else 0
+
+
 def training_choices(
     model: Path, rows: int, machine: Machine, of_what: str, *, steps: int | None = None, text: bool = False
 ) -> list[Choice]:
@@ -46,18 +63,9 @@ def training_choices(
         steps: how many somebody has asked for, to which warm-up and intervals then fit.
         text: it is continued pretraining, of all weights.
     """
-    known = parameters_in(model)
-    parameters = known.total if known else 0
-    memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
-    needed, lora = TRAINING_BYTES * parameters, False
-    found = []
-    if not text:
-        lora = needed > ROOM * memory
-        what = f"all weights of {in_billions(parameters)} take {size(needed)} to train, and there are {size(memory)}"
-        if lora:
-            found.append(Choice("engine.peft", LORA, f"LoRA: {what}"))
-            frozen = f"the frozen weights take {size(RESULT_BYTES * parameters // 2)}"
-            found.append(Choice("engine.dtype", "bfloat16", frozen))
+    parameters = _parameters(model)
+    found = [] if text else weight_choices(model, machine)
+    lora = bool(found)
     batch = next((count for most, count in BATCHES if rows < most), LARGE_BATCH)
     epoch = -(-rows // batch)
     small = SMALL_STEPS_OF_TEXT if text else SMALL_STEPS

@@ -14,6 +14,7 @@ class Transformers(Engine[PretrainConfig[TransformersEngine]]):
 
     settings = TransformersEngine
     libraries = "stages.pretrain.engines.transformers.train"
+    small_models = "nemotron_engines.modeling.cut"
     unneeded = ("boto3", "datasets", "scipy")
 
     def needs(self, config: PretrainConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:

@@ -7,7 +7,7 @@ messages, or null for the data set that `engine.base` names.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nemotron_engines.checks import no_chats
+from nemotron_engines.checks import no_chats, too_few_rows
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.training import check_config
@@ -49,6 +49,8 @@ class NeMoRL(Engine[Config]):
         """The user's conversations, a model, a checkout of the right version, and GPUs."""
         chats = {"engine.train_chats": config.engine.train_chats, "engine.valid_chats": config.engine.valid_chats}
         own = [*no_chats(chats)] if machine.sees_files else []
+        if machine.sees_files:
+            own += too_few_rows("engine.train_chats", config.engine.train_chats, config.train.global_batch_size)
         if inputs.get("model") is None and (config.run.model is None or config.run.missing_model == "random"):
             own.append(Problem("engine nemo_rl starts from a model, and there is none", "give run.model=FOLDER"))
         theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))

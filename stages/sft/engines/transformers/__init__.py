@@ -14,6 +14,7 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
 
     settings = TransformersEngine
     libraries = "stages.sft.engines.transformers.train"
+    small_models = "nemotron_engines.modeling.cut"
     unneeded = ("boto3", "datasets", "scipy")
 
     def needs(self, config: SFTConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:

@@ -3,6 +3,7 @@
 from transformers import TrainingArguments
 
 from nemotron_data.formats.packed import read_packed
+from nemotron_engines.modeling.apart import keep_apart
 from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
@@ -20,6 +21,8 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
     set_threads(config.run.threads)
     data = task.input("data")
     model = starting_model(task)
+    if keep_apart(model):
+        run.say("the documents of packed rows are computed one by one: in this architecture they would see each other")
     num_rows = config.train.train_iters * config.train.global_batch_size
     vocab_size = model.config.vocab_size
     file, held_out = data.path / "train.parquet", data.path / "valid.parquet"

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_app.launch import stage_directory
+from nemotron_app.launch import run_step, stage_directory
 from nemotron_app.main import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
@@ -116,10 +116,25 @@ class Plan:
         told = {problem.message for problem in found}  # the search for prepared data may have met one already
         refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])
 
+    def rehearse(self) -> None:
+        """Make one step of the training on little, in a process of its own, which says what came of it.
+
+        Raises:
+            SystemExit: the training would fail.
+        """
+        choices = import_module(f"stages.{self.stage}.choices")
+        chosen = choices.engine_choices(self.model.path, Machine.here(self.look.store.home))
+        given = [override(one.key, one.value) for one in chosen if not self._is_said(one.key)]
+        request = self.request(self.stage, str(self.file()), *given, *self.overrides, "run.missing_data=prepare")
+        if code := run_step(self.stage, "train", request, "--rehearse"):
+            raise SystemExit(code)
+
+    def _is_said(self, key: str) -> bool:
+        return any(_covers(override_key(word), key) for word in self.overrides)
+
     def add(self, found: Sequence[Choice]) -> list[Choice]:
         """Take over what the command line does not say itself, and say it."""
-        given = {override_key(word) for word in self.overrides}
-        taken = [choice for choice in found if not any(_covers(key, choice.key) for key in given)]
+        taken = [choice for choice in found if not self._is_said(choice.key)]
         for choice in taken:
             say(f"[finetune] {choice}")
         self.choices += taken
@@ -183,6 +198,8 @@ def make_plan(
     else:
         _choose_data(plan, fields)
     plan.require_startable()
+    if dry_run or not any(plan.folder.glob("train-v*.yaml")):  # else an earlier run has come so far
+        plan.rehearse()
     return plan
 
 

@@ -44,6 +44,9 @@ CONFIG_ALONE = click.Option(["--config-alone"], is_flag=True, hidden=True)
 IN_PIPELINE = click.Option(["--in-pipeline"], is_flag=True, hidden=True)
 """For a pipeline's dry run: earlier steps would first make, or reuse, this step's inputs."""
 
+REHEARSE = click.Option(["--rehearse"], is_flag=True, hidden=True)
+"""For `nemotron finetune`: take one training step on the first rows, and keep nothing."""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -53,6 +56,7 @@ class Arguments:
         machine: description of another machine, for a dry run.
         config_alone: the dry run looks only for inputs the user names.
         in_pipeline: the dry run is for a step whose inputs earlier steps would make.
+        rehearse: take one step of a training on a little data, to see whether it works.
         trust_code: a model's Python files may run. It has no config key: no file can grant that.
     """
 
@@ -64,13 +68,14 @@ class Arguments:
     trust_code: bool = False
     config_alone: bool = False
     in_pipeline: bool = False
+    rehearse: bool = False
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
     """Parse a step's command line; options may come before or after overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
-    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, overrides], help=unwrapped)
+    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, REHEARSE, overrides], help=unwrapped)
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
@@ -81,7 +86,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
     asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
-    hidden = values["config_alone"], values["in_pipeline"]
+    hidden = values["config_alone"], values["in_pipeline"], values["rehearse"]
     return Arguments(values["config"] or "default", overridden, *asked, *hidden)
 
 

@@ -51,6 +51,9 @@ class Engine(Protocol[ConfigT]):
     import makes it a quarter faster.
     """
 
+    small_models: ClassVar[str | None] = None
+    """The module that makes a small model for a rehearsal of a training; None where there is none."""
+
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""
 

@@ -130,6 +130,10 @@ class Step(Generic[ConfigT]):
             from nemotron_shared.runtime.dry_run import dry_run
 
             return dry_run(self, arguments) if distributed.rank() == 0 else 0
+        if arguments.rehearse:
+            from nemotron_shared.runtime.rehearsal import tell
+
+            return tell(self, arguments)
         try:
             artifact, reused = self.make(arguments)
         except Stopped as stopped:

@@ -131,9 +131,10 @@ def lift_time_step_limit(model: PreTrainedModel) -> None:
     """Let time steps be as small as the weights say, as in NVIDIA's own code; saved with the model's config.
 
     transformers raises them to `config.time_step_min` in training and in prompts, but not in generated steps, so
-    the same tokens get other probabilities when they are generated than when they are scored.
+    the same tokens get other probabilities when they are generated than when they are scored. Other architectures
+    have that limit elsewhere, and would draw time steps from the logarithm of what is saved here.
     """
-    model.config.time_step_min = 0.0
     for module in model.modules():
         if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):
             module.time_step_limit = (0.0, math.inf)
+            model.config.time_step_min = 0.0

@@ -17,6 +17,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraModel
 from torch import nn
 from transformers import PreTrainedModel, set_seed
+from transformers.pytorch_utils import Conv1D
 
 from nemotron_engines.kernels.mamba_install import never_fuse
 from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of
@@ -76,7 +77,7 @@ def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
     """Every layer that PEFT could adapt: linear modules, embeddings, and matrices that a module holds itself."""
     found: dict[str, nn.Module | nn.Parameter] = {}
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
+        if isinstance(module, (nn.Linear, nn.Embedding, Conv1D)):
             found[name] = module
         elif kind_of(name) == "router":
             found[name] = module.weight

@@ -20,18 +20,19 @@ OTHER = "other"
 ONLY_NAMED = "mamba_out"
 """Adapted only where `engine.peft.layers` names it: PEFT refuses to load an adapter that has it."""
 PATTERNS = {
-    "attention": r"\.[qkvo]_proj",
+    "attention": r"\.[qkvo]_proj|\.((self_|linear_)?attn|(self_)?attention)\.\w+",
     "mamba_in": r"\.in_proj",
     "mamba_out": r"\.out_proj",
     "experts": r"\.experts\.(gate_|up_|gate_up_|down_)proj",
     "shared_experts": r"\.shared_experts\.\w+_proj",
     "latent": r"\.fc[12]_latent_proj",
-    "mlp": r"\.(gate|up|down)_proj",
     "router": r"\.gate",
+    "mlp": r"\.(gate|up|down)_proj|\.(mlp|ffn|feed_forward)\.\w+|\.fc[12]",
     "lm_head": r"lm_head",
-    "embeddings": r"embed\w*",
+    "embeddings": r"embed\w*|wte|wpe",
 }
-"""The end of a name, first match first: the experts' projections are called like those of a plain MLP."""
+"""The end of a name, first match first: the experts' projections are called like those of a plain MLP, and what lies
+in an attention or an MLP belongs to it, however an architecture calls it (`query_key_value`, `c_fc`, `fc1`)."""
 
 
 def kind_of(name: str) -> str:
@@ -69,9 +70,9 @@ def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
         and not any(fits(name, pattern) for pattern in section.exclude_modules)
     ]
     if not wanted:
-        raise UserError(
-            "engine.peft chooses no layer", "shorten engine.peft.exclude_modules, or name engine.peft.layers"
-        )
+        ends = ", ".join(sorted({name.rpartition(".")[2] for name in there}))
+        remedy = "shorten engine.peft.exclude_modules" if section.exclude_modules else "name engine.peft.target_modules"
+        raise UserError("engine.peft chooses no layer", f"{remedy}; layers end in: {ends}")
     return wanted
 
 

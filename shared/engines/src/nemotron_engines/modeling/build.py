@@ -90,7 +90,11 @@ def save_random_model(section: ModelSection, tokenizer: Path, seed: int, into: P
 
 def random_like(path: Path, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     """The architecture of a model folder with weights drawn from `seed`."""
-    config = read_config(path)
+    return random_of(read_config(path), seed, engine)
+
+
+def random_of(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
+    """A model of this config with weights drawn from `seed`."""
     if isinstance(config, NemotronHConfig):
         config.time_step_min = NemotronHConfig().time_step_min  # the initialisation draws above it
     return _from_config(config, seed, engine)
@@ -167,13 +171,22 @@ def load_model(
     return model
 
 
+def require_tensors(path: Path) -> None:
+    """Refuse a folder whose tensors are not those of its config.json, by names and shapes alone.
+
+    Raises:
+        UserError: as `load_model`.
+    """
+    _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, device_map="meta")
+
+
 def require_sound(path: Path) -> None:
     """Refuse a folder that `load_model` would refuse, without its weights in memory.
 
     Raises:
         UserError: as `load_model`.
     """
-    _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, device_map="meta")
+    require_tensors(path)
     for file in sorted(path.glob("*.safetensors")):
         require_finite(file)
 

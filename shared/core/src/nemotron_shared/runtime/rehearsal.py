@@ -1,0 +1,130 @@
+"""`--rehearse`: one step of this very training, before anything is prepared, loaded or written.
+
+The step is run as it would be, in a store of its own that is removed afterwards: on the first rows, with a small model
+of the same architecture that has random weights, the real tokenizer and the real settings of everything but size and
+length. What fails there would have failed after minutes, or when hours of training were to be saved.
+"""
+
+import contextlib
+import importlib
+import io
+import re
+import tempfile
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.overrides import override, override_key
+from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.training import SupervisedConfig
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.engine import engine_of, refuse
+from nemotron_shared.runtime.preflight import preflight
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.step import Step
+
+NOTHING_LEFT = re.compile(r"no \w+ is left")
+SHORT = (
+    "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}",
+    "train.train_iters=1", "train.global_batch_size=1", "train.micro_batch_size=1", "train.eval_interval=1",
+    "train.eval_rows=1", "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
+    "checkpoint.keep_best=false", "checkpoint.checkpoint_dir=null", "logger.tensorboard=false", "logger.log_dir=null",
+    "logger.wandb_project=null", "logger.mlflow_tracking_uri=null", "run.publish_to=null", "run.nproc_per_node=1",
+    "run.missing_data=prepare", "run.force=false",
+)  # fmt: skip
+"""What is other than asked: size, length, and who hears of it."""
+ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
+
+
+def rehearse(step: "Step", arguments: Arguments) -> str:
+    """What was rehearsed, or why nothing was.
+
+    Raises:
+        UserError: the training would fail, and why.
+    """
+    checked = preflight(step, replace(arguments, dry_run=True))
+    refuse(checked.problems + checked.lacking)
+    config, model = checked.config, checked.inputs.get("model")
+    if not isinstance(config, SupervisedConfig):
+        return "not rehearsed: its settings follow from data that is not there yet"
+    engine = engine_of(config)
+    if engine.small_models is None:
+        return f"not rehearsed: the engine {config.engine.name} trains with libraries of its own"
+    if model is None:
+        return "not rehearsed: the model is not here yet, or is made of random weights"
+    if model.trusted:
+        return "not rehearsed: the model's own Python files are run by the training alone"
+    small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
+    data, tokenizer = checked.inputs.get("data"), _tokenizer(step, arguments)
+    with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
+        small_models.require_tensors(model.path)
+        for number, small in enumerate(small_models.smaller(model.path)):
+            folder = Path(place) / str(number) / "model"
+            try:
+                small.write(folder, config.run.seed)
+                made = _train(step, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
+                small_models.load_model(made.path, small_models.ONLY_MADE)
+            except UserError as error:
+                if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
+                    return "not rehearsed: none of the first rows can be trained on"
+                raise _of_the_model(error, folder, model) from error
+            except (MemoryError, ModuleNotFoundError):
+                raise
+            except Exception as error:
+                first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+                said = f"one step of this training fails with {type(error).__name__}: {first}"
+                if not small.narrow:
+                    raise UserError(f"{model.reference}: {said}", ANOTHER) from error
+                said = f"{small.told}, {said}"
+            else:
+                return f"rehearsed: one step on the first rows, with random weights ({small.told}), saved and loaded"
+    return f"not rehearsed: {said}; with its own sizes it may well run"
+
+
+def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
+    """The same error, of the user's own model."""
+    message, remedy = error.message, error.remedy or ""
+    return UserError(
+        message.replace(str(folder), str(model.path)), remedy.replace(str(folder), str(model.path)) or None
+    )
+
+
+def _tokenizer(step: "Step", arguments: Arguments) -> str | None:
+    """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
+    if step.prepare is None:
+        return None
+    config: Any = preflight(step.prepare, replace(arguments, dry_run=True)).config
+    return None if config is None else config.data_prep.tokenizer.model
+
+
+def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig, tokenizer: str | None) -> list[str]:
+    """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
+    named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
+    there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
+    if tokenizer is not None:
+        there["data_prep.tokenizer.model"] = tokenizer
+    return [override(key, value) for key, value in there.items()]
+
+
+@contextlib.contextmanager
+def _silent() -> Generator[None]:
+    """Keep what the step says to itself."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _train(step: "Step", arguments: Arguments, changes: Sequence[str]) -> Artifact:
+    given = {override_key(word) for word in changes}
+    asked = [word for word in arguments.overrides if override_key(word) not in given]
+    return step.make(replace(arguments, overrides=(*asked, *changes)))[0]
+
+
+def tell(step: "Step", arguments: Arguments) -> int:
+    """The whole of `--rehearse`; the exit code."""
+    say(f"[{step.stage}] {rehearse(step, arguments)}")
+    return 0

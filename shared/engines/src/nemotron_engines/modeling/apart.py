@@ -1,0 +1,69 @@
+"""Documents of a packed row stay apart in every architecture, also in one that does not look at their positions.
+
+    keep_apart(model)      True: this one does not, so its documents are computed as rows of their own from now on
+
+Most classes of transformers build their mask from the positions that `packed_inputs` gives. Some (Falcon, BLOOM, OPT,
+Mamba2) do not, and their documents would learn from the documents before them without a word.
+"""
+
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import NemotronHConfig
+from transformers.modeling_outputs import CausalLMOutput
+
+from nemotron_engines.modeling.packed import packed_inputs
+
+LENGTHS = (12, 9)
+ROUNDING = 0.02
+"""How far logits may differ between a row and a document alone, in parts of the largest."""
+
+
+def keep_apart(model: Any) -> bool:
+    """Change a model, with or without adapters, whose packed documents would see each other."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if isinstance(base.config, NemotronHConfig) or not _see_each_other(base):  # ours is proven to (docs/measured.md)
+        return False
+    plain = base.forward
+
+    def forward(input_ids: Any = None, labels: Any = None, seq_idx: Any = None, **given: Any) -> Any:
+        if seq_idx is None:
+            return plain(input_ids=input_ids, labels=labels, **given)
+        given = {name: value for name, value in given.items() if name == "num_items_in_batch"}
+        logits = _one_by_one(plain, input_ids, seq_idx)
+        if labels is None:
+            return CausalLMOutput(logits=logits)
+        return CausalLMOutput(base.loss_function(logits, labels, vocab_size=logits.shape[-1], **given), logits)
+
+    base.forward = forward
+    return True
+
+
+def _one_by_one(plain: Any, ids: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
+    """The logits of packed rows, from a batch with a row for each document, padded at its end."""
+    sizes = [size for row in seq_idx for size in torch.unique_consecutive(row, return_counts=True)[1].tolist()]
+    documents = ids.flatten().split(sizes)
+    batch = pad_sequence(list(documents), batch_first=True)
+    lengths = torch.tensor(sizes, device=ids.device)
+    real = torch.arange(batch.shape[1], device=ids.device) < lengths[:, None]
+    logits = plain(input_ids=batch, attention_mask=real.long(), use_cache=False).logits
+    return logits[real].view(*ids.shape, -1)
+
+
+@torch.no_grad()
+def _see_each_other(model: Any) -> bool:
+    """Whether what a document gets depends on the one before it, or is other than alone."""
+    was_training, last = model.training, model.get_input_embeddings().weight.shape[0] - 1
+    model.eval()
+    ids = torch.linspace(0, last, 2 * LENGTHS[0] + LENGTHS[1], device=model.device).long()
+    first, other, second = ids.split([LENGTHS[0], LENGTHS[0], LENGTHS[1]])
+    apart = {name: value.to(model.device) for name, value in packed_inputs([[0, LENGTHS[0]]], sum(LENGTHS)).items()}
+    rows = [torch.cat([before, second])[None] for before in (first, other)]
+    found = [
+        model(input_ids=row, attention_mask=None, use_cache=False, **apart).logits[0, LENGTHS[0] :] for row in rows
+    ]
+    alone = model(input_ids=second[None], use_cache=False).logits[0]
+    model.train(was_training)
+    moved, length = (found[0] - found[1]).abs().max(), alone.abs().max()
+    return bool(moved > 1e-5 * length) or bool((found[0] - alone).abs().max() > ROUNDING * length)

@@ -1,0 +1,141 @@
+"""A small model of the same architecture, with random weights: what a rehearsal trains in the place of the real one.
+
+    for one in smaller(Path("/models/nano")):
+        one.write(Path("/tmp/small"), seed=0)      # one.told: "4 of its 52 layers, 128 of 2688 wide"
+
+A model of up to `SMALL` parameters is taken as it is. Of a larger one two layers are left, or one of each kind where
+the config lists kinds; hidden size and heads are divided by the same number, so that heads are as wide as before, and
+feed-forward layers are 64 wide. The vocabulary is whole, because real rows are trained on.
+"""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemotron_engines.modeling.build import ONLY_MADE, load_model, random_of, read_config, require_tensors, save_model
+from nemotron_engines.modeling.saved_types import type_to_save
+from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
+from nemotron_shared.runtime.models.ends import FILE as GENERATION
+
+__all__ = ["ONLY_MADE", "load_model", "require_tensors", "smaller"]
+
+SMALL = 5_000_000
+"""Parameters of a model that is rehearsed as it is."""
+LARGEST = 150_000_000
+"""Parameters of a model that a rehearsal makes: with its gradients, moments and files 5 GB."""
+NARROWEST, FEED_FORWARD = 64, 64
+INNER = re.compile(r".*intermediate_size|ffn_dim|ffn_hidden_size|n_inner")
+HEADS = ("num_attention_heads", "num_key_value_heads", "num_kv_heads", "num_heads", "mamba_n_heads", "n_groups",
+         "mamba_n_groups")  # fmt: skip
+INDICES = re.compile(r".*_(idxs|layers|layer_ids|indices)")
+"""Keys of lists that hold the numbers of some layers."""
+
+
+@dataclass(frozen=True)
+class Small:
+    """A model that can be made, and what is left of the real one, for people.
+
+    Attributes:
+        narrow: sizes of its layers were changed, and they may depend on each other in ways that are not known here.
+    """
+
+    source: Path
+    config: Any
+    told: str
+    narrow: bool
+
+    def write(self, into: Path, seed: int) -> None:
+        """Write its folder, with random weights and the tokenizer of the source."""
+        model: Any = random_of(self.config, seed, ONLY_MADE)
+        model.to(type_to_save(None, str(self.source)) or torch.float32)
+        save_model(model, self.source, into)
+        if (self.source / GENERATION).is_file():  # what the library would refuse to save again, it shall refuse now
+            shutil.copyfile(self.source / GENERATION, into / GENERATION)
+
+
+def smaller(source: Path) -> Iterator[Small]:
+    """The models of up to `LARGEST` parameters that can be made of a folder's config, the smallest first.
+
+    Raises:
+        UserError: the folder holds no config of a model.
+    """
+    config = read_config(source)
+    for fields, told, narrow in _candidates(config):
+        try:
+            cut = type(config).from_dict(fields)
+            fits = count_parameters(cut) <= LARGEST
+        except NOT_THE_FILE:
+            raise
+        except Exception:  # sizes depend on each other in other ways: the next candidate
+            fits = False
+        if fits:
+            yield Small(source, cut, told, narrow)
+
+
+def _candidates(config: Any) -> Iterator[tuple[dict[str, Any], str, bool]]:
+    whole = config.to_dict()
+    if count_parameters(config) <= SMALL:
+        yield whole, "its own size", False
+        return
+    text = config.get_text_config()
+    for narrow in (True, False):
+        fields, told = _cut(text, narrow=narrow)
+        yield (fields if text is config else whole | {"text_config": fields}), told, narrow
+
+
+def _cut(config: Any, *, narrow: bool) -> tuple[dict[str, Any], str]:
+    fields, layers = config.to_dict(), config.num_hidden_layers
+    kept = _kept_layers(fields, layers)
+    for key, value in list(fields.items()):
+        if _numbers_layers(key, value):
+            fields[key] = [place for place, number in enumerate(kept) if number in value]
+        elif isinstance(value, list) and len(value) == layers and layers > 1:
+            fields[key] = [value[number] for number in kept]
+    if isinstance(dense := fields.get("first_k_dense_replace"), int):
+        fields["first_k_dense_replace"] = sum(number < dense for number in kept)
+    own = config.attribute_map
+    fields[own.get("num_hidden_layers", "num_hidden_layers")] = len(kept)
+    told = f"{len(kept)} of its {layers} layers"
+    if not narrow:
+        return fields, told
+    hidden = own.get("hidden_size", "hidden_size")
+    by = _divisor(fields[hidden], fields.get(own.get(HEADS[0], HEADS[0])))
+    for key in {own.get(key, key) for key in ("hidden_size", "embedding_size", "word_embed_proj_dim", *HEADS)}:
+        if isinstance(value := fields.get(key), int):
+            fields[key] = max(1, value // by)
+    for key, value in fields.items():
+        if INNER.fullmatch(key) and isinstance(value, int):
+            fields[key] = min(value, FEED_FORWARD)
+    return fields, f"{told}, {fields[hidden]} of {fields[hidden] * by} wide"
+
+
+def _kept_layers(fields: dict[str, Any], layers: int) -> list[int]:
+    """Numbers of layers: one of each kind that the config lists, and two at least."""
+    lists = {key: value for key, value in fields.items() if isinstance(value, list)}
+    chosen = [value for key, value in lists.items() if _numbers_layers(key, value)]
+    each = [value for key, value in lists.items() if len(value) == layers and not _numbers_layers(key, value)]
+    dense = fields.get("first_k_dense_replace")
+    first: dict[str, int] = {}
+    for number in range(layers):
+        kinds = [*(one[number] for one in each), *(number in some for some in chosen)]
+        kinds.append(isinstance(dense, int) and number < dense)
+        first.setdefault(json.dumps(kinds, default=str), number)
+    return sorted({*first.values()} if len(first) > 1 else range(min(2, layers)))
+
+
+def _numbers_layers(key: str, value: Any) -> bool:
+    """Whether it is a list of the numbers of some layers, and not one with a value for each."""
+    return isinstance(value, list) and bool(INDICES.fullmatch(key)) and len(set(map(str, value))) == len(value)
+
+
+def _divisor(hidden: int, heads: int | None) -> int:
+    """The largest that leaves whole heads, and a model of `NARROWEST` or more."""
+    both = math.gcd(hidden, heads or hidden)
+    return max(by for by in range(1, both + 1) if both % by == 0 and (hidden // by >= NARROWEST or by == 1))

@@ -1,0 +1,51 @@
+"""A training is rehearsed before anything is prepared: what would fail is said, and nothing stays behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from test_zoo import write_chats
+from transformers import AutoConfig, AutoModelForCausalLM
+from zoo import write
+
+from stages.sft.train import STEP
+
+
+def rehearse(folder: Path, *overrides: str) -> int:
+    write_chats(folder.parent / "chats.jsonl")
+    where = [f"run.home={folder.parent / 'home'}", f"run.model={folder}", f"data_prep.tokenizer.model={folder}"]
+    data = [f"data_prep.source={folder.parent / 'chats.jsonl'}", "data_prep.pack_size=128", "run.missing_data=prepare"]
+    plain = "data_prep.chat_template=plain"
+    return STEP.main(["-c", "local", *where, *data, plain, *overrides, "--rehearse"])
+
+
+@pytest.mark.slow
+def test_a_large_model_is_rehearsed_small_and_leaves_nothing_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    folder = write("llama", tmp_path / "model")
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 8}
+    config = AutoConfig.for_model("llama", vocab_size=358, **sizes)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    assert rehearse(folder, "engine=transformers_lora") == 0
+    assert "rehearsed: one step" in (told := capsys.readouterr().err)
+    assert "2 of its 6 layers, 64 of 256 wide" in told
+    assert not any((tmp_path / "home").glob("artifacts/*")) and not any((tmp_path / "home").glob("runs/*"))
+    assert not any((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.slow
+def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write("qwen3", tmp_path / "model")
+    assert rehearse(folder, "engine.attn_implementation=flash_attention_2") == 2
+    assert "FlashAttention2" in (told := capsys.readouterr().err) and "Traceback" not in told
+    assert str(folder) in told and "rehearsal-" not in told
+    assert rehearse(folder, "engine=transformers_lora", "engine.peft.target_modules=[nope]") == 2
+    assert "'nope' fits no layer" in capsys.readouterr().err
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
+    assert rehearse(folder) == 2
+    assert "of another shape" in capsys.readouterr().err
