@@ -10,6 +10,7 @@ A prompt is prefilled separately and its cache then added to the batch, so an an
 except for rounding of sums in another order.
 """
 
+import inspect
 import queue
 import threading
 from collections import deque
@@ -179,13 +180,22 @@ class Batch:
             try:
                 ids = torch.tensor([answer.ids], device=self._model.device)
                 cache = DynamicCache(config=self._model.config)
-                out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                out = self._model(input_ids=ids, **self._taken(cache), use_cache=True, logits_to_keep=1)
                 token = self._told(answer, out.logits[0, -1])
             except Exception as error:  # fail only this request
                 answer.hear(End("cancelled", self._told_of(error)))
                 continue
             if token is not None:
                 self._put_beside(answer, token, cache)
+
+    def _taken(self, cache: Any) -> dict[str, Any]:
+        """The cache by the name under which the model's class takes it: by another one it would be passed over."""
+        return {"cache_params" if self._only_states else "past_key_values": cache}
+
+    @property
+    def _only_states(self) -> bool:
+        """A model without attention, such as Mamba2, whose states need neither mask nor positions."""
+        return "cache_params" in inspect.signature(type(self._model).forward).parameters
 
     def _put_beside(self, answer: Answer, token: int, cache: DynamicCache) -> None:
         if self._cache is None:
@@ -204,14 +214,12 @@ class Batch:
     def _step(self) -> None:
         """Generate one token for every request in the batch."""
         self._mask = torch.cat([self._mask, torch.ones(len(self._mask), 1, dtype=torch.long)], 1)
-        device = self._model.device
-        out = self._model(
-            input_ids=torch.tensor(self._next, device=device)[:, None],
-            attention_mask=self._mask.to(device),
-            position_ids=(self._mask.sum(1, keepdim=True) - 1).to(device),
-            past_key_values=self._cache,
-            use_cache=True,
-        )
+        device, places = self._model.device, {}
+        if not self._only_states:
+            places["attention_mask"] = self._mask.to(device)
+            places["position_ids"] = (self._mask.sum(1, keepdim=True) - 1).to(device)
+        ids = torch.tensor(self._next, device=device)[:, None]
+        out = self._model(input_ids=ids, **places, **self._taken(self._cache), use_cache=True)
         logits = out.logits[:, -1].float().cpu()
         going_on: list[tuple[int, int]] = []
         for row, answer in enumerate(self._running):
