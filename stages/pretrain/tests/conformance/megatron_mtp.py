@@ -21,7 +21,8 @@ from nemotron_shared.config.schema import ModelSection, TransformersEngine
 DEPTHS, WEIGHT, COEFFICIENT, RATE = 2, 0.3, 0.05, 1e-3
 ENGINE = TransformersEngine(
     name="transformers", device="cpu", attn_implementation="eager", allow_reference_kernels=False, dtype="float32",
-    gradient_checkpointing=False, optimizer="adamw", strategy="ddp", peft=None, moe_router_bias_update_rate=RATE,
+    save_dtype=None, gradient_checkpointing=False, optimizer="adamw", strategy="ddp", peft=None,
+    moe_router_bias_update_rate=RATE,
     moe_aux_loss_coeff=COEFFICIENT, mtp_num_layers=DEPTHS, mtp_loss_scaling_factor=WEIGHT,
 )  # fmt: skip
 Measured = dict[str, Any]
