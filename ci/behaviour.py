@@ -1,7 +1,7 @@
 """Record the behaviour of all commands at one commit and compare it at another, to check refactorings.
 
-    uv run python ci/behaviour.py note before.json       # some ten minutes on two cores
-    uv run python ci/behaviour.py compare before.json    # at the other commit: exits with 1 and shows what differs
+    uv run python3 ci/behaviour.py note before.json       # some ten minutes on two cores
+    uv run python3 ci/behaviour.py compare before.json    # at the other commit: exits with 1 and shows what differs
 
 Records the help of every command, the dry run of every config with every engine, the files of the four tiny
 preparations, the weights of six training steps of each stage, and the scores of an evaluation. Only the command line

@@ -197,6 +197,11 @@ def is_lanes(words: tuple[str, ...]) -> bool:
     return all(f'"{word}"' in script for word in words[2:])
 
 
+def is_behaviour(words: tuple[str, ...]) -> bool:
+    """`ci/behaviour.py`, which takes minutes, with a verb that it knows and a file."""
+    return f'"{words[2]}"' in (ROOT / words[1]).read_text() and len(words) == 4
+
+
 def is_from_elsewhere(words: tuple[str, ...]) -> bool:
     """What fetches other people's packages or sources; ours are extras that exist."""
     extras = [re.fullmatch(r"nemotron-(\w+)\[(\w+)\]", word) for word in words if word.startswith("nemotron")]
@@ -242,6 +247,7 @@ def is_version(words: tuple[str, ...]) -> bool:
 LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("python3", "-m"): is_installation,
     (".engines/automodel/bin/torchrun",): is_torchrun,
+    ("python3", "ci/behaviour.py"): is_behaviour,
     ("python3", "ci/changed.py"): is_changed,
     ("python3", "ci/lanes.py"): is_lanes,
     ("uv", "sync"): is_installation,

@@ -50,8 +50,8 @@ class Job:
 
 def unseen(paths: Iterable[str], mounts: Iterable[str]) -> list[str]:
     """Mounts, FROM:TO, for paths that are not covered by the existing mounts."""
-    seen = [mount.split(":") for mount in mounts]
-    same = [Path(parts[0]) for parts in seen if parts[0] == parts[min(1, len(parts) - 1)]]
+    ends = [mount.split(":")[:2] for mount in mounts]  # FROM, or FROM:TO; more are options
+    same = [Path(source) for source, *target in ends if target in ([], [source])]
     return [f"{path}:{path}" for path in paths if not any(map(Path(path).is_relative_to, same))]
 
 

@@ -38,23 +38,23 @@ def refuse_written(profile: Profile, origins: Mapping[str, str]) -> None:
             remedy = f'take it out of env_vars, set it in your shell, and write: secrets = ["{name}"]'
             raise refused(f"env_vars.{name}", "has the name of a secret", remedy)
     remedy = 'take it out, set it in your shell as a variable, and hand that over by its name: secrets = ["NAME"]'
-    for key, text in _texts(profile.model_dump(exclude_unset=True)):
+    for key, text in texts_in(profile.model_dump(exclude_unset=True)):
         if holds_secret(text):
             raise refused(key, "holds a secret", remedy)
         if key.startswith("env_vars.") and as_references(text) != text:
             raise refused(key, "holds what a config reads from a variable", remedy)
 
 
-def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+def texts_in(value: object, key: str = "") -> Iterator[tuple[str, str]]:
     """All strings in a value, with their keys: `env_vars.NAME`, `mounts[0]`."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
         for name, child in value.items():
-            yield from _texts(child, f"{key}.{name}" if key else str(name))
+            yield from texts_in(child, f"{key}.{name}" if key else str(name))
     elif isinstance(value, (list, tuple)):
         for number, child in enumerate(value):
-            yield from _texts(child, f"{key}[{number}]")
+            yield from texts_in(child, f"{key}[{number}]")
 
 
 def names_of(

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from glob import has_magic
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from nemotron_shared.stages import STAGES
 FORCE = "run.force"
 NAMING = ("run", "data_prep", "model", "evaluation", "engine")
 """Sections of settings that contain paths."""
-OF_THE_IMAGE = ("home", "env", "container", "python")
+OF_THE_IMAGE = {"home", "env", "container", "python"}
 """Keys of them whose paths are mounted anyway, or have a different meaning inside a container."""
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
 
@@ -82,19 +83,14 @@ def _named_paths(place: Place) -> Iterator[str]:
 
     In the hub's cache, snapshots consist of symlinks, so yield the folder of the whole model.
     """
-    tree: Any = OmegaConf.to_container(place.composed.tree, resolve=False)
-    left = [tree.get(section) for section in NAMING]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            left += [one for key, one in value.items() if key not in OF_THE_IMAGE]
-        elif isinstance(value, list):
-            left += value
-        elif isinstance(value, str) and value.startswith("/"):
-            path = Path(*takewhile(lambda part: not re.search(r"[*?\[]", part), Path(value).parts))
-            path = next((above.parent for above in path.parents if above.name == "snapshots"), path)
-            if path.exists() and path != Path("/"):
-                yield str(path)
+    for key, text in secrets.texts_in(OmegaConf.to_container(place.composed.tree, resolve=False)):
+        section, *below = key.split(".")
+        if section not in NAMING or OF_THE_IMAGE & {*below} or not text.startswith("/"):
+            continue
+        path = Path(*takewhile(lambda part: not has_magic(part), Path(text).parts))
+        path = next((above.parent for above in path.parents if above.name == "snapshots"), path)
+        if path.exists() and path != Path("/"):
+            yield str(path)
 
 
 def _config_word(stage: str, place: Place) -> str:

@@ -39,21 +39,16 @@ class Fork(Generic[Result]):
             self._process.start()
         theirs.close()  # the child has its own copy, so we see EOF when it ends
 
-    def result(self, patience: float | None = None) -> Result:
-        """The function's result.
-
-        Args:
-            patience: seconds to wait; None waits as long as the process lives.
+    def result(self) -> Result:
+        """The function's result; waits as long as the process lives.
 
         Raises:
-            EOFError: the process ended without a result, or timed out.
+            EOFError: the process ended without a result.
         """
         try:
-            if self._answer.poll(patience):
-                return self._answer.recv()
+            return self._answer.recv()
         except OSError as error:  # it died while sending its answer
             raise EOFError from error
-        raise EOFError
 
     def end(self) -> None:
         """Kill the process and clean up."""
