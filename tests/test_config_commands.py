@@ -13,7 +13,7 @@ from nemotron_app import explain
 from nemotron_app.guide import EXAMPLES
 from nemotron_app.main import main
 from nemotron_app.recipes import names, title
-from stages.sft.train import STEP
+from stages.sft import train
 
 
 def ask(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
@@ -30,7 +30,7 @@ def test_list_names_every_config_with_what_it_is(capsys: pytest.CaptureFixture[s
 
 def test_show_gives_the_values_that_the_step_takes_and_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(ask(capsys, "config", "show", "sft/tiny", "optimizer.lr=1e-3", "--json"))
-    assert STEP.main(["-c", "tiny", "optimizer.lr=1e-3", "--dry-run", "--json"]) == 0
+    assert train.main(["-c", "tiny", "optimizer.lr=1e-3", "--dry-run", "--json"]) == 0
     step = json.loads(capsys.readouterr().out)
     for section in ("train", "scheduler", "optimizer", "checkpoint"):
         assert told["config"][section] == step["config"][section]

@@ -11,8 +11,8 @@ from support import ROOT
 from nemotron_app.main import Request, dispatch, main
 from nemotron_app.plan import parse_gpus
 from nemotron_shared.errors import UserError
-from stages.pretrain.train import STEP
-from stages.sft.train import STEP as sft
+from stages.pretrain import train as pretrain
+from stages.sft import train as sft
 
 CONFIGS = [
     f"{stage}/{file.stem}"
@@ -228,7 +228,7 @@ def test_words_for_gpus(text: str, meant: tuple[int, str]) -> None:
 
 
 def test_a_dry_run_shows_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
-    assert STEP.main(["-c", "tiny", "--dry-run"]) == 0
+    assert pretrain.main(["-c", "tiny", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "# estimate, by arithmetic (docs/plan.md)\narchitecture: super3_tiny, which model.architec" in shown
     assert "\nparameters: 306k, 232k active" in shown

@@ -7,7 +7,7 @@ one up to the work; there `first_step` stands in for the engine's libraries and 
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -30,12 +30,12 @@ from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime import preflight
+from nemotron_shared.runtime import start
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.dry_run import make_preview
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.plan import Plan, make_plan
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.plan import Plan
+from nemotron_shared.runtime.start import Start, load
+from nemotron_shared.runtime.step import Made, Outcome, Step, open_run, plan_run, preview, publish
 
 OWN = {"local", "tiny", "tiny_mtp", "qa", "one_gpu", "held_out"}
 """Configs for any model; the others are recipes of a family."""
@@ -88,16 +88,18 @@ class Case:
     def engine(self) -> str:
         return self.tree.engine.name
 
+    @property
     def step(self) -> Step:
-        """The stage's step, whose data preparation only pretends to work."""
-        step = import_module(f"stages.{self.stage}.train").STEP
-        return replace(step, prepare=replace(step.prepare, work=prepared))
+        return import_module(f"stages.{self.stage}.train").STEP
+
+    def load(self, machine: Path | None) -> Start:
+        return load(self.step, Arguments(self.choice, tuple(self.overrides), machine is not None, False, machine))
 
     def dry(self) -> list[str]:
         """What a dry run for the described machine lists."""
         file = self.place / "machine.yaml"
         file.write_text(yaml.safe_dump(self.machine))
-        return make_preview(self.step(), Arguments(self.choice, tuple(self.overrides), True, False, file)).problems
+        return preview(self.step, self.load(file)).problems
 
     def start(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What keeps the same command from its first step on that machine."""
@@ -106,11 +108,18 @@ class Case:
         with monkeypatch.context() as patched:
             patched.setattr(Machine, "here", lambda folder, processes=1: Machine.described(file))
             try:
-                plan = make_plan(self.step(), Arguments(self.choice, tuple(self.overrides), False, False))
+                plan = plan_run(self.step, self.load(None), self.pretend_to_prepare)
             except UserError as error:
                 return [str(error)]
         first_step(plan, self.machine)
         return []
+
+    def pretend_to_prepare(self, start: Start) -> Made:
+        prepare = self.step.prepare
+        assert prepare is not None
+        plan = plan_run(prepare, start)
+        with open_run(prepare, plan) as run:
+            return publish(prepare, plan, run, Outcome(data_folder(run.fresh_output())))
 
 
 @cache
@@ -127,10 +136,6 @@ def configs() -> Iterator[tuple[str, str]]:
             yield stage, f"tiny+{engine}"
         for file in sorted((ROOT / "stages" / stage / "config" / "engine").glob("super3_*.yaml")):
             yield stage, f"default+{file.stem}"
-
-
-def prepared(task: Task) -> Outcome:
-    return Outcome(data_folder(task.run.fresh_output()))
 
 
 def data_folder(folder: Path) -> Path:
@@ -175,7 +180,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Case]:
     """A case in which everything is there, on the machine that the config is written for."""
     monkeypatch.setenv("PERSISTENT_CACHE", "/cache")
-    monkeypatch.setattr(preflight, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
+    monkeypatch.setattr(start, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
 
     def make(stage: str, name: str) -> Case:
         case = Case(stage, name, tmp_path, {}, [f"run.home={shelf / 'home'}"])
@@ -372,8 +377,8 @@ def told(stage: str, family: str, *words: str, home: Path, machine: Path | None 
     step = import_module(f"stages.{stage}.train").STEP
     config, *overrides = words
     overrides += [f"run.home={home}", f"run.family={family}"]
-    preview = make_preview(step, Arguments(config, tuple(overrides), True, False, machine))
-    return int(bool(preview.problems)), "\n".join(preview.problems)
+    found = preview(step, load(step, Arguments(config, tuple(overrides), True, False, machine))).problems
+    return int(bool(found)), "\n".join(found)
 
 
 def sections(tree: DictConfig, above: str = "") -> Iterator[str]:
@@ -391,7 +396,7 @@ def test_a_value_in_the_place_of_a_section_is_a_problem_or_means_something(stage
         for value in ("text", "null"):
             overrides = (f"{section}={value}", f"run.home={tmp_path}", "run.family=super3")
             try:
-                make_preview(step, Arguments("tiny", overrides, True, False, None))
+                preview(step, load(step, Arguments("tiny", overrides, True, False, None)))
             except UserError as error:
                 assert str(error), section
 

@@ -9,7 +9,7 @@ from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM
 from zoo import write
 
-from stages.sft.train import STEP
+from stages.sft.train import main
 
 
 def rehearse(folder: Path, *overrides: str) -> int:
@@ -17,7 +17,7 @@ def rehearse(folder: Path, *overrides: str) -> int:
     where = [f"run.home={folder.parent / 'home'}", f"run.model={folder}", f"data_prep.tokenizer.model={folder}"]
     data = [f"data_prep.source={folder.parent / 'chats.jsonl'}", "data_prep.pack_size=128", "run.missing_data=prepare"]
     plain = "data_prep.chat_template=plain"
-    return STEP.main(["-c", "local", *where, *data, plain, *overrides, "--rehearse"])
+    return main(["-c", "local", *where, *data, plain, *overrides, "--rehearse"])
 
 
 @pytest.mark.slow

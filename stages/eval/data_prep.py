@@ -17,7 +17,7 @@ a row:
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,21 @@ from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.look import Looked
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.step import (
+    Looked,
+    Made,
+    Outcome,
+    Preview,
+    Start,
+    Step,
+    Task,
+    open_run,
+    plan_run,
+    preview,
+    publish,
+    reuse,
+    run_program,
+)
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
 from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row
@@ -131,8 +144,26 @@ STEP = Step(
     sources=sources,
     look=look,
     chosen=lambda config: [TASKS.module_of(name) for name in config.data_prep.tasks],
-    work=prepare,
 )
 
+
+def prepare_data(start: Start) -> Made | Preview:
+    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    if start.arguments.dry_run:
+        return preview(STEP, start)
+    plan = plan_run(STEP, start)
+    if plan.finished is not None:
+        return reuse(STEP, plan, plan.finished)
+    with open_run(STEP, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(STEP, plan, run, prepare(plan.task(run)))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    return run_program(STEP, prepare_data, words)
+
+
 if __name__ == "__main__":
-    sys.exit(STEP.main())
+    sys.exit(main())

@@ -19,7 +19,7 @@ from nemotron_shared.atomic import read_json, write_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
 from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import as_lines, check_overlap

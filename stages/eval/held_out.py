@@ -21,7 +21,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 from stages.eval.schema import EvalConfig
 
 HELD_OUT = "held_out"

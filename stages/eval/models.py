@@ -12,7 +12,7 @@ from nemotron_engines.modeling.sizes import ANOTHER_MODEL, NOT_THE_FILE, first_l
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 from stages.eval.schema import EvalConfig
 
 TRIED = 16

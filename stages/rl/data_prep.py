@@ -16,6 +16,7 @@ question of another data set is filled in from there. The way of a row:
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -29,7 +30,20 @@ from nemotron_data.synthetic import problems
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.step import (
+    Made,
+    Outcome,
+    Preview,
+    Start,
+    Step,
+    Task,
+    open_run,
+    plan_run,
+    preview,
+    publish,
+    reuse,
+    run_program,
+)
 from stages.rl.placeholders import SOURCES, is_placeholder
 from stages.rl.prompts import PromptWork, require_usable
 from stages.rl.schema import RLConfig, RLData
@@ -111,8 +125,26 @@ STEP = Step(
     look=lambda config: look_ahead(
         ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
     ),
-    work=prepare,
 )
 
+
+def prepare_data(start: Start) -> Made | Preview:
+    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    if start.arguments.dry_run:
+        return preview(STEP, start)
+    plan = plan_run(STEP, start)
+    if plan.finished is not None:
+        return reuse(STEP, plan, plan.finished)
+    with open_run(STEP, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(STEP, plan, run, prepare(plan.task(run)))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    return run_program(STEP, prepare_data, words)
+
+
 if __name__ == "__main__":
-    sys.exit(STEP.main())
+    sys.exit(main())

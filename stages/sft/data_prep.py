@@ -12,7 +12,7 @@ conversations share one packed row and never see each other. The way of a conver
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -27,8 +27,21 @@ from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.runtime.look import Looked
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.step import (
+    Looked,
+    Made,
+    Outcome,
+    Preview,
+    Start,
+    Step,
+    Task,
+    open_run,
+    plan_run,
+    preview,
+    publish,
+    reuse,
+    run_program,
+)
 from stages.sft.accounts import about_rows, format_found, formats_found, mends
 from stages.sft.conversations import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork
 from stages.sft.ends import TURN_END
@@ -129,8 +142,26 @@ STEP = Step(
     sections=("data_prep",),
     sources=sources,
     look=look,
-    work=prepare,
 )
 
+
+def prepare_data(start: Start) -> Made | Preview:
+    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    if start.arguments.dry_run:
+        return preview(STEP, start)
+    plan = plan_run(STEP, start)
+    if plan.finished is not None:
+        return reuse(STEP, plan, plan.finished)
+    with open_run(STEP, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(STEP, plan, run, prepare(plan.task(run)))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    return run_program(STEP, prepare_data, words)
+
+
 if __name__ == "__main__":
-    sys.exit(STEP.main())
+    sys.exit(main())

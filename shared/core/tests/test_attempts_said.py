@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nemotron_shared.artifacts.housekeeping import INPUTS
-from nemotron_shared.runtime.attempts import WHAT, _listed, _say_why_new
+from nemotron_shared.runtime.attempts import _listed, _say_why_new
+from nemotron_shared.runtime.records import WHAT
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])

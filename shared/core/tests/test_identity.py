@@ -7,7 +7,7 @@ from pydantic import Field
 
 from nemotron_shared.config.schema import Extra, How, Section
 from nemotron_shared.runtime.identity import Identity, differences, flat, what_and_how
-from nemotron_shared.runtime.segments import Segment, changes, continued, promises_bytes
+from nemotron_shared.runtime.records import Segment, changes, continued, promises_bytes
 
 
 class Inner(Section):

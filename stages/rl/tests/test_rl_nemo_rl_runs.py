@@ -11,7 +11,7 @@ from nemo_rl_support import fake_checkout
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl import needs
 from stages.rl.engines.nemo_rl.rows import row_fault
-from stages.rl.train import STEP
+from stages.rl.train import main
 
 SMALL = ("train.train_iters=6", "checkpoint.save_interval=2", "train.eval_interval=2")
 
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(home: Path, *overrides: str) -> int:
     engine = ["engine=nemo_rl", f"engine.checkout={home.parent / 'nemo-rl'}", "engine.runner=python"]
     model = f"run.model={home.parent / 'model'}"
-    return STEP.main(["-c", "tiny", *engine, model, "data_prep.synthetic_problems=60", *SMALL, *overrides])
+    return main(["-c", "tiny", *engine, model, "data_prep.synthetic_problems=60", *SMALL, *overrides])
 
 
 def folder(home: Path) -> Path:

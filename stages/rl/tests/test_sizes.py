@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import short
 
-from stages.rl.train import STEP
+from stages.rl.train import STEP, main
 
 WHOLE = "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}"
 
@@ -22,7 +22,7 @@ def ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def dry(*words: str) -> int:
-    return STEP.main(["-c", "tiny", *words, "--dry-run"])
+    return main(["-c", "tiny", *words, "--dry-run"])
 
 
 def test_a_dry_run_counts_the_rows(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,5 +39,5 @@ def test_a_dry_run_counts_the_rows(ten: str, capsys: pytest.CaptureFixture[str])
 
 def test_a_start_counts_what_was_prepared(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert STEP.prepare is not None and STEP.prepare.main([*short("rl"), ten, WHOLE]) == 0
-    assert STEP.main([*short("rl"), ten, WHOLE, "grpo.num_prompts_per_step=11"]) == 2
+    assert main([*short("rl"), ten, WHOLE, "grpo.num_prompts_per_step=11"]) == 2
     assert "10 training prompts are fewer than the 11 of a step" in capsys.readouterr().err

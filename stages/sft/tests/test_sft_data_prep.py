@@ -28,10 +28,10 @@ from nemotron_engines.modeling import templates
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.runtime.task import Outcome
+from nemotron_shared.runtime.spec import Outcome
 from stages.sft import ends
 from stages.sft.conversations import ChatWork
-from stages.sft.data_prep import ROWS, STEP, sources
+from stages.sft.data_prep import ROWS, main, sources
 from stages.sft.packs import open_splits, write_split
 from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
@@ -60,7 +60,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def prepare(home: Path, source: Path, *overrides: str) -> Artifact:
     few = ["data_prep.workers=1", "data_prep.max_lost=1"]  # among few rows, each is a large share
-    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", *few, *overrides]) == 0
+    assert main(["-c", "tiny", f"data_prep.source={source}", *few, *overrides]) == 0
     return Store(home).resolve("super3-sft-data:latest")
 
 
@@ -314,7 +314,7 @@ def test_what_no_template_shows_is_a_loss(tmp_path: Path, home: Path, capsys: py
     )
     template = f"data_prep.chat_template={tmp_path / 'plain.jinja'}"
     few = ["data_prep.workers=1", "data_prep.max_lost=0.1", template, LONG, ALL_IN_TRAIN]
-    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", *few]) == 1
+    assert main(["-c", "tiny", f"data_prep.source={source}", *few]) == 1
     said = capsys.readouterr().err
     assert "2 of 3 rows" in said and "would be cut" in said and "data_prep.chat_template=nano3" in said
     made = prepare(home, source, ALL_IN_TRAIN, template, LONG)
@@ -385,7 +385,7 @@ def test_a_bad_row_stops_with_its_place(
     tmp_path: Path, home: Path, capsys: pytest.CaptureFixture, row: dict, overrides: tuple, message: str
 ) -> None:
     source = write_lines(tmp_path / "a.jsonl", [chat(), row])
-    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", *overrides]) == 2
+    assert main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", *overrides]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -493,7 +493,7 @@ def test_a_format_of_another_package_is_found_by_its_name(
 ) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"turns": ["2+2?", "4"]}, {"turns": ["2+3?"]}])
     asked = ["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", "data_prep.format=pairs_of_text"]
-    assert STEP.main(asked) == 2
+    assert main(asked) == 2
     assert "no chat format named 'pairs_of_text'; there are: auto, messages, sharegpt" in capsys.readouterr().err
     package = tmp_path / "packages"
     (package / "pairs-1.dist-info").mkdir(parents=True)

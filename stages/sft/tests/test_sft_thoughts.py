@@ -10,7 +10,8 @@ from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime.arguments import Arguments
-from stages.sft.data_prep import STEP
+from nemotron_shared.runtime.start import load
+from stages.sft.data_prep import STEP, prepare_data
 from stages.sft.rendering import Rendering
 from stages.sft.thoughts import template_as_learnt
 
@@ -71,7 +72,7 @@ def test_the_published_template_asks_as_was_learnt(
     if template is not None:
         file.write_text(find_template(template) if template == "nano3" else template)
         words.append(f"data_prep.chat_template={file}")
-    made, _ = STEP.make(Arguments("tiny", tuple(words), dry_run=False, json=False))
+    made = prepare_data(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False))).artifact
     found = TokenizerFolder(made.path / "tokenizer").chat_template()
     if published is not None:
         assert found == published

@@ -4,7 +4,7 @@ from nemotron_engines.checks import local_needs, own_packages
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.eval.schema import EvalConfig, LMEvalEngine
 
 

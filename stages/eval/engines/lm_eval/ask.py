@@ -31,7 +31,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 from stages.eval.benchmark_samples import read_benchmark
 from stages.eval.benchmarks import BENCHMARKS, overruled
 from stages.eval.benchmarks import definitions as definitions_of

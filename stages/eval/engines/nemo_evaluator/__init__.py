@@ -7,7 +7,7 @@ from nemotron_engines.checks import local_needs
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.eval.evaluator_section import NemoEvaluatorEngine
 from stages.eval.harness import TESTED_VERSIONS, program_problems
 from stages.eval.schema import EvalConfig

@@ -24,7 +24,7 @@ from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 from stages.eval.endpoint import serve
 from stages.eval.evaluator_section import NemoEvaluatorEngine
 from stages.eval.harness import find_program, read_samples, run_eval

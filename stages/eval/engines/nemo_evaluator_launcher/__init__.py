@@ -9,7 +9,7 @@ import yaml
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import program_problems
 from stages.eval.launcher_config import chosen, rendered_config

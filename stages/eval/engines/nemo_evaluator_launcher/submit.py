@@ -11,7 +11,7 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.console import doing
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.eval.evaluate import LABELS, outcome, result_name, write_results
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import find_program, reported_results

@@ -11,7 +11,7 @@ from nemotron_engines.transformers.supervised import ScheduledTrainer
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.metrics import RESULT_METRICS
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
 StageTask = Task[PretrainConfig[TransformersEngine]]

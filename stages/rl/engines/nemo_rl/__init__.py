@@ -17,7 +17,7 @@ from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.schema import RLConfig
 

@@ -6,7 +6,7 @@ from nemotron_engines.checks import local_needs, own_packages
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.schema import RLConfig, TRLEngine
 
 

@@ -10,7 +10,7 @@ from nemotron_engines.modeling.start import starting_weights
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts

@@ -36,6 +36,7 @@ from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.start import load
 
 BASE = "local"
 STAGES = {"chat": "sft", "text": "pretrain"}
@@ -111,7 +112,7 @@ class Plan:
         step = import_module(f"stages.{self.stage}.train").STEP
         overrides = self.request(self.stage, str(self.file()), *self.overrides, "run.missing_data=prepare").overrides
         asked = Arguments(str(self.file()), overrides, dry_run=True, json=False, trust_code=self.trust_code)
-        checked = preflight(step, asked)
+        checked = preflight(step, load(step, asked))
         found = checked.problems + checked.lacking
         told = {problem.message for problem in found}  # the search for prepared data may have met one already
         refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])

@@ -12,6 +12,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.estimate import lines
 from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.start import load
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 
@@ -31,7 +32,8 @@ def train(plan: Plan, prepared: Artifact) -> Artifact:
 def _say_what_it_takes(plan: Plan, request: Request) -> None:
     """Memory and time of the training, estimated; what keeps it from starting, it says itself."""
     asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
-    estimate = preflight(import_module(f"stages.{plan.stage}.train").STEP, asked).estimate
+    step = import_module(f"stages.{plan.stage}.train").STEP
+    estimate = preflight(step, load(step, asked)).estimate
     for name, said in lines(estimate) if estimate else ():
         if name.startswith(("memory", "all steps")):
             say(f"[finetune] the training, estimated: {name} {said}")

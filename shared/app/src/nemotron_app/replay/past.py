@@ -21,14 +21,14 @@ from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.attempts import WHAT, what_it_was
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
-from nemotron_shared.runtime.segments import changed_modules, promises_bytes
-from nemotron_shared.runtime.step import Step
+from nemotron_shared.runtime.records import WHAT, changed_modules, promises_bytes, what_it_was
+from nemotron_shared.runtime.spec import Step
+from nemotron_shared.runtime.start import load
 
 IMPORT = "import"
 NO_SETTINGS = ("tokenizer", "extends")
@@ -141,9 +141,9 @@ def _step(past: Past) -> Step:
 
 def _plan(past: Past, how: Arguments) -> Plan:
     step = _step(past)
-    checked = preflight(step, how)
+    checked = preflight(step, load(step, how))
     refuse(checked.problems + checked.lacking)
-    return identify(step, checked)
+    return identify(checked)
 
 
 def _changes(past: Past, now: Identity) -> list[str]:

@@ -9,7 +9,7 @@ from nemotron_data.sources.remote import is_remote
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.artifacts import Artifact, Source
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.segments import FOLDER
+from nemotron_shared.runtime.records import FOLDER
 
 
 def folder_of(artifact: Artifact) -> str | None:

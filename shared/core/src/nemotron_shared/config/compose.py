@@ -10,7 +10,7 @@ Hydra's compose API does the work: its `defaults:` list, config groups and overr
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -27,10 +27,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from nemotron_shared.config.dialects import said_in_ours
 from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.failures import BROKEN, HOW_TO_WRITE, endless, first_line, not_composed, unreadable
-from nemotron_shared.config.files import YAML_LOADER, require_defaults, require_plain_numbers
+from nemotron_shared.config.files import YAML_DUMPER, YAML_LOADER, require_defaults, require_plain_numbers
 from nemotron_shared.config.grammar import readable
 from nemotron_shared.config.keys import TRUST, keys_of_trust, leaf_keys
-from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override, override_key, require_key, who_says
+from nemotron_shared.config.overrides import COMMAND_LINE, Said, is_group, override, override_key, require_key, who_says
 from nemotron_shared.config.references import engine_of
 from nemotron_shared.config.sources import TooManyFiles, hydra_over
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
@@ -48,7 +48,7 @@ class Composed:
 
     `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists the merged files in order; `notes`
     name keys of other libraries that have no effect. `trust_keys` are the `trust_remote_code` keys and their origins:
-    no file may grant that, so they are removed from the tree.
+    no file may grant that, so they are removed from the tree. `choice` and `overrides` are what was asked for.
     """
 
     tree: DictConfig
@@ -56,6 +56,8 @@ class Composed:
     files: list[Path]
     notes: list[str] = field(default_factory=list)
     trust_keys: dict[str, str] = field(default_factory=dict)
+    choice: str = ""
+    overrides: tuple[str, ...] = ()
 
 
 def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed:
@@ -65,6 +67,7 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         UserError: no such config, a broken YAML file, a malformed override or one of an unknown key, or a number that
             YAML reads differently than people do.
     """
+    asked = tuple(overrides)
     for text in overrides:
         require_key(text)
         require_plain_numbers(f"{who_says(text, None)}: {override_key(text)}", text.partition("=")[2])
@@ -77,10 +80,31 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         if said is None:
             if path.parent != config_dir.resolve():
                 require_defaults(path)
-            return _compose(config_dir, path, path, overrides, None, trust_keys)
+            found = _compose(config_dir, path, path, overrides, None, trust_keys)
+            return replace(found, choice=choice, overrides=asked)
         start = Path(scratch) / TRANSLATED
         start.write_text(said.text, encoding="utf-8")
-        return _compose(config_dir, path, start, overrides, said, trust_keys)
+        found = _compose(config_dir, path, start, overrides, said, trust_keys)
+        return replace(found, choice=choice, overrides=asked)
+
+
+def write_composed(file: Path, composed: Composed) -> None:
+    """Write a composed config for the process that continues with it. References to the environment stay references."""
+    origins = [text.origin if isinstance(text, Said) else None for text in composed.overrides]
+    tree = OmegaConf.to_container(composed.tree, resolve=False)
+    files = [str(path) for path in composed.files]
+    asked = {"tree": tree, "files": files, "overrides": list(map(str, composed.overrides)), "said_by": origins}
+    kept = {name: getattr(composed, name) for name in ("origins", "notes", "trust_keys", "choice")}
+    file.write_text(yaml.dump(kept | asked, Dumper=YAML_DUMPER, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def read_composed(file: Path) -> Composed:
+    """Read a config that `write_composed` wrote."""
+    found = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)
+    said_by, texts = found.pop("said_by"), found.pop("overrides")
+    overrides = tuple(Said(text, who) if who else text for text, who in zip(texts, said_by, strict=True))
+    tree = OmegaConf.create(found.pop("tree"), flags={"struct": True})
+    return Composed(tree, files=[Path(path) for path in found.pop("files")], overrides=overrides, **found)
 
 
 def _compose(

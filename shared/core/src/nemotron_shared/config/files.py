@@ -16,7 +16,8 @@ import yaml
 from nemotron_shared.errors import UserError
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader if PyYAML was built with it: ten times as fast."""
+YAML_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's if PyYAML was built with it: ten times as fast."""
 LARGEST = 1_000_000
 MOST_VALUES = 20_000
 DEEPEST = 50

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError
@@ -28,13 +27,11 @@ from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem, missing
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Inputs, Outcome, Task
 
 OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app", "nemotron_serving")
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
-Inputs = Mapping[str, Artifact | None]
-"""The artifact for each role; None if it is missing."""
 
 
 class Engine(Protocol[ConfigT]):

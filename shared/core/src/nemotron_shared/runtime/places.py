@@ -14,7 +14,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.atomic import TEMPORARY_PREFIX, sync
@@ -23,10 +22,8 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, disk_remedy
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.runtime.plan import Plan
 from nemotron_shared.runtime.run import Run
-
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.plan import Plan
 
 PUBLISH_TO, LOG_DIR, CHECKPOINT_DIR = "run.publish_to", "logger.log_dir", "checkpoint.checkpoint_dir"
 ANOTHER = "name a path that does not exist, or remove what is there"
@@ -54,7 +51,7 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
         yield Problem(f"{' and '.join(chosen)} name the same path", "name different paths", next(iter(chosen)))
 
 
-def show_run(plan: "Plan", run: Run) -> None:
+def show_run(plan: Plan, run: Run) -> None:
     """Create the links to a run that starts or resumes.
 
     Raises:
@@ -66,7 +63,7 @@ def show_run(plan: "Plan", run: Run) -> None:
         _link(CHECKPOINT_DIR, path, run.checkpoints, plan.store.home)
 
 
-def show_result(plan: "Plan", artifact: Artifact) -> None:
+def show_result(plan: Plan, artifact: Artifact) -> None:
     """Create the links to a result, just published or reused.
 
     Raises:
@@ -87,7 +84,7 @@ def _chosen(config: StageConfig) -> dict[str, Path]:
     return {key: Path(os.path.abspath(Path(text).expanduser())) for key, text in asked.items() if text is not None}  # noqa: PTH100 - without following links
 
 
-def _show_logs(plan: "Plan", path: Path | None) -> None:
+def _show_logs(plan: Plan, path: Path | None) -> None:
     if path is None:
         return
     inside = _is_folder(path) and any(path.iterdir())

@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 import shlex
 import subprocess
-import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +18,10 @@ RECORDED_PACKAGES = (
 TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
 
 
-def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str) -> Producer:
-    """Build the `producer` entry of a manifest."""
+def producer(
+    stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str, words: Sequence[str]
+) -> Producer:
+    """Build the `producer` entry of a manifest; `words` are those of the command line."""
     return Producer(
         stage=stage,
         verb=verb,
@@ -28,7 +30,7 @@ def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, c
         config_digest=config_digest,
         code_digest=code_digest,
         git=git_commit(stage_directory),
-        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *words]),
         environment=environment(),
     )
 

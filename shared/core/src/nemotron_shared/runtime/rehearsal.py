@@ -10,10 +10,10 @@ import importlib
 import io
 import re
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.overrides import override, override_key
@@ -21,12 +21,10 @@ from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import engine_of, refuse
 from nemotron_shared.runtime.preflight import preflight
-
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.step import Step
+from nemotron_shared.runtime.spec import Made, Step
+from nemotron_shared.runtime.start import Start, load
 
 NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
@@ -41,13 +39,14 @@ SHORT = (
 ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
 
 
-def rehearse(step: "Step", arguments: Arguments) -> str:
-    """What was rehearsed, or why nothing was.
+def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str:
+    """What was rehearsed, or why nothing was; `train` is the script of the step.
 
     Raises:
         UserError: the training would fail, and why.
     """
-    checked = preflight(step, replace(arguments, dry_run=True))
+    start = load(step, replace(arguments, dry_run=True))
+    arguments, checked = start.arguments, preflight(step, start)
     refuse(checked.problems + checked.lacking)
     config, model = checked.config, checked.inputs.get("model")
     if not isinstance(config, SupervisedConfig):
@@ -60,14 +59,14 @@ def rehearse(step: "Step", arguments: Arguments) -> str:
     if model.trusted:
         return "not rehearsed: the model's own Python files are run by the training alone"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
-    data, tokenizer = checked.inputs.get("data"), _tokenizer(step, arguments)
+    data, tokenizer = checked.inputs.get("data"), _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):
             folder = Path(place) / str(number) / "model"
             try:
                 small.write(folder, config.run.seed)
-                made = _train(step, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
+                made = _train(step, train, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
                 small_models.load_model(made.path, small_models.ONLY_MADE)
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
@@ -94,15 +93,15 @@ def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
     )
 
 
-def _tokenizer(step: "Step", arguments: Arguments) -> str | None:
+def _tokenizer(step: Step, start: Start) -> str | None:
     """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
     if step.prepare is None:
         return None
-    config: Any = preflight(step.prepare, replace(arguments, dry_run=True)).config
+    config: Any = preflight(step.prepare, start).config
     return None if config is None else config.data_prep.tokenizer.model
 
 
-def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig, tokenizer: str | None) -> list[str]:
+def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig, tokenizer: str | None) -> list[str]:
     """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
     named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
     there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
@@ -118,13 +117,8 @@ def _silent() -> Generator[None]:
         yield
 
 
-def _train(step: "Step", arguments: Arguments, changes: Sequence[str]) -> Artifact:
+def _train(step: Step, train: Callable[..., Any], arguments: Arguments, changes: Sequence[str]) -> Artifact:
     given = {override_key(word) for word in changes}
     asked = [word for word in arguments.overrides if override_key(word) not in given]
-    return step.make(replace(arguments, overrides=(*asked, *changes)))[0]
-
-
-def tell(step: "Step", arguments: Arguments) -> int:
-    """The whole of `--rehearse`; the exit code."""
-    say(f"[{step.stage}] {rehearse(step, arguments)}")
-    return 0
+    made: Made = train(load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes))))
+    return made.artifact

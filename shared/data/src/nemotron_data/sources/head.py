@@ -15,7 +15,7 @@ from nemotron_data.sources.rows import SYNTHETIC, own_rows
 from nemotron_shared.config.data import SourceSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
-from nemotron_shared.runtime.look import Looked
+from nemotron_shared.runtime.spec import Looked
 
 Settings = TypeVar("Settings", bound=SourceSection)
 LOOKED_AT = 2000

@@ -16,7 +16,7 @@ from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 
 LOSS = "lm loss"
 

@@ -24,7 +24,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 
 # A model up to here starts from the weights that engine `transformers` draws from the same seed; beyond, or with layers
 # for tokens beyond the next, which transformers does not have, Megatron draws its own, each process its part.

@@ -9,7 +9,7 @@ from nemotron_engines.megatron_bridge.splits import unpadded
 from nemotron_engines.megatron_bridge.versions import packed_dataset
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 
 
 def set_token_shards(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:

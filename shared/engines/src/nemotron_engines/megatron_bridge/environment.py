@@ -20,7 +20,7 @@ from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.library_output import library_output
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 
 LOG_NAME = "megatron.log"
 NOT_CONVERTED = ("Can't find", "No mapping found")

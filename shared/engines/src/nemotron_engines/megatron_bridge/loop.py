@@ -25,8 +25,8 @@ from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
+from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped
-from nemotron_shared.runtime.task import Outcome, Task
 
 
 def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Outcome:

@@ -22,7 +22,7 @@ from nemotron_engines.stand_ins.te_only import switch_off
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 
 
 def build_config(

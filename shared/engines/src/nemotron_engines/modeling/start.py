@@ -16,7 +16,7 @@ from nemotron_engines.modeling.build import (
 )
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.runtime.task import Task
+from nemotron_shared.runtime.spec import Task
 
 if TYPE_CHECKING:
     from peft import PeftModel

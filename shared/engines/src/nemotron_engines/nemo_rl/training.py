@@ -28,8 +28,8 @@ from nemotron_shared.redaction import with_references
 from nemotron_shared.runtime.launcher import MUST_SAVE_BY
 from nemotron_shared.runtime.metrics import read_metrics
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped
-from nemotron_shared.runtime.task import Outcome, Task
 
 
 class PreflightDone(SystemExit):

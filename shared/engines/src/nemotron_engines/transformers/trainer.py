@@ -31,8 +31,8 @@ from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.metrics import Metric, last_values
 from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.spec import Outcome
 from nemotron_shared.runtime.stop import Interrupted, Stopped
-from nemotron_shared.runtime.task import Outcome
 from nemotron_shared.runtime.validation import Validation, report_best
 
 

@@ -15,7 +15,7 @@ from nemotron_prove.faults.child import Command
 from nemotron_prove.faults.kinds import Kind
 from nemotron_prove.faults.tried import Tried
 from nemotron_shared.config.compose import Composed, compose
-from nemotron_shared.runtime import preflight
+from nemotron_shared.runtime import start
 
 GOLDEN = 0.6180339887498949
 """Multiples of it, without their whole part, cover 0 to 1 evenly however many there are."""
@@ -77,7 +77,7 @@ def _remembered(config_dir: Path, choice: str, overrides: Sequence[str]) -> Comp
 
 def remember_config(command: Command) -> None:
     """Compose a step's config once for all cases: it takes three times as long as all the rest of a short step."""
-    setattr(preflight, "compose", _remembered)  # noqa: B010 - so that its type may stay what it is
+    setattr(start, "compose", _remembered)  # noqa: B010 - so that its type may stay what it is
     if command.words[:1] == ("-c",):
         step = importlib.import_module(command.module).STEP
         _composed(step.directory / "config", command.words[1], command.words[2:])

@@ -114,6 +114,7 @@ class Ranks:
 
 
 STEP = Ranks()
+main = STEP.main
 
 
 def _begin(command: Sequence[str], home: Path) -> tuple["subprocess.Popen[bytes]", Path]:

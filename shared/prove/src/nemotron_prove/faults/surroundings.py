@@ -15,7 +15,7 @@ from nemotron_prove.faults.bench import Bench, Target
 from nemotron_prove.faults.child import Ran, logs_for, reap, run, start, wait_for
 from nemotron_prove.faults.tried import Tried, judge
 from nemotron_shared.atomic import read_json
-from nemotron_shared.runtime.segments import SEGMENTS
+from nemotron_shared.runtime.records import SEGMENTS
 
 HOUR, DAY = 3600.0, 24 * 3600.0
 JUMPS = {"an hour on": HOUR, "a day back": -DAY, "ten years on": 3650 * DAY, "to 1980": -45 * 365 * DAY}

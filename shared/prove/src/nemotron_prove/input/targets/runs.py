@@ -12,7 +12,7 @@ from nemotron_shared.artifacts import FileEntry
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.checkpoints import Layout, Mark, damage_of
 from nemotron_shared.runtime.metrics import RESULT_METRICS, MetricsLog, last_values, read_metrics
-from nemotron_shared.runtime.segments import Segment, changes, read_segments
+from nemotron_shared.runtime.records import Segment, changes, read_segments
 from nemotron_shared.runtime.validation import Validation
 
 METRICS = [

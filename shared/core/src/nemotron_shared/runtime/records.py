@@ -1,5 +1,9 @@
-"""Attempts that made a result: if they are alike, its bytes are those of an uninterrupted run.
+"""What a run's folder records: what is being made, and in which attempts.
 
+If all attempts that made a result are alike, its bytes are those of an uninterrupted run.
+
+runs/super3-sft-model-1f0c.../what.json
+{"what": {"train.train_iters": 300, ...}, "modules": {"stages.sft.train": "5e88..."}}
 runs/super3-sft-model-1f0c.../segments.json
 [{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
   "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "cores": 2, ...}}]
@@ -7,6 +11,7 @@ runs/super3-sft-model-1f0c.../segments.json
 
 import platform
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +27,24 @@ from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.machine import hardware
 from nemotron_shared.runtime.provenance import environment
 
-SEGMENTS = "segments.json"
+WHAT, SEGMENTS = "what.json", "segments.json"
 FOLDER = "folder"
 """Working folder of the command, in a segment's machine, for relative paths. It does not affect results."""
 MOST_NAMED = 6
+
+
+def is_recorded(config: Path) -> bool:
+    """Whether a config was recorded by a run: it then states every value, including defaults."""
+    return (config.parent / WHAT).is_file()
+
+
+def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
+    """The record of a run; None if it is damaged."""
+    with suppress(OSError, UserError):
+        content = read_json(file)
+        if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
+            return content
+    return None
 
 
 @dataclass(frozen=True)
