@@ -5,8 +5,9 @@ a typo stops before anything is submitted. Defaults are in `config/engine/*.yaml
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -28,6 +29,11 @@ EnvVars = Annotated[dict[str, str], AfterValidator(_require_prefixes)]
 
 class NemoEvaluatorEngine(ModelLoadingEngine):
     """`nemo-evaluator run_eval` in an environment of its own, asking a server on this machine or elsewhere."""
+
+    unused: ClassVar[Mapping[str, str]] = {
+        "evaluation.sample_answers": "NeMo Evaluator writes out every answer it scores, and asks for no others",
+        "evaluation.run_generated_code": "NeMo Evaluator's own tasks score programs",
+    }
 
     name: Literal["nemo_evaluator"]
     evaluator: How[str | None]
@@ -254,6 +260,14 @@ class WandbExport(Section):
 
 class NemoEvaluatorLauncherEngine(EngineSection):
     """nemo-evaluator-launcher: NVIDIA's tasks in containers, on a cluster or with Docker."""
+
+    unused: ClassVar[Mapping[str, str]] = {
+        "model.architecture": "the launcher serves the model that run.model names",
+        "model.overrides": "the launcher serves the model that run.model names",
+        "evaluation.batch_size": "the served model batches requests as it likes",
+        "evaluation.sample_answers": "the launcher's tasks write out what they are asked",
+        "evaluation.run_generated_code": "the launcher's tasks run programs in containers",
+    }
 
     name: Literal["nemo_evaluator_launcher"]
     launcher: How[str | None]

@@ -24,16 +24,17 @@ def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterato
         return  # of rows that cannot be read the preparation tells
     if there is None or there >= asked:
         return
-    fitting = next(
-        (n for n in range(there, 0, -1) if not n * config.grpo.num_generations_per_prompt % share(config)), 0
-    )
+    fitting = next((prompts for prompts in range(there, 0, -1) if _is_divisible(config, prompts)), 0)
     remedy = "give more questions" + (f", or set grpo.num_prompts_per_step={fitting}" if fitting else "")
     yield Problem(f"{there} training prompts are fewer than the {asked} of a step", remedy, "grpo.num_prompts_per_step")
 
 
-def share(config: RLConfig) -> int:
-    """What the completions of a step must be a multiple of."""
-    return config.grpo.updates_per_step * (config.train.micro_batch_size or 1) * config.run.nproc_per_node
+def _is_divisible(config: RLConfig, prompts: int) -> bool:
+    """Whether a step with so many prompts is made of whole updates, and those of whole micro batches."""
+    grpo = config.grpo.model_copy(update={"num_prompts_per_step": prompts})
+    other, readers = config.model_copy(update={"grpo": grpo}), config.run.nproc_per_node
+    whole = other.rows_per_step % grpo.updates_per_step == 0
+    return whole and other.rows_per_update % (other.micro_rows(readers) * readers) == 0
 
 
 def prompts_at_most(config: RLConfig, inputs: Inputs) -> int | None:

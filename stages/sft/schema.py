@@ -72,5 +72,6 @@ class SFTConfig(SupervisedConfig[EngineT], Generic[EngineT]):
     """The whole configuration of the stage."""
 
     engines = ENGINES
+    rows_are_packed = True
 
     data_prep: SFTData

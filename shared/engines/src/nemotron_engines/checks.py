@@ -217,7 +217,7 @@ def local_needs(
         weights = parameters * FROZEN_BYTES[engine.dtype]
         return Needs(
             rows=config.rows_per_update,
-            micro=config.train.micro_batch_size,
+            micro=config.micro_rows(machine.processes),
             process_bytes=weights,
             kept=f"the frozen weights of {in_billions(parameters)} in {engine.dtype}",
             **disk_bytes(config, 0, weights),
@@ -228,7 +228,7 @@ def local_needs(
     shards, which = (machine.processes, "its shards of ") if sharded and machine.processes > 1 else (1, "")
     return Needs(
         rows=config.rows_per_update,
-        micro=config.train.micro_batch_size,
+        micro=config.micro_rows(machine.processes),
         process_bytes=(TRAINING_BYTES - 6 * bytes_of_moments + RESULT_BYTES * reference) * parameters // shards,
         kept=f"{which}weights, gradients and optimizer of {in_billions(parameters)}",
         **disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),

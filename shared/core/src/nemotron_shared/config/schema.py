@@ -4,6 +4,7 @@ Names follow Megatron-Bridge where it has one. A field has no default: `config/d
 defaults are written down.
 """
 
+from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Union, get_args, get_origin
 
@@ -23,7 +24,8 @@ Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
 Extra = Annotated[Value, EXTRA]
-"""A setting whose 0 means that there is nothing of the kind: results from before it have the same name as with it."""
+"""A setting whose 0, false, `null` or empty list means that there is nothing of the kind: results from before it keep
+their name."""
 
 
 def a_number(model: type[BaseModel], value: object, info: ValidationInfo) -> object:
@@ -110,6 +112,11 @@ class EngineSection(Section):
 
     extendable: ClassVar[bool] = False
     """Whether a longer training can go on from the last state of a shorter one."""
+    packed_rows_one_by_one: ClassVar[bool] = False
+    """Whether a forward pass takes a single packed row."""
+    unused: ClassVar[Mapping[str, str]] = {}
+    """Settings of the stage that have no effect with this engine, and why. Its modules read every other one; a start
+    reports those that the user sets."""
 
     name: str
     """Name of the engine; `engine=NAME` brings its whole block."""

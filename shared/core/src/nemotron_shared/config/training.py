@@ -10,7 +10,7 @@ An engine that several stages share is written against these, with its own secti
     def translate(config: SupervisedConfig[AutomodelEngine], ...) -> ...
 """
 
-from typing import Generic, Literal
+from typing import ClassVar, Generic, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,7 +32,7 @@ class TrainBase(Section):
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
     """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
-    pass."""
+    pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
@@ -192,6 +192,9 @@ class LoggerSection(TrackerSection):
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     """What every training is told."""
 
+    rows_are_packed: ClassVar[bool] = False
+    """Whether a row holds several sequences, which must not see each other."""
+
     model: ModelSection
     train: TrainBase
     optimizer: OptimizerSection
@@ -240,6 +243,15 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     def rows_per_update(self) -> int:
         """What one update of the optimizer learns from."""
         return self.rows_per_step
+
+    def micro_rows(self, readers: int) -> int:
+        """Rows of one forward pass, where `readers` processes or groups of them read different rows.
+
+        This alone says what `train.micro_batch_size=null` means.
+        """
+        one_by_one = self.rows_are_packed and self.engine.packed_rows_one_by_one
+        whole = 1 if one_by_one else max(1, self.rows_per_update // max(1, readers))
+        return self.train.micro_batch_size or whole
 
 
 class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):

@@ -63,7 +63,7 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
     how: dict[str, Any] = {}
     for name, value in values.items():
         inner = getattr(section, name)
-        if name in section.extra_keys() and inner == 0:
+        if name in section.extra_keys() and not inner:
             continue
         if name in section.how_keys():
             how[name] = value

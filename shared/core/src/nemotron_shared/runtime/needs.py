@@ -65,7 +65,7 @@ class Needs:
     made_for: int | None = None
     shared: Sequence[Mapping[str, int]] = ()
     rows: int | None = None
-    micro: int | None = None
+    micro: int = 1
     process_bytes: int = 0
     kept: str = ""
     checkpoint_bytes: int = 0
@@ -134,9 +134,9 @@ def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:
             yield Problem(what, start, of_layout=True)
     if needs.rows is not None:
         replicas = max(1, count // math.prod(needs.shared[0].values() if needs.shared else ()))
-        micro = needs.micro or max(1, needs.rows // replicas)
-        if needs.rows % (micro * replicas):
-            what = f"{needs.rows} rows per step are not a multiple of a micro batch of {micro} x {replicas} processes"
+        if needs.rows % (needs.micro * replicas):
+            each = f"a micro batch of {needs.micro} x {replicas} processes"
+            what = f"{needs.rows} rows per step are not a multiple of {each}"
             remedy = "change the batch, train.micro_batch_size, or the number of processes"
             remedy += f" ({nodes})" if nodes else ""
             yield Problem(f"{what} that read different rows" if needs.shared else what, remedy)

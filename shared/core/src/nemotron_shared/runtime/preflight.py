@@ -177,6 +177,9 @@ def _check_engine(checked: Preflight, config: StageConfig) -> None:
     checked.lacking += as_errors(lambda: missing_trackers(config, machine), origins)
     checked.lacking += as_errors(lambda: missing_key(config, machine), origins)
     checked.notes += [*config.notes, *unknown_key(config, machine)]
+    unused = config.engine.unused.items()
+    without = f"has no effect with engine={config.engine.name}"
+    checked.notes += [f"{key} {without}: {why}" for key, why in unused if _is_by_hand(checked, key)]
     engine = checked.composed.tree.engine
     known = (engine.get("experimental") or []) if engine.get("allow_experimental") else []
     checked.notes += [f"this recipe is experimental: {reason}" for reason in known]

@@ -92,7 +92,7 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
             {"engine.ep_size": engine.ep_size},
         ],
         rows=config.rows_per_step,
-        micro=config.train.micro_batch_size,
+        micro=config.micro_rows(machine.processes // (engine.tp_size * engine.cp_size)),
         process_bytes=trained * parameters // shards,
         kept=f"{'the weights' if engine.peft else 'weights, gradients and optimizer'} of {in_billions(parameters)}"
         + (f" over {shards} processes" if shards > 1 else ""),

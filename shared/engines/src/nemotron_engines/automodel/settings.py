@@ -6,7 +6,8 @@ is reached through `overrides`, under the names of Automodel's recipe:
     torchrun stages/sft/train.py -c tiny engine=automodel ++engine.overrides.clip_grad_norm.backend=te
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -73,6 +74,8 @@ class AutomodelBackend(Section):
 
 class AutomodelEngine(EngineSection):
     """NeMo Automodel's recipe for next-token prediction, over its own NemotronH class."""
+
+    unused: ClassVar[Mapping[str, str]] = {"logger.tensorboard": "Automodel writes no TensorBoard files"}
 
     name: Literal["automodel"]
     container: How[str | None]

@@ -99,11 +99,9 @@ def translate(
 def step_scheduler(config: SupervisedConfig[AutomodelEngine], processes: int) -> dict[str, Any]:
     """Batches, lengths and intervals; one epoch holds exactly the configured steps."""
     train, engine = config.train, config.engine
-    readers = processes // (engine.tp_size * engine.cp_size)
-    local = train.micro_batch_size or max(1, train.global_batch_size // max(1, readers))
     return {
         "global_batch_size": train.global_batch_size,
-        "local_batch_size": local,
+        "local_batch_size": config.micro_rows(processes // (engine.tp_size * engine.cp_size)),
         "max_steps": train.train_iters,
         "num_epochs": None if engine.data == "chat" else 1,
         "ckpt_every_steps": config.checkpoint.save_interval,

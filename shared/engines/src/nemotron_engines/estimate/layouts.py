@@ -68,10 +68,11 @@ class Layout:
 
 def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     """The layout of a config on so many devices; that of an engine from outside is one replica on each."""
-    plain = Layout(devices, config.rows_per_step, row_tokens, config.train.micro_batch_size or 1)
+    plain = Layout(devices, config.rows_per_step, row_tokens, config.micro_rows(devices))
     if config.engine.name not in SHARING:
         return _whole(config, plain)
-    return import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, plain)
+    shared = import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, plain)
+    return replace(shared, micro_rows=config.micro_rows(shared.replicas))
 
 
 def _whole(config: TrainingConfig, plain: Layout) -> Layout:
@@ -80,7 +81,6 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
     weight = 2 if frozen and getattr(engine, "dtype", "") == "bfloat16" else 4
     return replace(
         plain,
-        micro_rows=config.train.micro_batch_size or max(1, config.rows_per_update // plain.devices),
         weight=weight + (4 if _keeps_reference(config) else 0),
         gradient=0 if frozen else 4,
         optimizer=0 if frozen else 2 if getattr(engine, "optimizer", "") == "adamw_8bit" else 8,

@@ -54,6 +54,7 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
     engine, size = config.engine, size_of(config, inputs)
     pretraining = isinstance(config.train, PretrainTrain)
     tensor, pipeline = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
+    readers = machine.processes // (tensor * pipeline * engine.context_parallel_size)
     expert = {
         "engine.expert_model_parallel_size": engine.expert_model_parallel_size,
         "engine.expert_tensor_parallel_size": engine.expert_tensor_parallel_size,
@@ -86,7 +87,7 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
             expert,
         ],
         rows=config.rows_per_step,
-        micro=config.train.micro_batch_size or (None if pretraining else 1),
+        micro=config.micro_rows(readers),
         process_bytes=per_process,
         kept=f"{kept} of {in_billions(size.total)}"
         + (f" over {machine.processes} processes" if machine.processes > 1 else ""),

@@ -6,7 +6,8 @@ its own is reached through `overrides`, under the names of Bridge's ConfigContai
     nemotron super3 pretrain -c super3_phase1 ++engine.overrides.model.moe_aux_loss_coeff=1e-3
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,6 +31,9 @@ class MegatronPeft(Section):
 
 class MegatronBridgeEngine(EngineSection):
     """Megatron-Bridge: recipes for clusters of GPUs, and a tiny model on a CPU."""
+
+    packed_rows_one_by_one = True
+    unused: ClassVar[Mapping[str, str]] = {"checkpoint.keep_best": "Megatron-Bridge keeps the newest checkpoints alone"}
 
     name: Literal["megatron_bridge"]
     recipe: str | None = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")

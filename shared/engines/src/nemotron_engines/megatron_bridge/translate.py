@@ -127,11 +127,9 @@ def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine],
     """Steps, batches, optimizer and learning rate."""
     train, engine = config.train, config.engine
     per_replica = engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
-    # all of a process's rows at once; packed rows go through the model one by one
-    share = train.global_batch_size // max(1, world_size // per_replica) if is_pretraining(config) else 1
     container.train.train_iters = min(engine.stop_at or train.train_iters, train.train_iters)
     container.train.global_batch_size = train.global_batch_size
-    container.train.micro_batch_size = train.micro_batch_size or max(1, share)
+    container.train.micro_batch_size = config.micro_rows(world_size // per_replica)
     container.validation.eval_interval = train.eval_interval
     container.validation.eval_iters = math.ceil(train.eval_rows / train.global_batch_size)
     theirs, ours = container.optimizer, config.optimizer

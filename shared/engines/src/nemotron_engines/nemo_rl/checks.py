@@ -1,7 +1,7 @@
 """Rules between keys that NeMo-RL checks late, on the cluster, or not at all."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import Node, at, type_fault
@@ -41,44 +41,72 @@ def _permissions(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
         yield f"{name} '{plan}' is code from outside {OWN_PLANS}*; engine.allow_custom_plan=true allows it"
 
 
-def _layout_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
-    """The parallel sizes must divide the GPUs of their side, and the global batch must be whole micro batches on every
-    copy of the model."""
-    policy, nodes, each = values["policy"], values["cluster"]["num_nodes"], values["cluster"]["gpus_per_node"]
+class SharedOut(NamedTuple):
+    """How a configuration shares out its GPUs: those that train and those that generate, and the sizes that divide the
+    first."""
+
+    train: int
+    generation: int
+    tensor: int
+    context: int
+    pipeline: int
+    experts: int
+
+    @property
+    def model(self) -> int:
+        """GPUs that hold one copy of the model."""
+        return self.tensor * self.context * self.pipeline
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that are trained."""
+        return max(1, self.train // self.model)
+
+
+def shared_out(values: dict[str, Any], nodes: int, each: int) -> SharedOut:
+    """How a configuration shares out `nodes` with `each` so many GPUs."""
+    policy = values["policy"]
     train = generation = nodes * each
     apart = at(values, "policy.generation.colocated", {"enabled": True})
     if not apart["enabled"]:
         generation_nodes = at(apart, "resources.num_nodes") or 1
         generation = generation_nodes * (at(apart, "resources.gpus_per_node") or each)
         train = nodes * each - generation
-    pipeline = expert = expert_tensor = 1
-    if at(policy, "megatron_cfg.enabled"):
-        sizes = policy["megatron_cfg"]
-        tensor, context = sizes["tensor_model_parallel_size"], sizes["context_parallel_size"]
-        pipeline, expert = sizes["pipeline_model_parallel_size"], sizes["expert_model_parallel_size"]
-        expert_tensor = sizes["expert_tensor_parallel_size"]
-    else:
+    if not at(policy, "megatron_cfg.enabled"):
         tensor, context = (policy["dtensor_cfg"][f"{kind}_parallel_size"] for kind in ("tensor", "context"))
-    model, experts = tensor * context * pipeline, expert * expert_tensor * pipeline
+        return SharedOut(train, generation, tensor, context, 1, 1)
+    sizes = policy["megatron_cfg"]
+    pipeline = sizes["pipeline_model_parallel_size"]
+    experts = sizes["expert_model_parallel_size"] * sizes["expert_tensor_parallel_size"] * pipeline
+    tensor, context = sizes["tensor_model_parallel_size"], sizes["context_parallel_size"]
+    return SharedOut(train, generation, tensor, context, pipeline, experts)
+
+
+def _layout_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
+    """The parallel sizes must divide the GPUs of their side, and the global batch must be whole micro batches on every
+    copy of the model."""
+    policy, cluster = values["policy"], values["cluster"]
+    found = shared_out(values, cluster["num_nodes"], cluster["gpus_per_node"])
+    train, generation = found.train, found.generation
     if train < 1:
         yield (
             f"no GPU is left to train: {engine.num_nodes} nodes x {engine.gpus_per_node} GPUs, of which generation "
             f"takes {generation} (policy.generation.colocated.resources)"
         )
-    elif train % model:
+    elif train % found.model:
         yield (
-            f"{train} GPUs that train are no multiple of {model} (tensor {tensor} x context {context} x pipeline "
-            f"{pipeline}): change engine.num_nodes or the sizes"
+            f"{train} GPUs that train are no multiple of {found.model} (tensor {found.tensor} x context "
+            f"{found.context} x pipeline {found.pipeline}): change engine.num_nodes or the sizes"
         )
     else:
-        copies, batch, micro = train // model, policy["train_global_batch_size"], policy["train_micro_batch_size"]
+        copies, batch, micro = found.copies, policy["train_global_batch_size"], policy["train_micro_batch_size"]
         if batch % (micro * copies):
             yield (
                 f"policy.train_global_batch_size {batch} is no multiple of {micro} x {copies} "
                 "(train.micro_batch_size x copies of the model)"
             )
-    if train >= 1 and train % experts:
-        yield f"{train} GPUs that train are no multiple of {experts} (expert x expert tensor x pipeline)"
+    if train >= 1 and train % found.experts:
+        yield f"{train} GPUs that train are no multiple of {found.experts} (expert x expert tensor x pipeline)"
     vllm = at(values, "policy.generation.vllm_cfg")
     if at(values, "policy.generation.backend") != "vllm" or not vllm:
         return

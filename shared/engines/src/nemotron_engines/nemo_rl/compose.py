@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemotron_engines.nemo_rl.checks import shared_out
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.table import at, has
 from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
@@ -63,14 +64,16 @@ def build(
     engine, overrides = config.engine, config.engine.overrides
     # Megatron trains, otherwise DTensor does
     megatron = bool(at(overrides, MEGATRON, at(base, MEGATRON)))
+    tree = OmegaConf.create(with_variables(base, complete=complete))
+    before = resolved(OmegaConf.merge(tree, overrides))
+    copies = shared_out(before, engine.num_nodes, engine.gpus_per_node).copies
     if isinstance(config, GRPOConfig) and algorithm == "grpo":
-        ours = grpo_keys(config, places, megatron=megatron)
+        ours = grpo_keys(config, places, copies, megatron=megatron)
     else:
         assert isinstance(config, SupervisedConfig) and algorithm == "sft", f"no stage trains {algorithm} like this"
-        ours = sft_keys(config, places, megatron=megatron)
+        ours = sft_keys(config, places, copies, megatron=megatron)
     refuse_repeated(overrides, ours)
     refined = {key: value for key, value in ours.items() if not (key in REFINABLE and has(overrides, key))}
-    tree = OmegaConf.create(with_variables(base, complete=complete))
     for key, value in refined.items():
         OmegaConf.update(tree, key, value, merge=isinstance(value, dict) and key == "data.default", force_add=True)
     if isinstance(engine, NeMoRLGRPOEngine) and engine.environment == "math":

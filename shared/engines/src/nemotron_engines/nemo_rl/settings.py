@@ -1,7 +1,8 @@
 """The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +14,13 @@ from nemotron_shared.config.schema import EngineSection, How
 
 class NeMoRLEngine(EngineSection):
     """NeMo-RL, started as one driver on Ray, from its container or from a checkout."""
+
+    unused: ClassVar[Mapping[str, str]] = {
+        "model.architecture": "NeMo-RL starts from the model that run.model names",
+        "checkpoint.keep_best": "NeMo-RL keeps the newest checkpoints",
+        "logger.log_interval": "NeMo-RL prints every step",
+        "logger.tensorboard": "NeMo-RL always writes TensorBoard files",
+    }
 
     name: Literal["nemo_rl"]
     version: Literal["v0.7.0", "nano-v3"]

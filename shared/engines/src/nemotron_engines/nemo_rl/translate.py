@@ -70,8 +70,8 @@ def run_places(run: Run, model: Path, train: Path | None, valid: Path | None) ->
     )
 
 
-def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
-    """NeMo-RL's keys for the sections of the rl stage."""
+def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, copies: int, *, megatron: bool) -> Flat:
+    """NeMo-RL's keys for the sections of the rl stage; `copies` of the model are trained."""
     grpo, train, engine = config.grpo, config.train, config.engine
     assert isinstance(engine, NeMoRLGRPOEngine)
     gym = engine.environment == "nemo_gym"
@@ -103,7 +103,7 @@ def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, *, megatron: boo
         keys["grpo.val_batch_size"] = train.eval_rows
     if engine.environment == "math":
         keys["grpo.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
-    return keys | _data_keys(engine, places) | common_keys(config, places, megatron=megatron)
+    return keys | _data_keys(engine, places) | common_keys(config, places, copies, megatron=megatron)
 
 
 def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
@@ -132,7 +132,7 @@ def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
     }
 
 
-def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
+def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, copies: int, *, megatron: bool) -> Flat:
     """NeMo-RL's keys for the sections of the sft stage."""
     train = config.train
     validates = places.train is None or places.valid is not None
@@ -141,7 +141,7 @@ def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, *, megatron
         "sft.val_period": train.eval_interval if validates else 0,
         "sft.val_batches": max(1, train.eval_rows // train.global_batch_size),
         "sft.val_global_batch_size": train.global_batch_size,
-        "sft.val_micro_batch_size": train.micro_batch_size or 1,
+        "sft.val_micro_batch_size": config.micro_rows(copies),
         "sft.seed": config.run.seed,
         "policy.train_global_batch_size": train.global_batch_size,
         "policy.tokenizer.chat_template": "default",  # the model's own; NeMo-RL's sft.yaml has another in its place
@@ -151,16 +151,16 @@ def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, *, megatron
         keys["data.train"] = {"dataset_name": "openai_format", "data_path": places.train}
         valid = {"dataset_name": "openai_format", "data_path": places.valid}
         keys["data.validation"] = valid if places.valid else None
-    return keys | common_keys(config, places, megatron=megatron)
+    return keys | common_keys(config, places, copies, megatron=megatron)
 
 
-def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
+def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, copies: int, *, megatron: bool) -> Flat:
     """What both algorithms share: model, batch, optimizer, schedule, checkpoints, metrics and machines."""
     engine, logger = config.engine, config.logger
     keys: Flat = {
         "policy.model_name": places.model,
         "policy.tokenizer.name": places.model,
-        "policy.train_micro_batch_size": config.train.micro_batch_size or 1,
+        "policy.train_micro_batch_size": config.micro_rows(copies),
         "policy.max_total_sequence_length": engine.max_total_sequence_length,
         "policy.max_grad_norm": config.optimizer.clip_grad,
         "checkpointing.enabled": True,

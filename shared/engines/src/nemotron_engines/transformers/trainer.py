@@ -141,7 +141,7 @@ def follow(scheduler: LambdaLR) -> None:
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
     rows, processes = config.rows_per_step, distributed.world_size()
-    micro = config.train.micro_batch_size or max(1, config.rows_per_update // processes)  # rows per pass and process
+    micro = config.micro_rows(processes)
     # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
     names = {field.name for field in fields(TrainingArguments)}
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
