@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from nemotron_engines.fields import unknown_overrides
 from nemotron_shared.config.compose import compose
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
 
 STAGES = Path(__file__).resolve().parent.parent / "stages"

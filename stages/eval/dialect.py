@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings
+from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings
 
 PARAMS = "evaluation.nemo_evaluator_config.config.params"
 PROFILE = NoEffect("which machines run it is said where it is started")

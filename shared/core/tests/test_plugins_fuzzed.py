@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nemotron_shared import families
 from nemotron_shared.config import registry
-from nemotron_shared.config.dialects import REGISTRY, Dialect
 from nemotron_shared.config.registry import Registry, shown
+from nemotron_shared.config.translation import REGISTRY, Dialect
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import Family
 from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog, require_usable

@@ -10,7 +10,7 @@ import yaml
 
 from nemotron_engines import suited
 from nemotron_engines.modeling.facts import Parameters
-from nemotron_shared.runtime.choices import Choice, write_choices
+from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.runtime.machine import GB, GPU, Machine
 
 LAPTOP = Machine(python="3.12", processes=1, gpus=(), memory=16 * GB, free_disk=100 * GB)

@@ -21,7 +21,7 @@ from nemotron_app.explain import explained
 from nemotron_app.launch import stage_directory
 from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
 from nemotron_shared.config.compose import Composed
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.config.shown import as_used, on_one_line, with_origins
 from nemotron_shared.config.translation import translated
 from nemotron_shared.errors import UserError

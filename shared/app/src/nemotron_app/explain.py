@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from nemotron_app.recipes import composed, tree
-from nemotron_shared.config.describe import described
-from nemotron_shared.config.keys import leaves, of_the_same_name
+from nemotron_shared.config.overrides import leaves, of_the_same_name
+from nemotron_shared.config.shown import described
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
 

@@ -22,8 +22,7 @@ from nemotron_app.explain import meaning_of
 from nemotron_app.recipes import composed, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.atomic import output_file, write_text
-from nemotron_shared.config.keys import leaves
-from nemotron_shared.config.overrides import override_key
+from nemotron_shared.config.overrides import leaves, override_key
 from nemotron_shared.config.shown import on_one_line
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell

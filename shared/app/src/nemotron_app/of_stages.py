@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from nemotron_app.launch import composed, config_of, stage_directory
 from nemotron_app.table import STAGES
 from nemotron_shared.config.compose import find_config, shared_groups
-from nemotron_shared.config.dialects import dialects, understanding
-from nemotron_shared.config.keys import TRUST, is_at, leaf_keys
-from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_key
+from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, leaf_keys, override_key
 from nemotron_shared.config.references import engine_of
+from nemotron_shared.config.translation import dialects, understanding
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 

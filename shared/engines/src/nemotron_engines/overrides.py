@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_engines.targets import is_listed
-from nemotron_shared.config.keys import TRUST
-from nemotron_shared.config.typed_values import refusal
+from nemotron_shared.config.overrides import TRUST
+from nemotron_shared.config.validate import refusal
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.needs import Problem
 

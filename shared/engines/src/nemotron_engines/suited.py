@@ -9,7 +9,7 @@ from pathlib import Path
 from nemotron_engines.checks import RESULT_BYTES, TRAINING_BYTES, in_billions
 from nemotron_engines.modeling.facts import parameters_in
 from nemotron_shared.atomic import read_json
-from nemotron_shared.runtime.choices import Choice
+from nemotron_shared.config.files import Choice
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.machine import Machine
 

@@ -19,6 +19,7 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.fine_tunings import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path
 from nemotron_shared.config.compose import compose
+from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
@@ -28,7 +29,6 @@ from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.machine import Machine

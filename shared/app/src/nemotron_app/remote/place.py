@@ -25,9 +25,8 @@ from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
-from nemotron_shared.config.compose import Composed
+from nemotron_shared.config.compose import Composed, layout_for
 from nemotron_shared.config.files import require_plain_numbers
-from nemotron_shared.config.layouts import layout_for
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError

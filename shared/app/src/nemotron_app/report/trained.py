@@ -15,7 +15,7 @@ from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.metrics import FILE
 from nemotron_shared.stages import RESULTS

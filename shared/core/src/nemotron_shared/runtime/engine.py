@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from nemotron_shared.config.schema import EngineSection, StageConfig
-from nemotron_shared.config.typed_values import refusal
+from nemotron_shared.config.validate import refusal
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.environments import how_to_get

@@ -16,8 +16,7 @@ are there, `complete` makes the checks that need them.
 
 from typing import Any
 
-from nemotron_shared.config.compose import compose, shared_groups
-from nemotron_shared.config.layouts import layout_for
+from nemotron_shared.config.compose import compose, layout_for, shared_groups
 from nemotron_shared.config.overrides import COMMAND_LINE, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import Section, StageConfig

@@ -13,8 +13,8 @@ from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
 from nemotron_data.sources.remote import is_remote
 from nemotron_data.sources.rows import SYNTHETIC, own_rows
 from nemotron_shared.config.data import SourceSection
+from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.choices import Choice
 from nemotron_shared.runtime.spec import Looked
 
 Settings = TypeVar("Settings", bound=SourceSection)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nemotron_engines.automodel.silent import as_list, weights, whole
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, model_reference, only
+from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings, model_reference, only
 from nemotron_shared.errors import UserError
 
 RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction",)

@@ -17,8 +17,8 @@ from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.automodel.silent import CHOICES
 from nemotron_engines.overrides import ROOT, Strict, foreign_code, leaves, merge
 from nemotron_engines.targets import is_allowed
-from nemotron_shared.config.dialects import owned
-from nemotron_shared.config.typed_values import has_type
+from nemotron_shared.config.translation import owned
+from nemotron_shared.config.validate import has_type
 
 COMPONENTS = "nemo_automodel.components"
 UNMERGED = ("peft.use_dora", "peft.use_rslora")

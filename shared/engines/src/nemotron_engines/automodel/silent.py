@@ -7,7 +7,7 @@ The values are those of its config classes (`StepSchedulerConfig`, `LRSchedulerC
 from collections.abc import Mapping
 from typing import Any
 
-from nemotron_shared.config.dialects import Settings, Whole
+from nemotron_shared.config.translation import Settings, Whole
 from nemotron_shared.errors import UserError
 
 STEPS = {

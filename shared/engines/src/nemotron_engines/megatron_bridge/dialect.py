@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference
+from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference
 from nemotron_shared.errors import UserError
 
 RECIPES = "megatron.bridge.recipes."

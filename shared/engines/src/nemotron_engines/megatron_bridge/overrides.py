@@ -22,8 +22,8 @@ import torch
 
 from nemotron_engines.megatron_bridge.dialect import KEYS
 from nemotron_engines.overrides import Strict
-from nemotron_shared.config.dialects import owned
-from nemotron_shared.config.typed_values import has_type
+from nemotron_shared.config.translation import owned
+from nemotron_shared.config.validate import has_type
 
 # A field of functions that Bridge writes into YAML by name and reads back.
 NAMED_FUNCTIONS = ("activation_func",)

@@ -11,9 +11,17 @@ from nemotron_engines.nemo_rl.compose import RESOLVERS
 from nemotron_engines.nemo_rl.table import at, has, load_table
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_engines.overrides import merge
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference, only
-from nemotron_shared.config.expansion import bounded
-from nemotron_shared.config.references import computing_with, plain
+from nemotron_shared.config.references import bounded, computing_with, plain
+from nemotron_shared.config.translation import (
+    Dialect,
+    Meaning,
+    NoEffect,
+    Refused,
+    Settings,
+    Whole,
+    model_reference,
+    only,
+)
 from nemotron_shared.errors import UserError
 
 TORCH = "torch.optim.lr_scheduler."
