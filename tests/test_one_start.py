@@ -17,7 +17,7 @@ from nemotron_shared.config import training
 from nemotron_shared.config.schema import Extra, Section
 from nemotron_shared.runtime import preflight, start, step
 from nemotron_shared.runtime.code import modules_of
-from nemotron_shared.runtime.identity import what_and_how
+from nemotron_shared.runtime.records import what_and_how
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft import data_prep, train
 from stages.sft.schema import SFTConfig

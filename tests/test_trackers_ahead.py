@@ -17,8 +17,8 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.runtime import trackers
-from nemotron_shared.runtime.identity import Identity
 from nemotron_shared.runtime.plan import Plan
+from nemotron_shared.runtime.records import Identity
 from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.runtime.step import open_run, publish
 from nemotron_shared.runtime.trackers import Ending

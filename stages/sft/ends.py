@@ -3,7 +3,7 @@
 from nemotron_data.chat.ends import learnt_end
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.models.ends import end_answers_at
+from nemotron_shared.runtime.models.code import end_answers_at
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 

@@ -156,7 +156,7 @@ def test_publishing_from_another_file_system_copies_first(store: Store, tmp_path
 
 
 def test_left_over_copies_go_after_a_day_and_not_before(store: Store) -> None:
-    from nemotron_shared.artifacts.claim import sweep
+    from nemotron_shared.artifacts.store import sweep
 
     staging = store.root / ".staging"
     young, old, busy = (folder_with(staging, {"sub/a": "1"}) for _ in range(3))

@@ -17,8 +17,7 @@ from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.attempts import finish, finish_again
 from nemotron_shared.runtime.checkpoints import Layout, mark_complete
-from nemotron_shared.runtime.identity import LENGTH, Identity
-from nemotron_shared.runtime.records import SEGMENTS, new_segment, segments_of_result, write_segments
+from nemotron_shared.runtime.records import LENGTH, SEGMENTS, Identity, new_segment, segments_of_result, write_segments
 from nemotron_shared.runtime.run import LOCK_NAME, Run
 
 STEPS = 6

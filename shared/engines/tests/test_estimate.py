@@ -14,7 +14,7 @@ from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import install_cpu_ops
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import parameters_of
-from nemotron_shared.runtime.devices import CORE_OPERATIONS, DEVICES, device_named
+from nemotron_shared.runtime.machine import CORE_OPERATIONS, DEVICES, device_named
 
 VOCABULARY = 131_072
 

@@ -20,8 +20,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.environments import python_for_step
-from nemotron_shared.runtime.launcher import launch_command
-from nemotron_shared.runtime.process import ending_with_us
+from nemotron_shared.runtime.process import ending_with_us, launch_command
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:

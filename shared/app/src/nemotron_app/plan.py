@@ -28,8 +28,8 @@ from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import tell
-from nemotron_shared.runtime.devices import DEVICES, device_named
-from nemotron_shared.runtime.estimate import FEW_STEPS, HOUR
+from nemotron_shared.runtime.machine import DEVICES, device_named
+from nemotron_shared.runtime.needs import FEW_STEPS, HOUR
 from nemotron_shared.stages import STAGES
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)

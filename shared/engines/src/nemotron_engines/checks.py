@@ -32,10 +32,9 @@ from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import how_to_add
 from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.estimate import count
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.code import require_loadable
-from nemotron_shared.runtime.needs import Needs, Problem, requirements
+from nemotron_shared.runtime.needs import Needs, Problem, count, requirements
 
 TOKENIZER = "tokenizer.json"
 VOCABULARY = 131_072

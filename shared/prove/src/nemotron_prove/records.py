@@ -8,7 +8,7 @@ from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.provenance import git_commit
+from nemotron_shared.runtime.records import git_commit
 
 ROOT = Path(__file__).resolve().parents[4]
 FOLDER = ROOT / "benchmarks"

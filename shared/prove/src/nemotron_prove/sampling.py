@@ -17,7 +17,7 @@ import click
 from nemotron_prove import records
 from nemotron_serving.options import Chosen, model_options
 from nemotron_shared.runtime.console import clock, doing, say
-from nemotron_shared.runtime.heartbeat import heartbeat
+from nemotron_shared.runtime.progress import heartbeat
 
 HEAD = """# Sampling and training
 

@@ -11,7 +11,7 @@ import click
 from nemotron_app import complete
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.runtime.models.importing import find_model
 
 if TYPE_CHECKING:
     from nemotron_serving.model import Model

@@ -13,8 +13,7 @@ from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import full_disk_explained
-from nemotron_shared.runtime.models.code import config_of, needs_code
-from nemotron_shared.runtime.models.ends import generation_of
+from nemotron_shared.runtime.models.code import config_of, generation_of, needs_code
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.models.weights import (
     ADAPTER,

@@ -16,7 +16,7 @@ from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand, identity
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.fine_tunings import FOLDER
+from nemotron_shared.artifacts.artifact import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.files import Choice, write_choices
@@ -32,8 +32,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.finding import find_model
-from nemotron_shared.runtime.models.importing import find
+from nemotron_shared.runtime.models.importing import find, find_model
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.start import load

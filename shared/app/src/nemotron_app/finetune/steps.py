@@ -10,7 +10,7 @@ from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.estimate import lines
+from nemotron_shared.runtime.needs import lines
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.start import load
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE

@@ -33,7 +33,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.environments import installed
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.trackers.wandb_key import can_log
+from nemotron_shared.runtime.trackers import can_log
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request

@@ -22,11 +22,17 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
-from nemotron_shared.runtime.provenance import environment
-from nemotron_shared.runtime.records import WHAT, changed_modules, promises_bytes, what_it_was
+from nemotron_shared.runtime.records import (
+    WHAT,
+    Identity,
+    changed_modules,
+    differences,
+    environment,
+    promises_bytes,
+    what_it_was,
+)
 from nemotron_shared.runtime.spec import Step
 from nemotron_shared.runtime.start import load
 

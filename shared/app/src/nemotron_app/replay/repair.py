@@ -7,7 +7,7 @@ from pathlib import Path
 from nemotron_app.training_log import folder_that_made
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.claim import STAGING
+from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.digest import file_digest
 
 

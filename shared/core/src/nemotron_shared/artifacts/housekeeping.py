@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from nemotron_shared import atomic
-from nemotron_shared.artifacts.claim import STAGING, STALE_SECONDS, last_change
-from nemotron_shared.artifacts.fine_tunings import origin
+from nemotron_shared.artifacts.artifact import origin
 from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
-from nemotron_shared.artifacts.store import Store
+from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
 from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 

@@ -5,7 +5,8 @@
     composed.origins["optimizer.lr"]           # "tiny.yaml:14"
 
 Hydra's compose API does the work: its `defaults:` list, config groups and override grammar (`key=value`, `+key=`,
-`++key=`, `~key`). We add the origin of each value and readable errors.
+`++key=`, `~key`). We add the origin of each value, readable errors, and checks of every file that Hydra opens: only
+Hydra knows which those are, as `defaults` has groups, packages, lists, optional entries and a search path.
 """
 
 import logging

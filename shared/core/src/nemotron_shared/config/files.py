@@ -1,6 +1,7 @@
-"""Read users' YAML files, refusing those beyond any hand-written size.
+"""Read users' YAML files, refusing those beyond any hand-written size; and write the configs that we choose.
 
     content = parsed(path, read_text(path))
+    write_choices(file, "local", [Choice("data_prep.pack_size", 256, "the longest conversation has 212 tokens")])
 
 With aliases, a file of a few hundred bytes can expand to billions of values, and endlessly nested brackets crash the C
 parser; so we count a file's events before building anything from them.

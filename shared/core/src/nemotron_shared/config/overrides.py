@@ -1,4 +1,11 @@
-"""Overrides of settings, from the command line or from another program: `train.train_iters=5`."""
+"""Overrides of settings, from the command line or from another program, and the dotted keys that they name.
+
+readable("run.model=~/models/mine")        # "run.model='~/models/mine'"
+readable("data_prep.source=[~/a,~/b]")     # "data_prep.source=['~/a','~/b']"
+readable("optimizer.lr=1e-3")              # unchanged
+
+Hydra's grammar reserves some characters that occur in paths, so values that it cannot read are quoted.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -2,6 +2,9 @@
 
 `${art:data,FIELD}` reads the artifact that the run consumes as `data` (or `model`): FIELD is `path`, `name`,
 `version`, `digest`, or a key of the artifact's metadata such as `pack_size`.
+
+What references expand to is bounded: ten lines, each with four references to the line above, are a million values.
+Every kind counts: `${key}`, `${oc.select:key}`, `${oc.create:...}`, and keys that are references.
 """
 
 from collections.abc import Callable, Generator, Mapping

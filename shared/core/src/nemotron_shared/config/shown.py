@@ -1,4 +1,4 @@
-"""Show a resolved config as YAML, with the origin of each value."""
+"""Show a resolved config as YAML with the origin of each value, and describe settings from their docstrings."""
 
 import ast
 import inspect

@@ -1,7 +1,12 @@
-"""Translate another library's config file into one of ours, built on one of the stage's configs.
+"""Translate configs and keys of other projects into ours.
 
-translated(Path("nemotron_automodel_insecure.yaml"), [Path("stages/sft/config")])
-# Translated(text="defaults: [local, {override engine: automodel}, _self_]\n...", origins={...}, notes=[...])
+    policy.dtensor_cfg.cpu_offload=true    ->  ++engine.overrides.policy.dtensor_cfg.cpu_offload=true
+    step_scheduler.max_steps=400           ->  train.train_iters=400
+    -c nemotron_automodel_insecure.yaml    ->  a config of ours, noting the line each value came from
+
+A dialect is a table of a library's keys. Keys that one of our settings controls become that setting; keys only the
+library knows go to the engine unchanged; keys without a meaning here are reported in a note. A package adds a dialect
+as an entry point in the group `nemotron.dialects`.
 """
 
 import json

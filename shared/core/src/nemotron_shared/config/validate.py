@@ -2,6 +2,11 @@
 
 error: tiny.yaml:14: unknown key 'optimizer.learning_rate'
   did you mean 'optimizer.lr'?
+
+`engine.overrides`, a free-form tree, is checked against the types that the engine's library declares:
+
+    has_type(int | None, "64")     # False
+    refusal("engine.overrides.model.hiden", "no such field", task.origins, "did you mean 'hidden_size'?")
 """
 
 import dataclasses

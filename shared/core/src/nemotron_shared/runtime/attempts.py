@@ -20,14 +20,15 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked
 from nemotron_shared.redaction import redact_values, with_references
 from nemotron_shared.runtime import checkpoints
-from nemotron_shared.runtime.identity import LENGTH, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.plan import STATE, Extension, Plan
 from nemotron_shared.runtime.records import (
+    LENGTH,
     SEGMENTS,
     WHAT,
     changed_modules,
     changes,
+    differences,
     made,
     new_segment,
     read_segments,

@@ -15,20 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.file_cache import FileCache
+from nemotron_shared.digest import FileCache
 
 # Presentation only; a change there must not make finished work stale.
 PRESENTATION = frozenset({
     "nemotron_shared.runtime.arguments", "nemotron_shared.runtime.console", "nemotron_shared.runtime.dry_run",
     "nemotron_shared.runtime.progress", "nemotron_shared.errors", "nemotron_shared.runtime.machine",
     "nemotron_shared.runtime.needs", "nemotron_shared.runtime.preflight", "nemotron_shared.runtime.remedies",
-    "nemotron_shared.runtime.inputs", "nemotron_shared.runtime.start", "nemotron_shared.runtime.heartbeat",
-    "nemotron_shared.runtime.estimate", "nemotron_engines.estimate.training", "nemotron_shared.runtime.trackers",
-    "nemotron_shared.runtime.places", "stages.rl.sizes",
+    "nemotron_shared.runtime.inputs", "nemotron_shared.runtime.start", "nemotron_engines.estimate.training",
+    "nemotron_shared.runtime.trackers", "nemotron_shared.runtime.places", "stages.rl.sizes",
     # a model counts by its files, however they were obtained
     "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",
-    "nemotron_shared.runtime.models.fetching", "nemotron_shared.runtime.models.publishing", "nemotron_shared.redaction",
-    "nemotron_shared.runtime.models.links",
+    "nemotron_shared.redaction",
 })  # fmt: skip
 STATEMENTS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 """Fields of a syntax tree that contain statements."""

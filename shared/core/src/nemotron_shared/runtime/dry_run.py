@@ -15,10 +15,10 @@ from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.attempts import require_resumable
 from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.engine import engine_of
-from nemotron_shared.runtime.estimate import lines as estimate_lines
-from nemotron_shared.runtime.launcher import launch_command
+from nemotron_shared.runtime.needs import lines as estimate_lines
 from nemotron_shared.runtime.plan import identify, require_usable
 from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.process import launch_command
 from nemotron_shared.runtime.spec import Step
 from nemotron_shared.runtime.start import Preflight, Start
 

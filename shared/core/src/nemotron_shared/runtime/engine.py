@@ -24,9 +24,9 @@ from nemotron_shared.config.validate import refusal
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.environments import how_to_get
-from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem, missing
+from nemotron_shared.runtime.process import launch_command
 from nemotron_shared.runtime.spec import Inputs, Outcome, Task
 
 OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app", "nemotron_serving")

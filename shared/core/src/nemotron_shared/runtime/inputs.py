@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
+from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.artifacts.manifest import HEX_DIGEST
 from nemotron_shared.artifacts.names import SCHEME, Reference, is_path, parse_exact, parse_reference
@@ -22,12 +22,10 @@ from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.identity import flat, what_and_how
 from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
-from nemotron_shared.runtime.models.finding import look_before_hashing, require_usable
-from nemotron_shared.runtime.models.importing import Found, find
+from nemotron_shared.runtime.models.importing import Found, find, look_before_hashing, require_usable
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
-from nemotron_shared.runtime.records import WHAT, what_it_was
+from nemotron_shared.runtime.records import WHAT, flat, what_and_how, what_it_was
 from nemotron_shared.runtime.remedies import SECTION, how_to_make, how_to_prepare
 from nemotron_shared.runtime.start import Preflight
 from nemotron_shared.stages import STAGES

@@ -17,9 +17,20 @@ from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.arguments import command_words
-from nemotron_shared.runtime.identity import CONTENT, LENGTH, Identity, flat, modules_loaded, what_and_how
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
-from nemotron_shared.runtime.records import WHAT, changes, new_segment, read_segments, what_it_was
+from nemotron_shared.runtime.records import (
+    CONTENT,
+    LENGTH,
+    WHAT,
+    Identity,
+    changes,
+    flat,
+    modules_loaded,
+    new_segment,
+    read_segments,
+    what_and_how,
+    what_it_was,
+)
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Task
 from nemotron_shared.runtime.start import Preflight

@@ -1,6 +1,12 @@
-"""What a run's folder records: what is being made, and in which attempts.
+"""Identity of a piece of work, and what its run's folder records: what is made, in which attempts, and with what.
 
-If all attempts that made a result are alike, its bytes are those of an uninterrupted run.
+    identity.what       identifies the result: settings, inputs, raw sources. Another value is another result.
+    identity.how        may differ between attempts at one result: micro batch, checkpoint interval, processes.
+    identity.modules    the code the step really loads, a digest for each module.
+
+A run's folder is named by `what` alone, so an unfinished run continues after a change of the other two. A finished
+result is reused only if `what` and code are the same. If all attempts that made a result are alike, its bytes are those
+of an uninterrupted run.
 
 runs/super3-sft-model-1f0c.../what.json
 {"what": {"train.train_iters": 300, ...}, "modules": {"stages.sft.train": "5e88..."}}
@@ -9,23 +15,199 @@ runs/super3-sft-model-1f0c.../segments.json
   "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "cores": 2, ...}}]
 """
 
+import importlib.metadata
 import platform
+import re
+import shlex
+import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nemotron_shared.artifacts import Producer
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.artifacts.manifest import Manifest
 from nemotron_shared.atomic import read_json, write_json
-from nemotron_shared.digest import json_digest
+from nemotron_shared.config.schema import Section
+from nemotron_shared.digest import FileCache, json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact, redact_values
+from nemotron_shared.runtime.code import PRESENTATION, modules_of
 from nemotron_shared.runtime.distributed import world_size
-from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.provenance import environment
+
+PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
+LENGTH = "train.train_iters"
+"""Number of training steps. Part of `what`, but a finished training can be extended to more."""
+CONTENT = "content of "
+"""Prefix of a setting's key, for the digest of the content it refers to."""
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Flat values by dotted key, and digests by module."""
+
+    what: dict[str, Any]
+    how: dict[str, Any]
+    modules: dict[str, str]
+
+    @property
+    def result(self) -> str:
+        """Result id, ignoring code."""
+        return json_digest(self.what)
+
+    @property
+    def code(self) -> str:
+        """One digest over all modules."""
+        return json_digest(self.modules)
+
+    @property
+    def fingerprint(self) -> str:
+        """Id of the result together with its code."""
+        return json_digest({"what": self.result, "code": self.code})
+
+    @property
+    def series(self) -> str:
+        """Id of results that differ only in the number of training steps."""
+        return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
+
+
+def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split one section's values into `what` and `how`, by its schema."""
+    what: dict[str, Any] = {}
+    how: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = getattr(section, name)
+        if name in section.extra_keys() and not inner:
+            continue
+        if name in section.how_keys():
+            how[name] = value
+        elif isinstance(inner, Section) and isinstance(value, dict):
+            what[name], how[name] = what_and_how(value, inner)
+        else:
+            what[name] = value
+    return what, how
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values; an empty mapping yields none."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
+    """Digests of the modules a step loads.
+
+    Args:
+        entries: the step's module, and the chosen engine's.
+        without: a module not to follow: the step that prepares the data, whose result counts by its content.
+        directory: the stage's folder.
+    """
+    stage = ".".join(entries[0].split(".")[:2])
+    roots = {stage: directory}
+    outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
+    for package in {*PACKAGES, *outside}:  # `outside`: the package of an engine outside this repository
+        if (spec := find_spec(package)) and spec.origin:
+            roots[package] = Path(spec.origin).parent
+    cache = FileCache(cache_file)
+    found = modules_of(entries, roots, cache, PRESENTATION | ({without} if without else set()))
+    cache.save()
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`train.micro_batch_size 8 -> 4` for each key whose value differs.
+
+    Digests are shortened; the content of a setting is left out if the setting itself differs.
+    """
+    unlike = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    found = []
+    for key in unlike:
+        is_of_another = key.startswith(CONTENT) and key.removeprefix(CONTENT) in unlike
+        if not is_of_another:
+            old, new = (_short(values.get(key, "(none)")) for values in (before, now))
+            found.append(f"{key} {old} -> {new}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = DIGEST.sub(lambda found: found[0][:12], str(value))
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+RECORDED_PACKAGES = (
+    "torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow", "megatron-core", "megatron-bridge",
+    "nemo-automodel", "nemo-evaluator", "vllm", "mamba-ssm", "causal-conv1d",
+)  # fmt: skip
+
+TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
+
+
+def producer(
+    stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str, words: Sequence[str]
+) -> Producer:
+    """Build the `producer` entry of a manifest; `words` are those of the command line."""
+    return Producer(
+        stage=stage,
+        verb=verb,
+        stage_version=package_version(f"nemotron-{stage}") or "not installed",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest=config_digest,
+        code_digest=code_digest,
+        git=git_commit(stage_directory),
+        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *words]),
+        environment=environment(),
+    )
+
+
+def environment() -> dict[str, str]:
+    """Versions of the software that computed the result."""
+    versions = {name: package_version(name) for name in RECORDED_PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed distribution, None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def ask_git(directory: Path) -> subprocess.Popen[str] | None:
+    """Start asking git for the commit, so that it takes no time after the work; None without git."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that contains `directory`, with `-dirty` appended if it has changes; None outside one.
+
+    Code that travels with a job brings its commit along, because it may be unpacked inside another checkout.
+    """
+    if TRAVELLED.is_file():
+        return TRAVELLED.read_text(encoding="utf-8").strip() or None
+    git = ask_git(directory)
+    return (git.communicate()[0].strip() or None) if git else None
+
 
 WHAT, SEGMENTS = "what.json", "segments.json"
 FOLDER = "folder"

@@ -17,9 +17,8 @@ from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import HasSettings, StageConfig
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs, Problem
+from nemotron_shared.runtime.needs import Estimate, Needs, Problem
 from nemotron_shared.runtime.run import Run
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=True)

@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Source, Store
-from nemotron_shared.artifacts.claim import HOME_VARIABLE
-from nemotron_shared.artifacts.store import DEFAULT_HOME
+from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
 from nemotron_shared.config.compose import Composed, compose, read_composed
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.config.schema import RunSection, StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
-from nemotron_shared.runtime.needs import Needs
+from nemotron_shared.runtime.needs import Estimate, Needs
 from nemotron_shared.runtime.spec import Step
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)

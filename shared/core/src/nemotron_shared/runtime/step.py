@@ -35,14 +35,13 @@ from nemotron_shared.runtime.attempts import begin, finish, finish_again
 from nemotron_shared.runtime.console import say, tell_json
 from nemotron_shared.runtime.dry_run import CANNOT_RUN, Preview, preview, show
 from nemotron_shared.runtime.engine import engine_of, refuse, run_engine
-from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.inputs import use_prepared
 from nemotron_shared.runtime.places import show_result, show_run
 from nemotron_shared.runtime.plan import Plan, identify, made_meanwhile, require_usable
 from nemotron_shared.runtime.preflight import complete, preflight
 from nemotron_shared.runtime.process import end_with_parent, heed_signals, use_no_code_of_this_folder
-from nemotron_shared.runtime.provenance import ask_git, producer
-from nemotron_shared.runtime.records import promises_bytes, segments_of_result
+from nemotron_shared.runtime.progress import heartbeat
+from nemotron_shared.runtime.records import ask_git, producer, promises_bytes, segments_of_result
 from nemotron_shared.runtime.run import Run, locked_run
 from nemotron_shared.runtime.spec import Looked, Made, Outcome, Step, Task
 from nemotron_shared.runtime.start import Start, load

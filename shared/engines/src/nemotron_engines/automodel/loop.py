@@ -18,11 +18,11 @@ from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import checkpoints, disk, distributed
+from nemotron_shared.runtime.checkpoints import Validation, report_best
 from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
 from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped
-from nemotron_shared.runtime.validation import Validation, report_best
 
 
 def train_with_automodel(

@@ -4,7 +4,7 @@
 tps 6574.51(821.81/gpu) | num_label_tokens 26779                                                       (one line)
 """
 
-from nemotron_shared.runtime.library_logs import LibraryLog
+from nemotron_shared.runtime.library_output import LibraryLog
 
 LOG = LibraryLog(
     title="Automodel",

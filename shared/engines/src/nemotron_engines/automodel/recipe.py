@@ -20,11 +20,17 @@ from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import disk, distributed
-from nemotron_shared.runtime.checkpoints import latest, mark_complete, removed_when_disk_is_full
+from nemotron_shared.runtime.checkpoints import (
+    Validation,
+    latest,
+    mark_complete,
+    removed_when_disk_is_full,
+    validation_of,
+    validations,
+)
 from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
 
 class StopFlag:

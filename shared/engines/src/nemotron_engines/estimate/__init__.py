@@ -5,6 +5,6 @@
     layouts   how an engine shares a model out
     memory    bytes of one GPU by part
 
-What GPUs can do, from their makers' data sheets, is in `nemotron_shared.runtime.devices`. `benchmarks/plan.py` fits
+What GPUs can do, from their makers' data sheets, is in `nemotron_shared.runtime.machine`. `benchmarks/plan.py` fits
 the coefficients and leaves each published run out in turn.
 """

@@ -8,7 +8,7 @@ runs that NVIDIA publishes for these models, by `benchmarks/plan.py`. Those show
 
 from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.estimate.work import Work
-from nemotron_shared.runtime.devices import CORE_OPERATIONS, Device
+from nemotron_shared.runtime.machine import CORE_OPERATIONS, Device
 
 OPERATIONS, TRAFFIC, LAYER_SECONDS = 1.906, 1.295, 2.666e-3
 PARTS = ("operations", "memory traffic", "fixed cost of layers")

@@ -11,12 +11,10 @@ from nemotron_engines.modeling.described import fields_of
 from nemotron_engines.modeling.facts import parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
-from nemotron_shared.runtime.devices import CORE, DEVICES, Device, device_named
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.estimate import Estimate
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
+from nemotron_shared.runtime.machine import CORE, DEVICES, Device, Machine, device_named
+from nemotron_shared.runtime.needs import Estimate, Needs
 
 RECIPES_GPU = "H100"
 """What the recipes are made for."""

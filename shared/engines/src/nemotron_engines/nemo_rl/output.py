@@ -11,7 +11,7 @@ another way, and Ray puts the worker's name before a line that is not the driver
 """
 
 from nemotron_engines.nemo_rl.metrics import read_scalars
-from nemotron_shared.runtime.library_logs import LibraryLog
+from nemotron_shared.runtime.library_output import LibraryLog
 
 BULLET = r"(?:^|\))\W*"
 LOG = LibraryLog(

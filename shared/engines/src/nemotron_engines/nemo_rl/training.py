@@ -25,8 +25,8 @@ from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import with_references
-from nemotron_shared.runtime.launcher import MUST_SAVE_BY
 from nemotron_shared.runtime.metrics import read_metrics
+from nemotron_shared.runtime.process import MUST_SAVE_BY
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped

@@ -13,10 +13,10 @@ from nemotron_engines.transformers.experts import ExpertLoad
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed
+from nemotron_shared.runtime.checkpoints import Validation, validation_of, validations
 from nemotron_shared.runtime.metrics import Metric, is_known
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
 # Metrics of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
 KEPT: dict[str, Metric] = {

@@ -28,12 +28,12 @@ from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.runtime import checkpoints, disk, distributed
+from nemotron_shared.runtime.checkpoints import Validation, report_best
 from nemotron_shared.runtime.metrics import Metric, last_values
 from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Outcome
 from nemotron_shared.runtime.stop import Interrupted, Stopped
-from nemotron_shared.runtime.validation import Validation, report_best
 
 
 class StageTrainer(InterruptibleTrainer):

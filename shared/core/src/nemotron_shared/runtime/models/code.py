@@ -5,6 +5,7 @@ A model whose `model_type` the installed transformers knows needs none, even if 
 separately. Other models need `--trust-code`, which is a command-line option so that no file can set it.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import read_json
+from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError, printable
 
 OPTION = "--trust-code"
@@ -115,3 +116,26 @@ def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
         if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):
             said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is no setting of a model"
             raise UserError(f"{printable(str(file))}: {printable(said)}", f"take {printable(key)} out of the file")
+
+
+FILE = "generation_config.json"
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def generation_of(folder: Path) -> dict[str, Any]:
+    """The folder's generation_config.json, or the equivalent values in its config.json."""
+    if (folder / FILE).is_file():
+        return read_json(folder / FILE)
+    config = config_of(folder)
+    return {name: config[name] for name in IDS if config.get(name) is not None}
+
+
+def end_answers_at(folder: Path, token: int) -> None:
+    """Make `token` end answers of the model in a folder, in addition to those that already do."""
+    told = generation_of(folder)
+    known = told.get("eos_token_id")
+    known = config_of(folder).get("eos_token_id") if known is None else known
+    ids = known if isinstance(known, list) else [] if known is None else [known]
+    if token not in ids:
+        told["eos_token_id"] = [*ids, token]
+        write_text(folder / FILE, json.dumps(told, indent=2) + "\n")

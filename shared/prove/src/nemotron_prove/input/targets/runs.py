@@ -10,10 +10,9 @@ from nemotron_prove.input.second import fault_of, is_count, json_value, lines_of
 from nemotron_prove.input.target import Files, Target
 from nemotron_shared.artifacts import FileEntry
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.checkpoints import Layout, Mark, damage_of
+from nemotron_shared.runtime.checkpoints import Layout, Mark, Validation, damage_of
 from nemotron_shared.runtime.metrics import RESULT_METRICS, MetricsLog, last_values, read_metrics
 from nemotron_shared.runtime.records import Segment, changes, read_segments
-from nemotron_shared.runtime.validation import Validation
 
 METRICS = [
     {"step": step, "loss": 3.9 / step, "lr": 0.003, "tokens": 2048 * step, "seconds": 0.5 * step, "grad_norm": 1.0}

@@ -8,7 +8,7 @@ from nemotron_data.sources.slices import Slice, parse_split
 from nemotron_prove.input.second import fault_of, require
 from nemotron_prove.input.target import Files, Target, word_of, words
 from nemotron_shared.artifacts.names import Reference, check_alias, parse_reference
-from nemotron_shared.runtime.devices import DEVICES, device_named
+from nemotron_shared.runtime.machine import DEVICES, device_named
 from nemotron_shared.runtime.models.references import HubModel, MegatronModel, parse_outside
 
 NAME = r"[a-z0-9][a-z0-9._-]*"
