@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.digest import FileCache
+from nemotron_shared.file_cache import FileCache
 from nemotron_shared.runtime.code import modules_of
 
 FILES = {

@@ -12,8 +12,8 @@ from store_support import MODEL, publish
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.housekeeping import plan_cleanup, state_folder
-from nemotron_shared.digest import FileCache
 from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import holder_of, record_of
 from nemotron_shared.runtime import attempts
 from nemotron_shared.runtime.checkpoints import COMPLETE, read_mark

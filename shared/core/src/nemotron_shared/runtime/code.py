@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.digest import FileCache
+from nemotron_shared.file_cache import FileCache
 
 # Presentation only; a change there must not make finished work stale.
 PRESENTATION = frozenset({

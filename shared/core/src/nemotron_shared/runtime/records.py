@@ -34,8 +34,9 @@ from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.artifacts.manifest import Manifest
 from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.config.schema import Section
-from nemotron_shared.digest import FileCache, json_digest
+from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
 from nemotron_shared.redaction import redact, redact_values
 from nemotron_shared.runtime.code import PRESENTATION, modules_of
 from nemotron_shared.runtime.distributed import world_size

@@ -31,8 +31,9 @@ from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests, remove_and_make, require_intact
 from nemotron_shared.atomic import LARGEST_JSON, copy_content, link_or_copy, require_size
-from nemotron_shared.digest import FileCache, json_digest
+from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, printable
+from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
