@@ -20,25 +20,28 @@ from nemotron_shared.config.compose import compose, layout_for, shared_groups
 from nemotron_shared.config.overrides import COMMAND_LINE, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import Section, StageConfig
+from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import as_errors, lacking, problems_of, refuse
 from nemotron_shared.runtime.inputs import (
+    SECTION,
     DataChoice,
     answer_trust_keys,
     find_inputs,
     find_tokenizers,
     is_looked_for,
     note_latest,
+    of_another_family,
+    recipes_of,
 )
 from nemotron_shared.runtime.places import place_problems
 from nemotron_shared.runtime.plan import identify
 from nemotron_shared.runtime.records import is_recorded
-from nemotron_shared.runtime.remedies import SECTION, of_another_family, recipes_of
 from nemotron_shared.runtime.spec import Step
 from nemotron_shared.runtime.start import Preflight, Start
-from nemotron_shared.runtime.trackers import missing_key, missing_trackers, unknown_key
+from nemotron_shared.runtime.trackers import tracker_problems, unseen_key
 
 REPORTED_BYTES = 1_000_000_000
 """Report memory per process above this size."""
@@ -173,9 +176,11 @@ def _check_engine(checked: Preflight, config: StageConfig) -> None:
         return
     found, checked.needs = lacking(config, checked.inputs, machine, origins, _layout(checked))
     checked.lacking += found
-    checked.lacking += as_errors(lambda: missing_trackers(config, machine), origins)
-    checked.lacking += as_errors(lambda: missing_key(config, machine), origins)
-    checked.notes += [*config.notes, *unknown_key(config, machine)]
+    checked.notes += config.notes
+    section = getattr(config, "logger", None)
+    if isinstance(section, TrackerSection):
+        checked.lacking += as_errors(lambda: tracker_problems(section, machine), origins)
+        checked.notes += unseen_key(section, machine)
     unused = config.engine.unused.items()
     without = f"has no effect with engine={config.engine.name}"
     checked.notes += [f"{key} {without}: {why}" for key, why in unused if _is_by_hand(checked, key)]

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import parse_arguments
@@ -46,7 +47,7 @@ from nemotron_shared.runtime.run import Run, locked_run
 from nemotron_shared.runtime.spec import Looked, Made, Outcome, Step, Task
 from nemotron_shared.runtime.start import Start, load
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
-from nemotron_shared.runtime.trackers import section_of, tracked
+from nemotron_shared.runtime.trackers import tracked
 
 __all__ = [
     "Looked", "Made", "Outcome", "Preview", "Start", "Step", "Task",
@@ -185,8 +186,8 @@ def open_run(step: Step, plan: Plan[Any]) -> Generator[Run]:
 @contextmanager
 def _trackers(plan: Plan[Any], run: Run) -> Generator[None]:
     """Open the config's experiment trackers, which receive every line of metrics.jsonl, and the result."""
-    section = section_of(plan.config)
-    if section is None:
+    section = getattr(plan.config, "logger", None)
+    if not isinstance(section, TrackerSection):
         yield
         return
     settings = plan.identity.what | plan.identity.how
