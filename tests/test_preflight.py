@@ -356,9 +356,21 @@ def test_super_49b_without_block_configs_is_refused(
     assert "config.json has no block_configs" in "\n".join(case.dry())
 
 
-@pytest.mark.slow  # 11 environments for each of 40 configs
-@pytest.mark.parametrize("change", ENVIRONMENTS[1:], ids=lambda change: change.__name__)
-@pytest.mark.parametrize(("stage", "name"), [*configs()])
+def changed_cases() -> Iterator[tuple[str, str, Callable[[Case], bool]]]:
+    """Two changes for each config, so that each stage meets every change with several of its configs."""
+    changes = ENVIRONMENTS[1:]
+    for number, (stage, name) in enumerate(configs()):
+        for change in (changes[number % len(changes)], changes[(number + 5) % len(changes)]):
+            yield stage, name, change
+
+
+def test_every_stage_meets_every_change() -> None:
+    met = {(stage, change) for stage, _, change in changed_cases()}
+    assert met == {(stage, change) for stage in STAGES for change in ENVIRONMENTS[1:]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "name", "change"), [*changed_cases()], ids=lambda one: getattr(one, "__name__", one))
 def test_a_dry_run_exits_0_exactly_where_the_start_succeeds(
     stage: str,
     name: str,
