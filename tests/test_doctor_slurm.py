@@ -92,7 +92,7 @@ def test_what_slurm_would_refuse_is_told_before(slurm: Cluster, profile: str, na
     assert code == 1
     assert failed(checks)[name] == said
     if profile != "long":  # a job over the partition's time is taken, and waits for ever
-        assert failed(checks)["a job like this"].startswith("would be refused: ")
+        assert failed(checks)["a job like this"].startswith("Slurm refuses the job here: ")
         assert checks["nodes", "nodes"]["state"] == "SKIP"
 
 

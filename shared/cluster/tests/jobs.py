@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_cluster.backends import OVER, Backend, State
-from nemotron_cluster.folder import CODE, CONFIG_FILE, Record, new_folder
-from nemotron_cluster.job import CONFIG, Job
-from nemotron_cluster.profiles.schema import PROFILES, Profile
+from nemotron_cluster.job import CODE, CONFIG, CONFIG_FILE, Job, Record, new_folder
+from nemotron_cluster.profiles import PROFILES, Profile
 
 PATIENCE = 300.0
 PLANTED = "hf_" + "planted" * 6

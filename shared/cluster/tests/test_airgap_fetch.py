@@ -31,9 +31,6 @@ OTHERS = [f"beta-1.0-cp{minor}-cp{minor}-manylinux_2_{glibc}_{platform}.whl"
 FETCH = """
 import sys
 from pathlib import Path
-from nemotron_cluster.airgap.fetch import fetch, plan
-from nemotron_cluster.airgap.packages import Wanted
-from nemotron_cluster.airgap.target import Target
 root, folder = map(Path, sys.argv[1:])
 fetch(plan(root, folder, Target("3.11", "x86_64"), Wanted(("tiny-member",)), []), folder)
 """

@@ -23,7 +23,6 @@ FILES = {
 BRING = """
 import json, sys
 from pathlib import Path
-from nemotron_cluster.airgap.materials import model
 text, weights, folder = sys.argv[1], sys.argv[2] == "True", Path(sys.argv[3])
 found = model(text, weights=weights, trusted=False)
 (folder / found.place).mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_cluster.airgap.scripts import Layout, cuda_of, scripts, write_scripts
-from nemotron_cluster.profiles.find import load_profile
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm, load_profile
 from nemotron_shared.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "airgap"

@@ -9,10 +9,10 @@ import yaml
 from jobs import PLANTED, folder_of, job_of, profile_of
 from renderings import GOLDEN, IMAGE, PROFILES, REQUEST, rendered
 
-from nemotron_cluster.backends import PLACES, backend_of
+from nemotron_cluster.backends import BACKENDS, backend_of
 from nemotron_cluster.backends.nemo_run import ASKED
-from nemotron_cluster.folder import Record
-from nemotron_cluster.profiles.schema import PROFILES as EXECUTORS
+from nemotron_cluster.job import Record
+from nemotron_cluster.profiles import PROFILES as EXECUTORS
 from nemotron_shared.errors import UserError
 
 FIELDS = {"name", "num_nodes", "resources", "workdir", "file_mounts", "secrets", "envs", "setup", "run"}
@@ -28,8 +28,8 @@ def without_nemo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_executor_has_a_backend() -> None:
-    assert PLACES.keys() == EXECUTORS.keys()
-    assert PROFILES.keys() == PLACES.keys() - {"slurm"}
+    assert BACKENDS.keys() == EXECUTORS.keys()
+    assert PROFILES.keys() == BACKENDS.keys() - {"slurm"}
 
 
 @pytest.mark.parametrize("executor", PROFILES)

@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from nemotron_cluster.profiles.find import changed, env_file, line_of, load_profile, profile_names, read_tables
-from nemotron_cluster.profiles.schema import PROFILES, RESERVED, Slurm
+from nemotron_cluster.profiles import (
+    PROFILES,
+    RESERVED,
+    Slurm,
+    env_file,
+    line_of,
+    load_profile,
+    merge_settings,
+    profile_names,
+    read_tables,
+)
 from nemotron_shared.errors import UserError
 
 EXAMPLE = ROOT / "env.toml.example"
@@ -103,14 +112,16 @@ def test_without_a_file_the_example_is_named(folder: Path) -> None:
 
 
 def test_recipe_then_profile_then_command_line(folder: Path) -> None:
-    loaded = changed(load_profile("child"), {"nodes": 8, "qos": "high"}, {"partition": "debug"}, {"qos": "mine.yaml:3"})
+    loaded = merge_settings(
+        load_profile("child"), {"nodes": 8, "qos": "high"}, {"partition": "debug"}, {"qos": "mine.yaml:3"}
+    )
     assert isinstance(loaded.profile, Slurm)
     assert (loaded.profile.nodes, loaded.profile.qos, loaded.profile.partition) == (4, "high", "debug")
     assert loaded.origins["qos"] == "mine.yaml:3"
     with pytest.raises(UserError, match=r"run\.env has no key 'node'"):
-        changed(load_profile("child"), {}, {"node": 8}, {"node": "command line"})
+        merge_settings(load_profile("child"), {}, {"node": 8}, {"node": "command line"})
     with pytest.raises(UserError, match="the profile says what kind of cluster"):
-        changed(load_profile("child"), {}, {"executor": "docker"}, {})
+        merge_settings(load_profile("child"), {}, {"executor": "docker"}, {})
 
 
 def test_the_example_is_right_and_names_every_key(folder: Path) -> None:

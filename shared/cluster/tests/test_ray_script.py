@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.script import render
 
 SRUN = """#!/bin/bash

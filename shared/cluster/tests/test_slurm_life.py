@@ -13,7 +13,7 @@ from lanes import slow
 from slurm_support import Cluster
 
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.secrets import write_secrets
 from nemotron_cluster.slurm import script
 

@@ -14,7 +14,7 @@ import pytest
 from slurm_support import Cluster
 
 from nemotron_cluster.job import CONFIG, Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm import script
 from nemotron_cluster.slurm.script import lead_of, render, seconds_of
 from nemotron_shared.errors import UserError

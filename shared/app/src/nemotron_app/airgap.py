@@ -19,7 +19,7 @@ from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.environments import repository
 
 if TYPE_CHECKING:
-    from nemotron_cluster.profiles.find import Loaded
+    from nemotron_cluster.profiles import Loaded
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 
@@ -120,7 +120,7 @@ def scripts_(profile: str, arguments: tuple[str, ...], family: str | None, outpu
     from nemotron_cluster.airgap.packages import require_cuda
     from nemotron_cluster.airgap.scripts import Layout, scripts, slurm_profile, write_scripts
     from nemotron_cluster.airgap.target import Target
-    from nemotron_cluster.profiles.find import load_profile
+    from nemotron_cluster.profiles import load_profile
 
     target = Target(asked["python"], asked["platform"])
     loaded = load_profile(profile)

@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_cluster.profiles.find import Loaded
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Loaded, Slurm
 from nemotron_cluster.secrets import refuse_written
-from nemotron_cluster.slurm.directives import directives, site_options
-from nemotron_cluster.slurm.script import enroot_name, seconds_of
+from nemotron_cluster.slurm.script import directives, enroot_name, seconds_of, site_options
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 

@@ -14,13 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_cluster.backends import State
-from nemotron_cluster.backends.nemo_run_settings import NODES, STATES, settings_of
-from nemotron_cluster.backends.start import PACKED, refuse_what_needs_slurm, send_own_files, start_script, state_of
-from nemotron_cluster.folder import CODE, EXIT_CODE, SCRIPT, Record, jobs_folder
-from nemotron_cluster.job import Job, unseen
-from nemotron_cluster.profiles.schema import Cloud, DGXCloud, Docker, Kubeflow, Lepton, Profile
-from nemotron_cluster.transport import NoAnswer
+from nemotron_cluster.backends import Condition, State
+from nemotron_cluster.backends.local import (
+    ONE_MACHINE,
+    PACKED,
+    copy_own_files,
+    exit_code_in,
+    refuse_unsupported,
+    start_script,
+    state_of,
+)  # fmt: skip
+from nemotron_cluster.job import CODE, EXIT_CODE, SCRIPT, Job, Record, add_mounts, jobs_folder
+from nemotron_cluster.profiles import Cloud, DGXCloud, Docker, Kubeflow, Lepton, Profile
+from nemotron_cluster.transport import NoAnswer, last_line
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import environment_of
@@ -34,6 +40,34 @@ PATIENCE = 300.0
 LEPTON_CARRIES = 96 * 1024
 """Maximum size of an archive in bytes. NeMo-Run sends it, as text, in a single argument of a command."""
 
+RANK_OPTIONS = ("--node-rank", "--master-addr", "--master-port")
+RANK_VARIABLES = {
+    "lepton": ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    "kubeflow": ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+}
+"""What each service calls these options of torchrun. Run:ai, behind DGX Cloud, passes them to torchrun itself."""
+SAME_NAMES = {
+    "docker": ("ipc_mode", "shm_size"),
+    "dgxcloud": ("base_url", "kube_apiserver_url", "client_id", "project_name", "pvc_nemo_run_dir", "pvcs",
+                 "distributed_framework", "custom_spec"),
+    "lepton": ("nemo_run_dir", "resource_shape", "node_group", "shared_memory_size", "mounts", "image_pull_secrets",
+               "pre_launch_commands"),
+    "kubeflow": ("namespace", "workdir_pvc", "workdir_pvc_path", "image_pull_secrets", "labels", "annotations",
+                 "tolerations", "volumes", "volume_mounts", "cpu_requests", "memory_requests"),
+}  # fmt: skip
+"""Profile keys that are called the same in NeMo-Run's executors."""
+STATES: dict[str, Condition] = {
+    # Docker
+    "created": "waiting", "running": "running", "paused": "running", "restarting": "running", "removing": "running",
+    # DGX Cloud, Lepton, Kubeflow
+    "Creating": "waiting", "Initializing": "waiting", "Resuming": "waiting", "Pending": "waiting",
+    "Starting": "waiting", "Queueing": "waiting", "Awaiting": "waiting", "PendingRetry": "waiting",
+    "Restarting": "waiting", "Created": "waiting",
+    "Running": "running", "Updating": "running", "Degraded": "running", "Stopping": "running",
+    "Terminating": "running", "Deleting": "running",
+    "Completed": "done", "Succeeded": "done", "Failed": "failed", "Stopped": "cancelled", "Deleted": "cancelled",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class NemoRunBackend:
@@ -42,13 +76,11 @@ class NemoRunBackend:
     profile: Profile
 
     def there(self, folder: Path) -> PurePosixPath:
-        """See the protocol."""
         if isinstance(self.profile, Kubeflow):
             return PurePosixPath(self.profile.workdir_pvc_path) / getpass.getuser() / folder.name / _name(folder) / CODE
         return LINK
 
     def render(self, job: Job, folder: Path) -> str:
-        """See the protocol."""
         self._refuse(job)
         script = start_script(job, self.profile, self._nodes(job))
         if _python() is None:
@@ -73,7 +105,6 @@ class NemoRunBackend:
         atomic.write_text(folder / SCRIPT, start_script(job, self.profile))
 
     def submit(self, job: Job, folder: Path) -> str:
-        """See the protocol."""
         self._refuse(job)
         told = self._told(job, folder)
         if isinstance(self.profile, Cloud):
@@ -84,7 +115,6 @@ class NemoRunBackend:
         return self._ask("submit", folder, told, None)
 
     def state(self, record: Record) -> State:
-        """See the protocol."""
         executor = self.profile.executor
         if executor == "docker" and (ended := _ended(Path(record.folder))):
             return ended
@@ -98,7 +128,6 @@ class NemoRunBackend:
         return State(STATES.get(said, "unknown"), sentence, None, executor)
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
-        """See the protocol."""
         if isinstance(self.profile, DGXCloud):
             return b"NeMo-Run reads no log of DGX Cloud from outside: see the pages of Run:ai\n"[start:]
         if isinstance(self.profile, Docker):
@@ -109,13 +138,12 @@ class NemoRunBackend:
         return self._about("log", record).encode()[start:] or None
 
     def cancel(self, record: Record) -> None:
-        """See the protocol."""
         self._about("cancel", record)
 
     def _refuse(self, job: Job) -> None:
         """Refuse what this executor cannot do, and what its profile lacks for it."""
         profile, executor = self.profile, self.profile.executor
-        refuse_what_needs_slurm(job, executor, one_node=isinstance(profile, Docker))
+        refuse_unsupported(job, executor, one_node=isinstance(profile, Docker))
         if job.container is None:
             raise UserError(f"executor '{executor}' needs an image", 'write: container_image = "IMAGE"')
         if isinstance(profile, Docker) and not os.environ.get("DOCKER_HOST", "unix:").startswith("unix:"):
@@ -151,7 +179,11 @@ class NemoRunBackend:
                 raise UserError(f"secret_refs.{name}: '{place}' is no secret with a key", 'write: "SECRET/KEY"')
 
     def _nodes(self, job: Job) -> tuple[str, ...]:
-        return NODES[self.profile.executor](job.nodes) if job.nodes > 1 else ("--standalone",)
+        if job.nodes == 1:
+            return ONE_MACHINE
+        variables = RANK_VARIABLES.get(self.profile.executor, ())
+        ranks = (f'{option}="${name}"' for option, name in zip(RANK_OPTIONS, variables, strict=False))
+        return (f"--nnodes={job.nodes}", *ranks)
 
     def _pack(self, job: Job, folder: Path) -> None:
         """Collect the files to copy to a cloud: script, settings, and the packages as one archive."""
@@ -159,7 +191,7 @@ class NemoRunBackend:
         place = folder / SENT
         place.mkdir()
         atomic.write_text(place / SCRIPT, start_script(job, self.profile, self._nodes(job)))
-        send_own_files(folder, place)
+        copy_own_files(folder, place)
         if not self.profile.send_code:
             return
         with tarfile.open(place / PACKED, "w:xz") as archive:
@@ -176,7 +208,7 @@ class NemoRunBackend:
         if isinstance(profile, Docker):
             store = [] if profile.home else [f"{home}:{home}"]
             mounts = [*store, *profile.mounts]
-            settings["volumes"] = [*mounts, *unseen(job.mounts, mounts), f"{folder}:{LINK}"]
+            settings["volumes"] = [*mounts, *add_mounts(job.mounts, mounts), f"{folder}:{LINK}"]
         return {
             "executor": profile.executor,
             "settings": settings,
@@ -218,8 +250,8 @@ class NemoRunBackend:
         try:
             answer = json.loads(done.stdout)
         except ValueError as error:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise UserError(f"NeMo-Run ended with exit code {done.returncode}: {last}", _install()) from error
+            what = f"NeMo-Run ended with exit code {done.returncode}: {last_line(done.stderr)}"
+            raise UserError(what, _install()) from error
         if "error" in answer:
             raise UserError(
                 f"NeMo-Run ({self.profile.executor}): {answer['error']}", "correct it in the profile, or there"
@@ -228,8 +260,8 @@ class NemoRunBackend:
 
 
 def _ended(folder: Path) -> State | None:
-    code = folder / EXIT_CODE
-    return state_of(int(code.read_text(encoding="ascii")), EXIT_CODE) if code.is_file() else None
+    code = exit_code_in(folder)
+    return None if code is None else state_of(code, EXIT_CODE)
 
 
 def _name(folder: Path) -> str:
@@ -247,3 +279,33 @@ def _python() -> Path | None:
 def _install() -> str:
     environment = environment_of("nemo_run")
     return environment.install if environment else ""
+
+
+def settings_of(profile: Profile, job: Job) -> dict[str, Any]:
+    """Arguments of NeMo-Run's executor, without secrets or variables, which the job's script sets."""
+    settings = {key: getattr(profile, key) for key in SAME_NAMES[profile.executor]}
+    if isinstance(profile, Docker):
+        return settings | {
+            "container_image": job.container,
+            "ntasks_per_node": job.processes_per_node,
+            "num_gpus": job.gpus_per_node or None,
+            "runtime": profile.runtime or ("nvidia" if job.gpus_per_node else None),
+        }
+    if isinstance(profile, Kubeflow):
+        references = {name: place.split("/") for name, place in profile.secret_refs.items()}
+        return settings | {
+            "num_nodes": job.nodes,
+            "gpus_per_node": job.gpus_per_node or None,
+            "nprocs_per_node": job.processes_per_node,
+            "image": job.container,
+            "train_job_basename": job.name,
+            "env_list": [
+                {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+                for name, (secret, key) in references.items()
+            ],
+        }
+    settings |= {"nodes": job.nodes, "gpus_per_node": job.gpus_per_node, "nprocs_per_node": job.processes_per_node}
+    settings |= {"container_image": job.container}
+    if isinstance(profile, Lepton):
+        settings |= {"node_reservation": profile.node_reservation or "", "secret_vars": profile.secret_refs}
+    return settings

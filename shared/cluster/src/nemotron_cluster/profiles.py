@@ -1,4 +1,4 @@
-"""What a table of env.toml may say, by its executor. An unknown key is an error; every default stands here.
+"""Profiles of machines from env.toml, which lies in the working folder or a parent; NEMOTRON_ENV_FILE names another.
 
     [leonardo]
     executor = "slurm"
@@ -6,16 +6,37 @@
     partition = "boost_usr_prod"
     gpus_per_node = 4
 
-Facts about machines and nothing about a run: what a run is stays in the recipes, images of containers included. A
-recipe's own `run.env` comes before a profile, and `run.env.KEY=VALUE` on the command line after it.
+loaded = load_profile("leonardo")
+loaded.profile.partition         "boost_usr_prod"
+loaded.origins["partition"]      "env.toml:4 [leonardo]"
+
+An unknown key is an error. A profile has facts about machines and nothing about a run: what a run is stays in the
+recipes, images of containers included. A recipe's own `run.env` comes before a profile, and `run.env.KEY=VALUE` on the
+command line after it.
 """
 
+import os
 import re
-from typing import Annotated, Any, ClassVar, Literal
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)  # fmt: skip
 
 from nemotron_shared.config.schema import a_number
+from nemotron_shared.errors import UserError, did_you_mean
 
 Count = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -25,6 +46,15 @@ OURS = frozenset({
     "--export", "--wrap", "--chdir", "-D", "--open-mode", "--job-name", "-J", "--kill-on-invalid-dep",
 })  # fmt: skip
 ONE_LINE = re.compile(r"[^\n\r\0]*")
+Model = TypeVar("Model", bound=BaseModel)
+Lines = dict[tuple[str | None, str | None], int]
+FILE = "env.toml"
+VARIABLE = "NEMOTRON_ENV_FILE"
+EXTENDS = "extends"
+LARGEST = 100_000
+TWINS = ("nproc_per_node", "ntasks_per_node")
+SHOWN = "env.toml.example shows how each key is written"
+COPY = f"copy env.toml.example to {FILE} and fill in your machine"
 
 
 def _line(value: object) -> object:
@@ -315,3 +345,209 @@ NOT_OURS = ("artifacts", "cache", "cli")
 """Tables of NVIDIA's own tools in the same file, which mean nothing here."""
 ALIASES = {"container": "container_image", "startup_commands": "setup_lines", "app_id": "client_id", "run_name": "name"}
 """Other words for a key."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A profile, and where each of its keys was written; `gpus_of_node` is the GPU count from env.toml, before any
+    overrides.
+    """
+
+    name: str
+    profile: Profile
+    file: Path
+    origins: dict[str, str] = field(default_factory=dict)
+    wandb: Wandb | None = None
+    gpus_of_node: int = 0
+
+
+def env_file(start: Path | None = None) -> Path | None:
+    """The env.toml for a folder, or None.
+
+    Raises:
+        UserError: NEMOTRON_ENV_FILE names a missing file.
+    """
+    if named := os.environ.get(VARIABLE):
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise UserError(f"{VARIABLE} names {named}, and there is no such file", "correct the variable, or unset it")
+        return path.resolve()
+    for folder in [here := (start or Path.cwd()).resolve(), *here.parents]:
+        if (folder / FILE).is_file():
+            return folder / FILE
+        if (folder / ".git").exists() or folder == Path.home():
+            return None
+        root = folder / "pyproject.toml"
+        if root.is_file() and "[tool.uv.workspace]" in root.read_text(encoding="utf-8", errors="replace"):
+            return None
+    return None
+
+
+def load_profile(name: str, start: Path | None = None) -> Loaded:
+    """Load a profile, merged with the profiles that it extends.
+
+    Raises:
+        UserError: no file, no such profile, or an unknown key or invalid value; the message names file and line.
+    """
+    file = env_file(start)
+    if file is None:
+        raise UserError(f"there is no {FILE} here or above, so no profile '{name}'", COPY)
+    tables = read_tables(file)
+    names = profile_names(tables)
+    if name not in names:
+        there = f"{file} has: {', '.join(names)}" if names else f"{file} has no profile; {COPY}"
+        raise UserError(f"no profile named '{name}'", did_you_mean(name, names, there))
+    values, origins = _extended(file, tables, name)
+    wandb = None
+    if "wandb" in tables:
+        section = {ALIASES.get(key, key): value for key, value in tables["wandb"].items()}
+        wandb = _validate(file, "wandb", Wandb, section)
+    profile = _make_profile(file, name, values, origins)
+    return Loaded(name, profile, file, origins, wandb, profile.gpus_per_node)
+
+
+def read_tables(file: Path) -> dict[str, Any]:
+    """The tables of the file, unprocessed.
+
+    Raises:
+        UserError: invalid TOML, an unreasonably large file, or a top-level value that is not a table.
+    """
+    if file.stat().st_size > LARGEST:
+        raise UserError(f"{file}: larger than {LARGEST:,} bytes", "leave in it what is true of your machines")
+    try:
+        tables = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: not valid TOML: {error}", SHOWN) from error
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            where = f"{file}:{line_of(file, None, name)}"
+            raise UserError(f"{where}: '{name}' stands outside of a table", "put it below a [NAME]")
+    return tables
+
+
+def profile_names(tables: Iterable[str]) -> list[str]:
+    """Names of the tables that are profiles."""
+    return [name for name in tables if name not in (*RESERVED, *NOT_OURS)]
+
+
+def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A profile's values merged over those of its parents, and the origin of each."""
+    chain = [name]
+    while (parent := tables[chain[-1]].get(EXTENDS)) is not None:
+        where = f"{file}:{line_of(file, chain[-1], EXTENDS)}: [{chain[-1]}] extends '{str(parent)[:80]}'"
+        if parent not in profile_names(tables):
+            near = did_you_mean(str(parent), profile_names(tables), f"there are: {', '.join(profile_names(tables))}")
+            raise UserError(f"{where}, which is no profile", near)
+        if parent in chain:
+            raise UserError(f"{where} in a circle: {' -> '.join([*chain, parent])}", "take one of them out")
+        chain.append(parent)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for link in reversed(chain):
+        for written, value in tables[link].items():
+            if written == EXTENDS:
+                continue
+            key = ALIASES.get(written, written)
+            joined = isinstance(value, dict) and isinstance(values.get(key), dict)
+            values[key] = values[key] | value if joined else value
+            origins[key] = f"{file.name}:{line_of(file, link, written)} [{link}]"
+            for inner in value if isinstance(value, dict) else ():
+                origins[f"{key}.{inner}"] = f"{file.name}:{line_of(file, link, inner)} [{link}]"
+    return values, origins
+
+
+def _make_profile(file: Path, name: str, values: dict[str, Any], origins: dict[str, str]) -> Profile:
+    executor = values.get("executor", "local")
+    where = f"{file}:{line_of(file, name, None)}: [{name}]"
+    if not isinstance(executor, str) or executor not in PROFILES:
+        shown = str(executor)[:80]
+        near = did_you_mean(shown, PROFILES, f"there are: {', '.join(PROFILES)}")
+        raise UserError(f"{where} executor '{shown}' is unknown", near)
+    values = {"executor": executor} | values
+    profile = _validate(file, name, PROFILES[executor], values, origins)
+    if isinstance(profile, Slurm) and (wrong := profile.wrong_together()):
+        raise UserError(f"{where} {wrong}", SHOWN)
+    return profile
+
+
+def _validate(
+    file: Path, table: str, model: type[Model], values: dict[str, Any], origins: dict[str, str] | None = None
+) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        line = (origins or {}).get(key) or f"{file.name}:{line_of(file, table, key)} [{table}]"
+        where = f"{file.parent}/{line}" if line.startswith(file.name) else line
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{where} unknown key '{key}'", _suggest(key, model, values)) from error
+        if first["type"] == "missing":
+            raise UserError(f"{file}:{line_of(file, table, None)} [{table}] lacks the key '{key}'", SHOWN) from error
+        deeper = "".join(f".{part}" for part in first["loc"][1:])
+        message = first["msg"].removeprefix("Value error, ")
+        what = f"{where} {key}{deeper}: {message}, not {first['input']!r}"[:1000]
+        raise UserError(what, SHOWN) from error
+
+
+def _suggest(key: str, model: type[BaseModel], values: dict[str, Any]) -> str | None:
+    """What an unknown key may mean: a similar key, or a key of another executor."""
+    others = [name for name, other in PROFILES.items() if key in other.model_fields]
+    if others and values.get("executor") not in others:
+        return f"it is a key of executor = {' or '.join(map(repr, others))}; without one it is 'local'"
+    keys = [*model.model_fields, EXTENDS]
+    return did_you_mean(key, keys, f"there are: {', '.join(keys)}")
+
+
+def line_of(file: Path, table: str | None, key: str | None) -> int:
+    """The line of a key in a table, or of the table itself. tomllib does not report positions."""
+    heads, keys = _lines(file.read_text(encoding="utf-8-sig", errors="replace"))
+    head = heads.get((table, None), 1)
+    return head if key is None else keys.get((table, key)) or heads.get((table, key), head)
+
+
+@lru_cache(maxsize=2)
+def _lines(text: str) -> tuple[Lines, Lines]:
+    """Line numbers of tables, subtables and keys. Cached, since every key is looked up."""
+    heads: Lines = {}
+    keys: Lines = {}
+    table: str | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if head := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
+            table, *inner = [part.strip().strip("'\"") for part in head[1].split(".", 1)]
+            heads.setdefault((table, None), number)
+            heads |= {(table, name): number for name in inner}
+        elif found := re.match(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w.-]+))\s*[=.]""", line):
+            names = found[3].split(".") if found[3] else [found[1] or found[2] or ""]
+            for length in range(len(names)):
+                keys.setdefault((table, ".".join(names[: length + 1])), number)
+    return heads, keys
+
+
+def merge_settings(loaded: Loaded, recipe: dict[str, Any], typed: dict[str, Any], origins: dict[str, str]) -> Loaded:
+    """Merge a recipe's requests, the profile and typed overrides, in increasing precedence.
+
+    Args:
+        origins: where the keys of recipe and overrides were written.
+
+    Raises:
+        UserError: an unknown key or an invalid value; the message says where it was written.
+    """
+    own = loaded.profile.model_dump(exclude_unset=True)
+    typed = {ALIASES.get(key, key): value for key, value in typed.items()}
+    for one, other in (TWINS, TWINS[::-1]):
+        if one in typed and other not in typed:
+            own.pop(other, None)
+    if "executor" in typed or "executor" in recipe:
+        raise UserError("run.env.executor: the profile says what kind of cluster it is", "name another profile")
+    origins = {key: origin for key, origin in origins.items() if key in typed or key not in own} | {
+        key: origin for key, origin in loaded.origins.items() if key not in typed
+    }
+    values = recipe | own | typed
+    known = [*type(loaded.profile).model_fields, EXTENDS]
+    for key in (*recipe, *typed):
+        if key not in known:
+            near = did_you_mean(key, known, f"there are: {', '.join(known)}")
+            raise UserError(f"{origins.get(key, 'run.env')}: run.env has no key '{key}'", near)
+    profile = _make_profile(loaded.file, loaded.name, values, origins)
+    return replace(loaded, profile=profile, origins=origins)
