@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_cluster.airgap.fetch import fetch, plan
-from nemotron_cluster.airgap.packages import Wanted
-from nemotron_cluster.airgap.target import Target
+from nemotron_cluster.airgap.packages import Target, Wanted
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import repository
 

@@ -26,9 +26,14 @@ SHARED_KINDS = re.compile(r"nfs|lustre|gpfs|beegfs|ceph|weka|panfs|pvfs|orangefs
 PATIENCE = 900.0
 
 
-def probe_here(python: str, question: Mapping[str, Any]) -> Facts:
-    """Probe facts about this machine and one of its Pythons; {"error": ...} if the probe failed."""
-    _, output, error = probe.run([python, "-c", SOURCE, json.dumps(question)], PATIENCE)
+def probe_here(python: str, question: Mapping[str, Any], *, isolated: bool = False) -> Facts:
+    """Probe facts about this machine and one of its Pythons; {"error": ...} if the probe failed.
+
+    Args:
+        isolated: import nothing but what is installed there.
+    """
+    apart = ["env", "-u", "PYTHONPATH", "-u", "PYTHONHOME", "PYTHONSAFEPATH=1"] if isolated else []
+    _, output, error = probe.run([*apart, python, "-c", SOURCE, json.dumps(question)], PATIENCE)
     found = facts_in(output)
     return found[0] if found else {"error": last_line(error, "it printed nothing")}
 
