@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from packaging.markers import Environment
 from packaging.pylock import Package as Entry
 from packaging.pylock import PackageDirectory, PackageSdist, PackageWheel, Pylock, PylockSelectError
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -109,7 +110,7 @@ class Target:
         interpreter = f"cp{version[0]}{version[1]}"
         return [*cpython_tags(version, platforms=platforms), *compatible_tags(version, interpreter, platforms)]
 
-    def markers(self) -> dict[str, str]:
+    def markers(self) -> Environment:
         """Values of the variables in a requirement's marker."""
         return {
             "implementation_name": "cpython",
@@ -117,7 +118,9 @@ class Target:
             "os_name": "posix",
             "platform_machine": self.platform,
             "platform_python_implementation": "CPython",
+            "platform_release": "",
             "platform_system": "Linux",
+            "platform_version": "",
             "python_full_version": f"{self.python}.0",
             "python_version": self.python,
             "sys_platform": "linux",

@@ -121,8 +121,12 @@ def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
 
 def _for_testing(profile: Slurm) -> Slurm:
     """The profile adapted to one process."""
-    own = {"partition": profile.run_partition or profile.partition, "time": _shorter(TEST_TIME, profile.time)}
-    own |= {"cpus_per_task": profile.cpus_per_task or BUILD_CPUS, "exclusive": False}
+    own = {
+        "partition": profile.run_partition or profile.partition,
+        "time": _shorter(TEST_TIME, profile.time),
+        "cpus_per_task": profile.cpus_per_task or BUILD_CPUS,
+        "exclusive": False,
+    }
     return profile.model_copy(update=own)
 
 

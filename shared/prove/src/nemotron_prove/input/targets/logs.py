@@ -3,10 +3,9 @@
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from nemotron_cluster.diagnose.causes import Diagnosis, diagnose
+from nemotron_cluster.diagnose.causes import Diagnosis, diagnose, rules
 from nemotron_cluster.diagnose.causes import Facts as Known
 from nemotron_cluster.diagnose.logs import read_logs
-from nemotron_cluster.diagnose.rules import rules
 from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, explain_reason, explain_refusal, find_job
 from nemotron_prove.input.second import fault_of, require
 from nemotron_prove.input.target import Files, Target
