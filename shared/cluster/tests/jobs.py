@@ -3,7 +3,7 @@
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,14 @@ def job_of(**keys: Any) -> Job:
     return Job(**{"name": "super3-sft", "command": ("-m", "step", CONFIG, "a b"), "python": sys.executable, **keys})
 
 
+def write_programs(folder: Path, programs: Mapping[str, str]) -> None:
+    """Programs that stand in for others, for a PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
 def folder_of(within: Path, config: str = "exit 0") -> Path:
     folder = new_folder("super3-sft", within / "jobs")
     (folder / CODE).mkdir()
@@ -52,6 +60,7 @@ def submitted(backend: Backend, job: Job, folder: Path) -> Record:
 
 
 def wait_for(what: Callable[[], Any]) -> Any:
+    """Wait until a condition holds; returns its value."""
     end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end, "nothing happened"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from airgap_lab import Index, serving, source, wheel, workspace
+from jobs import write_programs
 
 from nemotron_cluster.airgap import build as builder
 from nemotron_cluster.airgap.build import build
@@ -66,10 +67,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that answers like nvcc and writes down what it was asked to compile."""
-    program, calls = tmp_path / "cuda" / "bin" / "nvcc", tmp_path / "calls"
-    program.parent.mkdir(parents=True)
-    program.write_text(NVCC)
-    program.chmod(0o755)
+    calls = tmp_path / "calls"
+    write_programs(tmp_path / "cuda" / "bin", {"nvcc": NVCC})
     monkeypatch.setenv("NVCC_CALLS", str(calls))
     return calls
 

@@ -20,7 +20,7 @@ from nemotron_shared.runtime.environments import repository
 
 CONTAINERS = Path(__file__).parents[1] / "src" / "nemotron_cluster" / "containers"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-LIBRARIES = (
+LIBRARIES = [
     "libgcc_s.so.1",
     "libstdc++.so.6",
     "libm.so.6",
@@ -28,7 +28,7 @@ LIBRARIES = (
     "libpthread.so.0",
     "librt.so.1",
     "libutil.so.1",
-)
+]
 """What wheels expect of every system."""
 TOOLS = [
     "bash",
@@ -81,9 +81,8 @@ def make_base(root: Path) -> None:
         copy_program(Path(found), root)
     home = Path(sys.base_prefix)
     library = home / "lib" / f"python{PYTHON}"
-    left_out = shutil.ignore_patterns(
-        "test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__", "config-*"
-    )
+    names = ["test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__", "config-*"]
+    left_out = shutil.ignore_patterns(*names)
     shutil.copytree(library, root / str(library).lstrip("/"), ignore=left_out, symlinks=True)
     copy_program(Path(os.path.realpath(sys.executable)), root)
     for extension in (library / "lib-dynload").glob("*.so"):
@@ -142,10 +141,8 @@ def test_a_stage_trains_in_the_image_that_the_documented_command_builds(tmp_path
         cached = image / f"opt/nemotron/lib/python{PYTHON}/site-packages/nemotron_app/__pycache__"
         assert (cached / f"main.cpython-{PYTHON.replace('.', '')}.pyc").is_file()
     finally:
-        subprocess.run(["buildah", "rm", "--all"], env=os.environ | isolated, capture_output=True, check=False)
-        subprocess.run(
-            ["buildah", "rmi", "--all", "--force"], env=os.environ | isolated, capture_output=True, check=False
-        )
+        for words in (["rm", "--all"], ["rmi", "--all", "--force"]):
+            subprocess.run(["buildah", *words], env=os.environ | isolated, capture_output=True, check=False)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from jobs import write_programs
 
 from nemotron_cluster.airgap.scripts import Layout, cuda_of, render_scripts, write_scripts
 from nemotron_cluster.profiles import Slurm, load_profile
@@ -151,10 +152,7 @@ echo half > "$3"
 
 def test_an_image_is_imported_once_and_whole(place: Path) -> None:
     write_scripts(render_scripts(load_profile("site"), LAYOUT), place / "scripts")
-    (place / "bin").mkdir()
-    for name, text in {"enroot": ENROOT, "module": "#!/bin/sh\n"}.items():
-        (place / "bin" / name).write_text(text)
-        (place / "bin" / name).chmod(0o755)
+    write_programs(place / "bin", {"enroot": ENROOT, "module": "#!/bin/sh\n"})
     environment = {**os.environ, "PATH": f"{place / 'bin'}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
 
     def pull(*words: str) -> tuple[int, list[str]]:
@@ -202,7 +200,6 @@ def test_training_compiles_first_where_the_packages_are_absent(
 ) -> None:
     write_scripts(render_scripts(load_profile("site"), LAYOUT), place / "scripts")
     programs, calls = place / "automodel_env" / "bin", place / "calls"
-    programs.mkdir(parents=True)
     stubs = {
         "python": f'[[ $1 != -c ]] || exit {0 if present else 1}\necho "python $*" >> {calls}',
         "nemotron": f'echo "nemotron $*" >> {calls}',
@@ -210,9 +207,7 @@ def test_training_compiles_first_where_the_packages_are_absent(
         "scontrol": "printf 'n1\\nn2\\n'",
         "module": ":",
     }
-    for name, text in stubs.items():
-        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (programs / name).chmod(0o755)
+    write_programs(programs, {name: f"#!/usr/bin/env bash\n{text}\n" for name, text in stubs.items()})
     slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}
     environment = {**os.environ, **slurm, "PATH": f"{programs}:/usr/bin:/bin"}
     # not as a login shell, whose files would take the PATH away

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jobs import PLANTED, folder_of, job_of, profile_of
+from jobs import PLANTED, folder_of, job_of, profile_of, write_programs
 from renderings import GOLDEN, IMAGE, PROFILES, REQUEST, rendered
 
 from nemotron_cluster.backends import BACKENDS, backend_of
@@ -106,9 +106,7 @@ echo "Job submitted, Job ID: 7"
 def test_skypilot_s_command_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str | None) -> None:
     """A script stands in for `sky`: what counts is what it is asked."""
     log = tmp_path / "log"
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sky").write_text(FAKE_SKY.format(log=log))
-    (tmp_path / "bin" / "sky").chmod(0o755)
+    write_programs(tmp_path / "bin", {"sky": FAKE_SKY.format(log=log)})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     backend, folder = backend_of(profile_of("skypilot", home="/d", cluster_name=cluster)), folder_of(tmp_path)
     identity = backend.submit(job_of(secrets=("HF_TOKEN",)), folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs import write_programs
 
 from nemotron_cluster.doctor import machine, packages, probe
 from nemotron_cluster.doctor import slurm as scheduler
@@ -44,14 +45,12 @@ GPUS = {"each": ["NVIDIA H100 80GB HBM3, 81559 MiB"] * 8, "driver": "580.65.06"}
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """Puts a script on PATH, before everything else."""
     folder = tmp_path / "bin"
-    folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def write(name: str, output: str) -> None:
-        (folder / f"{name}.txt").write_text(output)
         body = output.removeprefix("#!") if output.startswith("#!") else f"cat '{folder}/{name}.txt'"
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (folder / name).chmod(0o755)
+        write_programs(folder, {name: f"#!/bin/sh\n{body}\n"})
+        (folder / f"{name}.txt").write_text(output)
 
     return write
 

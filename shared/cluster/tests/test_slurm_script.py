@@ -95,6 +95,12 @@ def test_values_of_users_stay_where_they_are_put(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_path_that_would_end_its_line_is_refused() -> None:
+    for sign in ("\n", "\r", "\x1b", "\x85"):
+        with pytest.raises(UserError, match="control character in an option of sbatch"):
+            render(job(), profile(), PurePosixPath(f"/jobs/a{sign}touch it-ran;#"))
+
+
 def test_slurm_reads_hostile_values_as_they_are(slurm: Cluster) -> None:
     folder = slurm.shared / """a'b"c #d %j"""
     folder.mkdir()

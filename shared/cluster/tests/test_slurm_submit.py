@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
+from jobs import write_programs
 from slurm_support import Cluster
 
 from nemotron_cluster.slurm import scheduler
@@ -67,11 +68,9 @@ def test_a_job_that_nobody_knows_of_is_not_invented(slurm: Cluster) -> None:
 
 
 def test_ctrl_c_does_not_reach_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text("#!/bin/bash\nkill -INT $$\nsleep 0.2\necho '77;cluster'\n")
-    sbatch.chmod(0o755)
+    write_programs(tmp_path, {"sbatch": "#!/bin/bash\nkill -INT $$\nsleep 0.2\necho '77;cluster'\n"})
     reset = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
-    assert subprocess.run([sbatch], check=False, preexec_fn=reset).returncode < 0
+    assert subprocess.run([tmp_path / "sbatch"], check=False, preexec_fn=reset).returncode < 0
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert scheduler.submit(Here(), PurePosixPath("job.sh")) == "77"
 
@@ -83,9 +82,8 @@ def test_a_machine_without_slurm_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     for ask in ways:
         with pytest.raises(scheduler.NoScheduler, match="there is no sbatch here"):
             ask()
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text("#!/bin/sh\necho 'sbatch: fatal: Could not establish a configuration source' >&2\nexit 1\n")
-    sbatch.chmod(0o755)
+    fatal = "sbatch: fatal: Could not establish a configuration source"
+    write_programs(tmp_path, {"sbatch": f"#!/bin/sh\necho '{fatal}' >&2\nexit 1\n"})
     for ask in ways:
         with pytest.raises(scheduler.NoScheduler, match=r"^no Slurm answers here: fatal: Could not establish a conf"):
             ask()
