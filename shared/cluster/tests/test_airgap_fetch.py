@@ -115,7 +115,7 @@ def test_killed_it_goes_on_where_it_was(root: Path, index: Index, tmp_path: Path
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert "or that has not ended" in refusal(lambda: read_manifest(folder))
+    assert "or the fetch has not ended" in refusal(lambda: read_manifest(folder))
     index.go.set()
     index.asked.clear()
     kept = partial.stat().st_size

@@ -20,33 +20,11 @@ from nemotron_shared.runtime.environments import repository
 
 CONTAINERS = Path(__file__).parents[1] / "src" / "nemotron_cluster" / "containers"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-LIBRARIES = [
-    "libgcc_s.so.1",
-    "libstdc++.so.6",
-    "libm.so.6",
-    "libdl.so.2",
-    "libpthread.so.0",
-    "librt.so.1",
-    "libutil.so.1",
-]
+LIBRARIES = ["libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
+             "libutil.so.1"]  # fmt: skip
 """What wheels expect of every system."""
-TOOLS = [
-    "bash",
-    "sh",
-    "env",
-    "ln",
-    "sed",
-    "mktemp",
-    "dirname",
-    "rm",
-    "mkdir",
-    "chown",
-    "chmod",
-    "test",
-    "id",
-    "cat",
-    "ls",
-]
+TOOLS = ["bash", "sh", "env", "ln", "sed", "mktemp", "dirname", "rm", "mkdir", "chown", "chmod", "test", "id", "cat",
+         "ls"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         fetch(plan(root, place, Target(PYTHON, os.uname().machine), Wanted(("nemotron-app",)), []), place)
     except UserError as error:
-        if "again, which goes on" not in str(error):
+        if "again, which continues" not in str(error):
             raise
         pytest.skip(f"needs the index of packages: {error}")
     return place

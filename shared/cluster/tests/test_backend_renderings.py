@@ -10,7 +10,7 @@ from jobs import PLANTED, folder_of, job_of, profile_of, write_programs
 from renderings import GOLDEN, IMAGE, PROFILES, REQUEST, rendered
 
 from nemotron_cluster.backends import BACKENDS, backend_of
-from nemotron_cluster.backends.nemo_run import ASKED
+from nemotron_cluster.backends.nemo_run import REQUEST_FILE
 from nemotron_cluster.job import Record
 from nemotron_cluster.profiles import PROFILES as EXECUTORS
 from nemotron_shared.errors import UserError
@@ -53,7 +53,7 @@ CLOUDS = ("dgxcloud", "lepton", "kubeflow")
 REFUSED = [
     *[(name, {"home": None}, "home: the artifacts of this machine") for name in (*CLOUDS, "skypilot")],
     *[(name, {"secret_refs": {}}, "HF_TOKEN is set here, and no value of a secret is sent") for name in CLOUDS],
-    ("kubeflow", {"secret_refs": {"HF_TOKEN": "hub"}}, "no secret with a key"),
+    ("kubeflow", {"secret_refs": {"HF_TOKEN": "hub"}}, "must name a secret and its key"),
     ("kubeflow", {"workdir_pvc": None}, "workdir_pvc: the job's folder needs a volume"),
     ("lepton", {"custom_spec": {"a": 1}}, "custom_spec: NeMo-Run 0.11.1 leaves it out"),
     *[(name, {}, "needs NeMo-Run\n.*nemotron engine install nemo_run") for name in ("docker", "lepton", "kubeflow")],
@@ -92,7 +92,7 @@ def test_what_nemo_run_is_told_is_kept_without_secrets_and_the_copy_for_a_cloud_
     backend = backend_of(profile_of("dgxcloud", **PROFILES["dgxcloud"]))
     with pytest.raises(UserError, match="needs NeMo-Run"):
         backend.submit(job_of(container=IMAGE), folder)
-    assert PLANTED not in (folder / ASKED).read_text()
+    assert PLANTED not in (folder / REQUEST_FILE).read_text()
     assert {path.name for path in (folder / "send").iterdir()} == {"job.sh", "config.yaml", "code.txz"}
 
 

@@ -95,7 +95,7 @@ def test_a_site_where_all_is_well_passes(site: Program) -> None:
 @pytest.mark.parametrize(
     ("values", "name", "said"),
     [
-        ({"partition": "bacth"}, "partition", "there is no partition 'bacth'"),
+        ({"partition": "bacth"}, "partition", "partition 'bacth' does not exist"),
         ({"partition": "shut"}, "partition shut", "is down"),
         ({"nodes": 33}, "partition batch", "has 32 nodes, and the profile asks for 33"),
         ({"partition": "debug", "nodes": 1, "time": "20"}, "partition debug", "its nodes have 4 GPUs"),
@@ -290,7 +290,7 @@ def test_what_nodes_have_in_common_is_said_once() -> None:
     checks = list(scheduler.check_nodes(slurm(nodes=2), [facts(), other], [], None, ("/lustre/me", 10**9)))
     found = {(check.state, check.name): check.said for check in checks}
     assert found["PASS", "GPUs"] == "8 x NVIDIA H100 80GB HBM3, 81559 MiB (n1)"
-    assert found["FAIL", "GPUs"].startswith("8 are asked for: 7 x NVIDIA H100") and "(n2)" in found["FAIL", "GPUs"]
+    assert found["FAIL", "GPUs"].startswith("8 wanted, found: 7 x NVIDIA H100") and "(n2)" in found["FAIL", "GPUs"]
     assert found["PASS", "shared folder"] == "files of all 2 nodes are seen (all 2)"
     assert "take 25 s to look up" in found["WARN", "names"]
     assert found["PASS", "disk"].endswith("1.0 GB are wanted (all 2)")
@@ -381,7 +381,7 @@ env_vars = {{ HF_TOKEN = "hf_planted" }}
     checks = list(machine.check_profile(loaded, transport_of(loaded.profile)))
     failed, warned = of(checks, "FAIL"), of(checks, "WARN")
     assert set(failed) == {"env_vars", "identity", "ray_sub"}
-    assert f"env.toml:8 [there]: there is no {tmp_path}/ray.sub on login" == failed["ray_sub"]
+    assert f"env.toml:8 [there]: {tmp_path}/ray.sub does not exist on login" == failed["ray_sub"]
     assert set(warned) == {"home", f"mounts {tmp_path}/nowhere"}
     assert of(checks, "PASS")["remote_job_dir"] == f"{tmp_path}/jobs (not there yet, and can be made)"
     assert "hf_planted" not in "\n".join(text_lines(checks))

@@ -75,7 +75,7 @@ def test_the_file_is_found_upwards_or_by_the_variable(folder: Path, monkeypatch:
     monkeypatch.setenv("NEMOTRON_ENV_FILE", str(folder / "env.toml"))
     assert env_file(deep) == folder / "env.toml"
     monkeypatch.setenv("NEMOTRON_ENV_FILE", str(folder / "none.toml"))
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match="which does not exist"):
         env_file()
 
 
@@ -87,13 +87,13 @@ def test_the_file_is_found_upwards_or_by_the_variable(folder: Path, monkeypatch:
         ('[x]\nexecutor = "slurm"\nnodes = "four"', "env.toml:3 [x] nodes: "),
         ('[x]\nexecutor = "slurm"\nnodes = 0', "env.toml:3 [x] nodes: "),
         ('[x]\nexecutor = "slurm"\ntime = "4 hours"', "write MINUTES, HH:MM:SS or D-HH:MM:SS"),
-        ('[x]\nexecutor = "slurm"\nmounts = ["/a"]', "env.toml:3 [x] mounts.0: '/a' is no mount"),
+        ('[x]\nexecutor = "slurm"\nmounts = ["/a"]', "env.toml:3 [x] mounts.0: '/a' is not a mount"),
         ('[x]\nexecutor = "slurm"\naccount = "a\\nb"', "must be one line"),
-        ('[x]\nexecutor = "slurm"\nextra_directives = ["rm -rf"]', "is no option of sbatch"),
+        ('[x]\nexecutor = "slurm"\nextra_directives = ["rm -rf"]', "is not an option of sbatch"),
         ('[x]\nexecutor = "slurm"\ntunnel = "ssh"', "host: a tunnel over ssh needs the login node's name"),
         ('[x]\nexecutor = "slurm"\nntasks_per_node = 8\nnproc_per_node = 4', "says another number"),
         ('[x]\nexecutor = "lepton"', "lacks the key"),
-        ('[x]\nextends = "y"', "extends 'y', which is no profile"),
+        ('[x]\nextends = "y"', "extends 'y', which is not a profile"),
         ('[x]\nextends = "y"\n[y]\nextends = "x"', "in a circle: x -> y -> x"),
         ('[x]\nexecutor = "slurm"\n[x.env_vars]\n"1A" = "b"', "env_vars"),
         ("[x\n", "not valid TOML"),

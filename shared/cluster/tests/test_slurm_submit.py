@@ -80,7 +80,7 @@ def test_a_machine_without_slurm_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(tmp_path))
     ways = (lambda: scheduler.test_only(Here(), SCRIPT), lambda: scheduler.submit(Here(), PurePosixPath("job.sh")))
     for ask in ways:
-        with pytest.raises(scheduler.NoScheduler, match="there is no sbatch here"):
+        with pytest.raises(scheduler.NoScheduler, match="sbatch not found here"):
             ask()
     fatal = "sbatch: fatal: Could not establish a configuration source"
     write_programs(tmp_path, {"sbatch": f"#!/bin/sh\necho '{fatal}' >&2\nexit 1\n"})

@@ -1,4 +1,4 @@
-"""Profiles of machines from env.toml, which lies in the working folder or a parent; NEMOTRON_ENV_FILE names another.
+"""Profiles of machines from env.toml, which is in the working folder or a parent; NEMOTRON_ENV_FILE names another.
 
     [leonardo]
     executor = "slurm"
@@ -68,7 +68,7 @@ def _line(value: object) -> object:
 
 def _two_paths(mount: str) -> str:
     if ":" not in mount or not all(mount.split(":")[:2]):
-        raise ValueError(f"'{mount}' is no mount: write SOURCE:TARGET, or SOURCE:TARGET:ro")
+        raise ValueError(f"'{mount}' is not a mount: write SOURCE:TARGET, or SOURCE:TARGET:ro")
     return mount
 
 
@@ -158,7 +158,7 @@ class Slurm(Remote):
     ntasks_per_node: Count | None = None
     """The same as nproc_per_node, in Slurm's word."""
     gpus_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """How GPUs are asked for."""
+    """How GPUs are requested."""
     cpus_per_task: Count | None = None
     """CPUs of a process. Without it: all of a whole node, else as many as the step uses."""
     mem: Line | None = None
@@ -170,7 +170,7 @@ class Slurm(Remote):
     """For what is compiled or imported. Without it: two hours, or `time` where that is shorter and the partition is
     the same."""
     signal_lead: int = Field(300, ge=10)
-    """Seconds before the time limit at which a step is told to save; longer than a checkpoint takes to write."""
+    """Seconds before the time limit at which a step gets the signal to save; longer than writing a checkpoint takes."""
     requeue: bool = True
     """Whether a job that ran out of time, was preempted or lost a node is queued again and continues."""
     launcher: Literal["torchrun", "srun", "single"] = "torchrun"
@@ -202,7 +202,7 @@ class Slurm(Remote):
     @classmethod
     def _is_time(cls, time: str | None) -> str | None:
         if time is not None and not TIME.fullmatch(time):
-            raise ValueError(f"'{time}' is no time limit: write MINUTES, HH:MM:SS or D-HH:MM:SS")
+            raise ValueError(f"'{time}' is not a time limit: write MINUTES, HH:MM:SS or D-HH:MM:SS")
         return time
 
     @field_validator("extra_directives")
@@ -210,7 +210,7 @@ class Slurm(Remote):
     def _are_options(cls, options: list[str]) -> list[str]:
         for option in options:
             if not option.startswith("-"):
-                raise ValueError(f"'{option}' is no option of sbatch: it begins with - or --")
+                raise ValueError(f"'{option}' is not an option of sbatch: those begin with - or --")
             if option.partition("=")[0].split()[0] in OURS:
                 raise ValueError(f"'{option}' is an option that the job's script depends on")
         return options
@@ -223,7 +223,7 @@ class Slurm(Remote):
             return "remote_job_dir: over ssh the folder for jobs on the cluster must be named"
         for key in ("remote_job_dir", "home"):
             if (place := getattr(self, key)) and not place.startswith(("/", "$")):
-                return f"{key}: '{place}' is no absolute path, and the nodes begin elsewhere"
+                return f"{key}: '{place}' is not an absolute path, and the nodes start elsewhere"
         if self.nproc_per_node and self.ntasks_per_node and self.nproc_per_node != self.ntasks_per_node:
             return "nproc_per_node: it means the same as ntasks_per_node, which says another number"
         return None
@@ -246,7 +246,7 @@ class SkyPilot(Remote):
 
     @property
     def processes_per_node(self) -> int:
-        """One for each accelerator, unless something else is said."""
+        """One for each accelerator, unless the profile says otherwise."""
         count = (self.accelerators or "").partition(":")[2]
         return self.nproc_per_node or self.gpus_per_node or (int(count) if count.isdecimal() else 1) or 1
 
@@ -370,7 +370,7 @@ def env_file(start: Path | None = None) -> Path | None:
     if named := os.environ.get(VARIABLE):
         path = Path(named).expanduser()
         if not path.is_file():
-            raise UserError(f"{VARIABLE} names {named}, and there is no such file", "correct the variable, or unset it")
+            raise UserError(f"{VARIABLE} names {named}, which does not exist", "correct the variable, or unset it")
         return path.resolve()
     for folder in [here := (start or Path.cwd()).resolve(), *here.parents]:
         if (folder / FILE).is_file():
@@ -391,7 +391,7 @@ def load_profile(name: str, start: Path | None = None) -> Loaded:
     """
     file = env_file(start)
     if file is None:
-        raise UserError(f"there is no {FILE} here or above, so no profile '{name}'", COPY)
+        raise UserError(f"profile '{name}' needs {FILE}, which is not here or in a parent folder", COPY)
     tables = read_tables(file)
     names = profile_names(tables)
     if name not in names:
@@ -437,7 +437,7 @@ def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, 
         where = f"{file}:{line_of(file, chain[-1], EXTENDS)}: [{chain[-1]}] extends '{str(parent)[:80]}'"
         if parent not in profile_names(tables):
             near = did_you_mean(str(parent), profile_names(tables), f"there are: {', '.join(profile_names(tables))}")
-            raise UserError(f"{where}, which is no profile", near)
+            raise UserError(f"{where}, which is not a profile", near)
         if parent in chain:
             raise UserError(f"{where} in a circle: {' -> '.join([*chain, parent])}", "take one of them out")
         chain.append(parent)

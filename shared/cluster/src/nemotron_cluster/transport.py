@@ -131,7 +131,7 @@ def transport_of(profile: Profile) -> Transport:
     if isinstance(profile, Slurm) and profile.tunnel == "ssh" and profile.host:
         identity = str(Path(profile.identity).expanduser()) if profile.identity else None
         if identity and not Path(identity).is_file():
-            raise UserError(f"identity: there is no key file {identity}", "correct it, or leave it to ssh")
+            raise UserError(f"identity: the key file {identity} does not exist", "correct it, or leave it to ssh")
         return Ssh(profile.host, profile.user, profile.port, identity, tuple(profile.ssh_options))
     return Here()
 

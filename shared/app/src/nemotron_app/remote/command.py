@@ -89,7 +89,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         folder.mkdir()
         rendered = backend.render(job, folder)
         try:
-            judged, refused = backend.judge(job, folder), None
+            judged, refused = backend.test_submit(job, folder), None
         except UserError as error:
             judged, refused = None, str(error)
     preview: dict[str, Any] = _preview(stage, verb, place, job) | {"command": shlex.join(_started(job))}

@@ -1,7 +1,7 @@
 """Build an environment from a fetched folder, without a network.
 
     report = build(folder, Path("automodel_env"))
-    report.not_built     {"mamba-ssm": "there is no nvcc on PATH, ..."}
+    report.not_built     {"mamba-ssm": "nvcc is not on PATH, ..."}
 
 Mamba's CUDA kernels are compiled here, for the GPUs of this machine. Problems are detected before compiling: no nvcc,
 an nvcc of another CUDA version than torch's, or no C++ compiler. Can be run again to resume: installed and compiled
@@ -107,7 +107,7 @@ def _environment(manifest: Manifest, target: Path) -> Path:
         raise UserError(f"{target} is there and no environment", "name another --target, or remove it")
     say(f"making {target} with Python {manifest.python}")
     words = ["venv", "--quiet", "--offline", "--no-python-downloads", "--no-project", "--python", manifest.python]
-    uv([*words, target], f"there is no Python {manifest.python} here; load its module, or put it on PATH")
+    uv([*words, target], f"found no Python {manifest.python}; load its module, or put it on PATH")
     return python
 
 
@@ -225,7 +225,7 @@ def find_toolkit(python: Path, architectures: tuple[str, ...], jobs: int | None)
     nvcc = shutil.which("nvcc", path=f"{home}/bin" if home else None)
     if nvcc is None:
         where = f"in CUDA_HOME={home}" if home else "on PATH, and CUDA_HOME is not set"
-        return f"there is no nvcc {where}; load the module of CUDA, or set CUDA_HOME, and run this again"
+        return f"nvcc is not {where}; load the module of CUDA, or set CUDA_HOME, and run this again"
     release = re.search(r"release (\d+)\.(\d+)", _output(nvcc, "--version"))
     if release is None:
         return f"{nvcc} does not say which release it is"
@@ -238,7 +238,7 @@ def find_toolkit(python: Path, architectures: tuple[str, ...], jobs: int | None)
             f"load CUDA {made_for.split('.')[0]}, or fetch with --cuda {release[1]}"
         )
     if shutil.which(os.environ.get("CXX", "g++")) is None:
-        return "there is no C++ compiler; load the module of gcc, or set CXX"
+        return "found no C++ compiler; load the module of gcc, or set CXX"
     wanted = architectures or _output("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").split()
     chosen = tuple(sorted({each.replace(".", "") for each in wanted if re.fullmatch(r"\d+\.\d+[af]?", each)}))
     # an nvcc on PATH may be only a wrapper script

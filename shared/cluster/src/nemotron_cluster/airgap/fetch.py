@@ -53,7 +53,7 @@ TIMEOUT = 60.0
 """Seconds without data after which a connection counts as lost."""
 BLOCK = 1 << 20
 PROGRESS_SECONDS = 5.0
-REMEDY = "run the same command again, which goes on with what is here; check the connection and HTTPS_PROXY"
+REMEDY = "run the same command again, which continues with what is here; check the connection and HTTPS_PROXY"
 
 
 class Entry(BaseModel):
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
         UserError: missing or invalid manifest.
     """
     if not (folder / MANIFEST).is_file():
-        what = f"{folder} has no {MANIFEST}: it is no folder of airgap fetch, or that has not ended"
+        what = f"{folder} has no {MANIFEST}: it is not a folder of airgap fetch, or the fetch has not ended"
         raise UserError(what, "where there is a network, run the command that makes it again")
     try:
         return Manifest.model_validate(read_json(folder / MANIFEST))
@@ -195,7 +195,7 @@ def find_model(text: str, *, weights: bool, trusted: bool) -> Material:
             raise UserError(f"{text}: no folder with a {required}", remedy)
         return find_files(folder, kind)
     if not isinstance(outside, HubModel):
-        raise UserError(f"{text}: a checkpoint of Megatron is no model to fetch", "copy its folder with --data")
+        raise UserError(f"{text}: a checkpoint of Megatron cannot be fetched as a model", "copy its folder with --data")
     look = look_at(outside, weights=weights, trusted=trusted)
 
     def bring(names: list[str], into: Path) -> None:
@@ -475,7 +475,7 @@ def _download(path: Path, package: Package, stop: threading.Event) -> None:
             return
         beginning.unlink()  # restart from the beginning, since no part can be trusted
     what = f"{url}: the content has another SHA-256 than the lock says, even when fetched again"
-    raise UserError(what, "something on the way changes it: check the proxy, and tell whoever runs it")
+    raise UserError(what, "something on the way changes it: check the proxy, and tell its administrator")
 
 
 def _transfer(beginning: Path, package: Package, stop: threading.Event) -> None:

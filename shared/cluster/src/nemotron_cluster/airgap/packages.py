@@ -57,7 +57,7 @@ def find_uv() -> str:
     own = Path(sys.executable).with_name("uv")
     found = str(own) if own.is_file() else shutil.which("uv")
     if found is None:
-        raise UserError("there is no `uv` here", "install it: python3 -m pip install uv")
+        raise UserError("`uv` is not installed", "install it: python3 -m pip install uv")
     return found
 
 
@@ -96,7 +96,7 @@ class Target:
             what = f"the packages are not made for Python {self.python}"
             raise UserError(what, f"there are: {', '.join(SUPPORTED)}")
         if self.platform not in PLATFORMS:
-            what = f"there are no packages with CUDA for the platform {self.platform}"
+            what = f"CUDA packages do not exist for the platform {self.platform}"
             raise UserError(what, f"there are: {', '.join(PLATFORMS)}")
 
     def tags(self) -> list[Tag]:

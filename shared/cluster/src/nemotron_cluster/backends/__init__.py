@@ -45,7 +45,7 @@ class Backend(Protocol):
         """What would be submitted, as text. Has no side effects, locally or remotely."""
         ...
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """The scheduler's answer to a test submission, such as the estimated start; None if it gives none.
 
         Raises:

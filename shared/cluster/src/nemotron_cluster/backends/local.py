@@ -165,7 +165,7 @@ class LocalBackend:
         refuse_unsupported(job, "local", one_node=True)
         return start_script(job, self.profile)
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """See the protocol. This machine has no scheduler to ask."""
         return None
 

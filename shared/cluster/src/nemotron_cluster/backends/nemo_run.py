@@ -32,7 +32,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import environment_of
 
 PROGRAM = Path(__file__).parent / "nemo_run_program.py"
-ASKED = "nemo_run.json"
+REQUEST_FILE = "nemo_run.json"
 """File in a job's folder with the request to NeMo-Run, for later queries about the job."""
 SENT = "send"
 LINK = PurePosixPath("/nemo_run")
@@ -86,10 +86,10 @@ class NemoRunBackend:
         if _python() is None:
             request = f"# the request itself is shown where NeMo-Run is: {_install()}"
         else:
-            request = self._ask("render", folder, self._told(job, folder))
+            request = self._call("render", self._request(job, folder))
         return f"{script}\n# NeMo-Run ({self.profile.executor}) would send:\n{request}\n"
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """See the protocol: these services have no test submission."""
         return None
 
@@ -106,19 +106,19 @@ class NemoRunBackend:
 
     def submit(self, job: Job, folder: Path) -> str:
         self._refuse(job)
-        told = self._told(job, folder)
+        request = self._request(job, folder)
         if isinstance(self.profile, Cloud):
             self._pack(job, folder)
         else:
             self.lay_out(job, folder)
-        atomic.write_json(folder / ASKED, told)
-        return self._ask("submit", folder, told, None)
+        atomic.write_json(folder / REQUEST_FILE, request)
+        return self._call("submit", request, None)
 
     def state(self, record: Record) -> State:
         executor = self.profile.executor
         if executor == "docker" and (ended := _ended(Path(record.folder))):
             return ended
-        said = self._about("state", record)
+        said = self._query("state", record)
         if executor == "docker" and said in ("", "exited", "stopped", "removing", "dead"):
             # Check again, since it may have ended in the meantime.
             return _ended(Path(record.folder)) or State(
@@ -135,10 +135,10 @@ class NemoRunBackend:
                 return (Path(record.folder) / f"log_{record.id}.out").read_bytes()[start:]
             except FileNotFoundError:
                 return None
-        return self._about("log", record).encode()[start:] or None
+        return self._query("log", record).encode()[start:] or None
 
     def cancel(self, record: Record) -> None:
-        self._about("cancel", record)
+        self._query("cancel", record)
 
     def _refuse(self, job: Job) -> None:
         """Refuse what this executor cannot do, and what its profile lacks for it."""
@@ -176,7 +176,7 @@ class NemoRunBackend:
             )
         for name, place in profile.secret_refs.items():
             if isinstance(profile, Kubeflow) and len(place.split("/")) != 2:
-                raise UserError(f"secret_refs.{name}: '{place}' is no secret with a key", 'write: "SECRET/KEY"')
+                raise UserError(f"secret_refs.{name}: '{place}' must name a secret and its key", 'write: "SECRET/KEY"')
 
     def _nodes(self, job: Job) -> tuple[str, ...]:
         if job.nodes == 1:
@@ -201,7 +201,7 @@ class NemoRunBackend:
             what = f"the packages are {size // 1024} KiB, and NeMo-Run carries {LEPTON_CARRIES // 1024} KiB to Lepton"
             raise UserError(what, "put the packages into the image, and write: send_code = false")
 
-    def _told(self, job: Job, folder: Path) -> dict[str, Any]:
+    def _request(self, job: Job, folder: Path) -> dict[str, Any]:
         profile = self.profile
         home = folder.parents[1] if folder.parent.name == "jobs" else jobs_folder().parent
         settings = settings_of(profile, job)
@@ -217,11 +217,11 @@ class NemoRunBackend:
             "client_secret_env": profile.client_secret_env if isinstance(profile, DGXCloud) else None,
         }
 
-    def _about(self, action: str, record: Record) -> str:
-        told = atomic.read_json(Path(record.folder) / ASKED)
-        return self._ask(action, Path(record.folder), told | {"id": record.id, "folder": record.folder})
+    def _query(self, action: str, record: Record) -> str:
+        request = atomic.read_json(Path(record.folder) / REQUEST_FILE)
+        return self._call(action, request | {"id": record.id, "folder": record.folder})
 
-    def _ask(self, action: str, folder: Path, told: dict[str, Any], patience: float | None = PATIENCE) -> str:
+    def _call(self, action: str, request: dict[str, Any], patience: float | None = PATIENCE) -> str:
         """Send a request to NeMo-Run and return the answer.
 
         Raises:
@@ -231,14 +231,14 @@ class NemoRunBackend:
         python = _python()
         if python is None:
             raise UserError(f"executor '{self.profile.executor}' needs NeMo-Run", f"get it by: {_install()}")
-        variable = told["client_secret_env"]
+        variable = request["client_secret_env"]
         if action != "render" and variable and not os.environ.get(variable):
             raise UserError(f"{variable} is not set, which opens DGX Cloud", "set it in your shell")
         hidden = set(self.profile.secrets) - {variable}
         try:
             done = subprocess.run(
                 [str(python), "-I", str(PROGRAM)],
-                input=json.dumps(told | {"action": action}),
+                input=json.dumps(request | {"action": action}),
                 capture_output=True,
                 text=True,
                 timeout=patience,

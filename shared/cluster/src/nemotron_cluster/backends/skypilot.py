@@ -52,7 +52,7 @@ class SkyPilotBackend:
             raise UserError(what, 'write where they are there, in a mounted bucket: home = "/data/nemotron"')
         return f"# {shlex.join(self._launch(job, folder))}\n{self._task(job, folder)}\n# {SCRIPT}\n{self._script(job)}"
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """See the protocol: SkyPilot answers only on launch."""
         return None
 

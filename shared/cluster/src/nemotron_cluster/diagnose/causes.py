@@ -109,7 +109,7 @@ def rules() -> tuple[Rule, ...]:
 OWN_MESSAGE = Rule(id="own-message", match=(), example="error: ", means="The program itself says what is wrong.", do=())
 UNKNOWN = Rule(
     id="unknown-exception", match=(), example=TRACEBACK, do=(), level="unknown",
-    means="Python raised an exception for which there is no rule.",
+    means="Python raised an exception that no rule knows.",
 )  # fmt: skip
 
 

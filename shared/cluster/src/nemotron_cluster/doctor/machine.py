@@ -144,7 +144,7 @@ def _proxies(environment: Mapping[str, str]) -> Iterator[Check]:
     excluded = re.split(r"[,\s]+", lower.get("no_proxy", ""))
     if not {"localhost", "127.0.0.1", "*"} & set(excluded):
         remedy = "add localhost,127.0.0.1 and the cluster's nodes to no_proxy"
-        yield MACHINE.warn("proxy", f"{', '.join(used)}: servers of this machine are asked through it, too", remedy)
+        yield MACHINE.warn("proxy", f"{', '.join(used)}: requests to this machine go through it, too", remedy)
     else:
         yield MACHINE.ok("proxy", ", ".join(used))
 
@@ -185,7 +185,7 @@ def _paths(profile: Profile) -> dict[str, str]:
 def _identity(path: Path) -> Check:
     if not path.is_file():
         remedy = "name the private key, or leave it to ~/.ssh/config"
-        return PROFILE.fail("identity", f"there is no file {path}", remedy)
+        return PROFILE.fail("identity", f"{path} does not exist", remedy)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         return PROFILE.fail("identity", f"{path} can be read by others: ssh refuses it", f"chmod 600 {path}")
     return PROFILE.ok("identity", str(path))
@@ -216,7 +216,7 @@ def _on_machine(loaded: Loaded, there: Transport) -> Checks:
                 yield PROFILE.ok(key, path if exists == "yes" else f"{path} (not there yet, and can be made)")
         elif exists == "no" or (key == "python" and runs == "no"):
             at = loaded.origins.get(key.split()[0], str(loaded.file))
-            said, remedy = f"{at}: there is no {path} {where}", "correct it, unless the nodes alone have it"
+            said, remedy = f"{at}: {path} does not exist {where}", "correct it, unless the nodes alone have it"
             yield PROFILE.fail(key, said, remedy) if key == "ray_sub" else PROFILE.warn(key, said, remedy)
         else:
             yield PROFILE.ok(key, path)

@@ -143,7 +143,7 @@ def _torch(group: Group, facts: Facts) -> Iterator[Check]:
     if torch["available"]:
         yield group.ok("CUDA", f"True, with driver {driver or 'unknown'}")
     elif gpus.get("absent"):
-        yield group.skip("CUDA", "False: there is no driver of NVIDIA here")
+        yield group.skip("CUDA", "False: this machine has no NVIDIA driver")
     elif "error" in gpus:
         yield group.fail("CUDA", f"False: nvidia-smi says: {gpus['error']}", "have the driver repaired")
     elif torch["cuda"] is None:

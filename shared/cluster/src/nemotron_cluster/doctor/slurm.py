@@ -101,7 +101,7 @@ def _partitions(profile: Slurm, there: Transport) -> Checks:
             yield SCHEDULER.fail("partition", "the profile names none, and the site has no default", "set partition")
         elif unknown := [one for one in name.split(",") if one not in names]:
             near = did_you_mean(unknown[0], names, f"there are: {', '.join(names)}")
-            yield SCHEDULER.fail("partition", f"there is no partition '{unknown[0]}'", near)
+            yield SCHEDULER.fail("partition", f"partition '{unknown[0]}' does not exist", near)
         else:
             own = [row for row in rows if row[0].rstrip("*") in name.split(",")]
             build = name == profile.build_partition and name != profile.partition
@@ -146,13 +146,13 @@ def _settings(profile: Slurm, there: Transport) -> Checks:
     yield SCHEDULER.ok("Slurm", values.get("SLURM_VERSION", "of an unknown version"))
     wait = re.match(r"\d+", values.get("KillWait", ""))
     if wait and int(wait[0]) < LONG_ENOUGH:
-        what = f"a cancelled job is killed {wait[0]} s after it is told to end, which is short for a checkpoint"
+        what = f"a cancelled job is killed {wait[0]} s after the signal to end, which is short for a checkpoint"
         yield SCHEDULER.warn("KillWait", what, "save more often (checkpoint.save_interval) before cancelling jobs")
     if values.get("PreemptMode", "OFF") not in ("OFF", "") and profile.requeue:
         if "send_user_signal" in values.get("SlurmctldParameters", "") + values.get("PreemptParameters", ""):
-            yield SCHEDULER.ok("PreemptMode", f"{values['PreemptMode']}, and a job is told before")
+            yield SCHEDULER.ok("PreemptMode", f"{values['PreemptMode']}, with a signal to the job before")
         else:
-            what = f"{values['PreemptMode']}, without send_user_signal: a preempted job is not told before"
+            what = f"{values['PreemptMode']}, without send_user_signal: a preempted job gets no signal before"
             yield SCHEDULER.warn("PreemptMode", what, "it continues from its last checkpoint: save often enough")
     expiry = re.search(r"cred_expire=(\d+)", values.get("AuthInfo", ""))
     seconds = int(expiry[1]) if expiry else USUAL_EXPIRY
@@ -332,7 +332,7 @@ def _gpus(profile: Slurm, facts: Facts) -> Check:
     shown = "; ".join(f"{each.count(kind)} x {kind}" for kind in dict.fromkeys(each)) or gpus.get("error", "none")
     if len(each) < wanted:
         remedy = "correct gpus_per_node, or report the node to the site"
-        return NODES.fail("GPUs", f"{wanted} are asked for: {shown}", remedy)
+        return NODES.fail("GPUs", f"{wanted} wanted, found: {shown}", remedy)
     return NODES.ok("GPUs", shown) if each else NODES.skip("GPUs", "none, and the profile asks for none")
 
 

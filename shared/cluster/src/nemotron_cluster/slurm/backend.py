@@ -29,7 +29,7 @@ class SlurmBackend:
     def render(self, job: Job, folder: Path) -> str:
         return render(job, self.profile, self.there(folder))
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """The answer of `sbatch --test-only`."""
         job = replace(job, after=())  # earlier jobs have not been submitted yet
         try:

@@ -148,7 +148,7 @@ def _where(transport: Transport) -> str:
 
 def _require_accepted(transport: Transport, answer: Answer) -> None:
     if answer.returncode == NOT_FOUND:
-        raise NoScheduler(f"there is no sbatch {_where(transport)}", "run this on a login node, or set tunnel and host")
+        raise NoScheduler(f"sbatch not found {_where(transport)}", "run this on a login node, or set tunnel and host")
     require_answer(transport, answer)
     if answer.returncode:
         why = _message(answer.stderr).removeprefix("Batch job submission failed: ").removeprefix("allocation failure: ")

@@ -54,7 +54,7 @@ def seconds_of(time: str) -> int:
     """A Slurm time limit in seconds: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     match = TIME.fullmatch(time)
     if match is None:
-        raise ValueError(f"'{time}' is no time limit")
+        raise ValueError(f"'{time}' is not a time limit")
     days, *rest = match.groups()
     numbers = [int(part) for part in rest if part is not None]
     if days is None and len(numbers) < 3:
@@ -99,7 +99,7 @@ def choose_resources(job: Job, profile: Slurm) -> Resources:
 
 def _choose_exclusive(job: Job, profile: Slurm) -> tuple[bool, str]:
     if profile.exclusive is not None:
-        return profile.exclusive, "the profile says so"
+        return profile.exclusive, "the profile sets it"
     if _has_directive(profile, "--exclusive", "--oversubscribe", "-s"):
         return False, "extra_directives decide"
     if uses_ray_sub(job, profile):
