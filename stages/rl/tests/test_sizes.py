@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from support import short
 
-from stages.rl.train import STEP, main
+from stages.rl import data_prep
+from stages.rl.train import main
 
 WHOLE = "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}"
 
@@ -38,6 +39,6 @@ def test_a_dry_run_counts_the_rows(ten: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_start_counts_what_was_prepared(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert STEP.prepare is not None and STEP.prepare.main([*short("rl"), ten, WHOLE]) == 0
+    assert data_prep.main([*short("rl"), ten, WHOLE]) == 0
     assert main([*short("rl"), ten, WHOLE, "grpo.num_prompts_per_step=11"]) == 2
     assert "10 training prompts are fewer than the 11 of a step" in capsys.readouterr().err

@@ -29,9 +29,9 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.runtime.spec import Outcome
-from stages.sft import ends
 from stages.sft.conversations import ChatWork
 from stages.sft.data_prep import ROWS, main, sources
+from stages.sft.ends import end_answers, end_of_answers
 from stages.sft.packs import open_splits, write_split
 from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
@@ -521,15 +521,15 @@ def test_what_the_rows_were_rendered_with_travels_with_them(home: Path, tmp_path
     assert made.manifest.metadata["turn_end"] == {"id": 5, "token": "<|im_end|>"}
 
 
-def test_the_published_model_ends_answers_where_the_data_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_published_model_ends_answers_where_the_data_do(tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()
     (output / "config.json").write_text('{"eos_token_id": 2}')
-    monkeypatch.setattr(ends, "run_engine", lambda task: Outcome(output))
     run = SimpleNamespace(directory=tmp_path)
 
     def trained(data: object, model: object = None) -> object:
-        ends.train(SimpleNamespace(inputs={"data": data, "model": model}, run=run))
+        task: Any = SimpleNamespace(inputs={"data": data, "model": model}, run=run)
+        end_answers(task, Outcome(output), end_of_answers(task))
         file = output / "generation_config.json"
         return json.loads(file.read_text())["eos_token_id"] if file.exists() else None
 
