@@ -42,7 +42,7 @@ def main() -> int:
     if os.environ.get("GPU_BENCH_MASK"):  # to see what attention by documents is worth
         module = importlib.import_module("stages.sft.engines.transformers.train")
         module.attend_by_document = lambda model, collate: collate
-    return importlib.import_module(f"stages.{stage}.train").STEP.main(words)
+    return importlib.import_module(f"stages.{stage}.train").main(words)
 
 
 def take_turns() -> None:
