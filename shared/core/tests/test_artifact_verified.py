@@ -123,7 +123,7 @@ def test_the_second_use_reads_no_file(store: Store, tmp_path: Path, monkeypatch)
 
 
 def test_what_was_written_a_moment_ago_is_hashed_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemotron_shared.digest.TICK_NS", 10**15)  # a loaded machine needs longer than a tick
+    monkeypatch.setattr("nemotron_shared.file_cache.TICK_NS", 10**15)  # a loaded machine needs longer than a tick
     done = publish(store, {"a": "1"})
     require_intact(done, store.home, HOW)
     assert not (store.home / "cache").exists()

@@ -14,7 +14,7 @@ from nemotron_shared.runtime.process import ENDING
 @pytest.fixture(autouse=True)
 def _forking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test runners have threads, and other tests may have imported torch."""
-    monkeypatch.setattr("nemotron_shared.runtime.process.can_fork", lambda: True)
+    monkeypatch.setattr("nemotron_shared.runtime.background.can_fork", lambda: True)
 
 
 def test_the_result_comes_from_another_process() -> None:
