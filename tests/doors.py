@@ -20,10 +20,9 @@ import orjson
 from door_templates import TEMPLATES
 from template_conversations import conversation
 
-from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.chat.template import ChatTemplate
-from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.encoders.masks import ControlTokens, mask_by_offsets
 from nemotron_data.sources.reading import Row, json_row
 from nemotron_data.tokenizers.tiny import build_tokenizer
 from nemotron_prove.input.targets.requests import Encoded
@@ -38,7 +37,7 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
 from stages.eval.endpoint import Answers, BadRequestError
 from stages.rl.engines.trl.prompts import read_prompts
-from stages.sft.rendering import Renderer
+from stages.sft.encode import Renderer
 from stages.sft.schema import SFTConfig, SFTData
 
 STAGE = Path(__file__).parents[1] / "stages" / "sft" / "config"

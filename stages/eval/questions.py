@@ -19,11 +19,10 @@ from nemotron_data.formats.questions import read_question
 from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import SYNTHETIC, Part, field_of, filled, split_key
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SYNTHETIC, field_of, filled, split_key
 from nemotron_data.split import Split
-from nemotron_data.verifier.golds import count_gold
+from nemotron_data.verifier.judgement import count_gold
 from stages.eval.schema import EvalData
 
 ASKED = "asked.jsonl"

@@ -22,11 +22,11 @@ from nemotron_data import decontaminate
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.sources.head import look_ahead
 from nemotron_data.synthetic import problems
-from nemotron_data.verifier.golds import require_decidable
+from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task

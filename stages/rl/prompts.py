@@ -17,11 +17,10 @@ from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, encode_row
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import Part, split_key
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
-from nemotron_data.verifier.golds import count_gold
+from nemotron_data.verifier.judgement import count_gold
 from stages.rl.placeholders import is_placeholder, resolve, source_of
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLData

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.chat.shown import told
-from nemotron_data.encoders.control import HELD, announcement
+from nemotron_data.encoders.masks import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import SYNTHETIC, Part
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
-from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.errors import UserError
-from stages.sft.conversations import (
+from stages.sft.encode import (
     ANSWER_CUT,
     CALLS_IN_TEXT,
     HIDDEN,
@@ -23,8 +22,8 @@ from stages.sft.conversations import (
     ROWS_OF,
     TOO_LONG,
     UNTOLD,
+    format_of_settings,
 )
-from stages.sft.rendering import format_of_settings
 from stages.sft.schema import SFTData
 
 DOCUMENTS = (

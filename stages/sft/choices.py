@@ -5,14 +5,14 @@ from pathlib import Path
 
 from nemotron_data.chat.rows import is_used_in
 from nemotron_data.prep.reader import TOLERATE, row_error
-from nemotron_data.sources.head import first_rows, split_choice
+from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.suited import power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
 from nemotron_shared.runtime.machine import Machine
-from stages.sft.rendering import Rendering
+from stages.sft.encode import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 OURS, MARKS = "nano3", ("<|im_start|>", "<|im_end|>")

@@ -20,8 +20,8 @@ from nemotron_data.chat.formats import format_sources
 from nemotron_data.chat.template import template_file
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import Part, RowKind
-from nemotron_data.sources.head import look_ahead
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -30,10 +30,9 @@ from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft.accounts import about_rows, format_found, formats_found, mends
-from stages.sft.conversations import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork
+from stages.sft.encode import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork, Conversations, Rendering
 from stages.sft.ends import TURN_END
 from stages.sft.packs import open_splits, shares, write_split
-from stages.sft.rendering import Conversations, Rendering
 from stages.sft.schema import SFTConfig, SFTData
 from stages.sft.thoughts import template_as_learnt
 

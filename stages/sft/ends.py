@@ -1,6 +1,6 @@
 """What ends an answer travels from the data into the model that learns from it."""
 
-from nemotron_data.chat.ends import learnt_end
+from nemotron_data.chat.shown import learnt_end
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.engine import run_engine

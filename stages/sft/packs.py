@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from nemotron_data.formats.packed import Sequences
 from nemotron_data.packing import pack
 from nemotron_data.prep.pipeline import Prepared, ShardResult
-from nemotron_data.sequences import Sequences
-from nemotron_data.sources.blends import realised_weights
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import Part, realised_weights
 from nemotron_data.split import SPLITS
 from stages.sft.schema import SFTData
 

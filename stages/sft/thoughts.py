@@ -5,10 +5,10 @@ thoughts are learnt after `<think></think>`, and a model that has learnt nothing
 """
 
 from nemotron_data.chat.confined import open_template
-from nemotron_data.chat.plain import QUESTION
+from nemotron_data.chat.spans import QUESTION
 from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_shared.errors import UserError
-from stages.sft.rendering import Rendering
+from stages.sft.encode import Rendering
 
 THOUGHT = {True: "with a thought", False: "without a thought"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packed_support import write_packed
+from packed_support import add_document, write_packed
 from rich.console import Console
 
 from nemotron_app.inspect import Options, inspect_data
@@ -66,7 +66,7 @@ def documents(tmp_path: Path) -> Path:
     for name, found in (texts | {"held": ["one cat", "a dog"]}).items():
         with IndexedDatasetWriter(folder / names[name], 512) as writer:
             for text in found:
-                writer.add_document(np.array(model.tokenizer.encode(text, add_special_tokens=False).ids))
+                add_document(writer, np.array(model.tokenizer.encode(text, add_special_tokens=False).ids))
     train = [(0.75, names["web"]), (0.25, names["code"])]
     write_blend(folder / "blend.json", {"train": train, "valid": [(1.0, names["held"])]})
     return folder

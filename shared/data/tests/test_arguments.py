@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_data.chat.arguments import Arguments, arguments_of, to_json
-from nemotron_data.chat.rows import parsed_call, plain_message
+from nemotron_data.chat.rows import Arguments, arguments_of, parsed_call, plain_message, to_json
 from nemotron_data.chat.template import ChatTemplate
 
 SPELLED = '{"city": "Oslo", "sum": 1.50, "all": [1e3, -0.0, 2]}'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_data.formats.bulk_file import BLOCK_BYTES, BulkFile
+from nemotron_data.formats.bin_idx import BLOCK_BYTES, BulkFile
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
 

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from nemotron_data.chat.confined import open_template
-from nemotron_data.chat.ends import EndToken, learnt_end
+from nemotron_data.chat.shown import EndToken, learnt_end
 from nemotron_data.chat.template import find_template
 from nemotron_data.tokenizers.folder import TokenizerFolder, copy_tokenizer
 from nemotron_shared.errors import UserError

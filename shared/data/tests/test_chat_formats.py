@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nemotron_data.chat.formats import CHAT_FORMATS, check_format, find_format, format_sources
-from nemotron_data.chat.recognition import recognise
+from nemotron_data.chat.formats import CHAT_FORMATS, check_format, find_format, format_sources, recognise
 from nemotron_data.chat.rows import ChatFields
 from nemotron_shared.errors import UserError
 

@@ -12,8 +12,8 @@ from nemotron_data.chat.rows import (
     from_sharegpt,
     is_used_in,
     tools_of,
+    validate_messages,
 )
-from nemotron_data.chat.sound import validate_messages
 from nemotron_shared.errors import UserError
 
 VALID = [

@@ -8,9 +8,8 @@ import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 
-from nemotron_data.encoders.backends import FastokensEncoder, GigatokenEncoder, ReferenceEncoder
-from nemotron_data.encoders.base import Encoder
-from nemotron_data.encoders.control import MARKUP, ControlTokens, encode_in_pieces, pattern_of
+from nemotron_data.encoders.backends import Encoder, FastokensEncoder, GigatokenEncoder, ReferenceEncoder
+from nemotron_data.encoders.masks import MARKUP, ControlTokens, encode_in_pieces, pattern_of
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 
 TEXTS = [

@@ -7,9 +7,9 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-from nemotron_data.chat.masks import mask_by_offsets
-from nemotron_data.chat.sound import validate_messages
+from nemotron_data.chat.rows import validate_messages
 from nemotron_data.chat.template import ChatTemplate, find_template
+from nemotron_data.encoders.masks import mask_by_offsets
 from nemotron_shared.errors import UserError
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]

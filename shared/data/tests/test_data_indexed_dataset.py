@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import (
     IndexedDataset,
@@ -22,7 +23,7 @@ DOCUMENTS = [[11, 12, 2], [2], [65_000, 7, 7, 7, 2]]
 def write(prefix: Path, documents: list[list[int]], vocab_size: int = 65_499) -> IndexedDatasetWriter:
     with IndexedDatasetWriter(prefix, vocab_size) as writer:
         for ids in documents:
-            writer.add_document(np.array(ids))
+            add_document(writer, np.array(ids))
     return writer
 
 
@@ -69,7 +70,7 @@ def test_the_dtype_follows_megatrons_threshold():
 
 def test_an_error_leaves_no_file(tmp_path):
     with pytest.raises(RuntimeError), IndexedDatasetWriter(tmp_path / "x", 100) as writer:
-        writer.add_document(np.array([1]))
+        add_document(writer, np.array([1]))
         raise RuntimeError
     with pytest.raises(UserError, match="no document"), IndexedDatasetWriter(tmp_path / "x", 100):
         pass
@@ -94,9 +95,9 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path, ids):
 @pytest.mark.parametrize("ids", [np.array([], np.int64), np.array([[1]]), np.array([1.0])])
 def test_what_is_no_document_is_refused(tmp_path, ids):
     with IndexedDatasetWriter(tmp_path / "x", 100) as writer:
-        writer.add_document(np.array([1]))
+        add_document(writer, np.array([1]))
         with pytest.raises(ValueError, match=r"not empty|1-D array of integers"):
-            writer.add_document(ids)
+            add_document(writer, ids)
     assert len(IndexedDataset(tmp_path / "x")) == 1
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemotron_data.overlap import Occurrence, find_overlap
+from nemotron_data.held_out import Occurrence, find_overlap
 from nemotron_data.split import normalise_key
 from nemotron_shared.errors import UserError
 

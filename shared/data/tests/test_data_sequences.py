@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_support import pack_row
 
-from nemotron_data.formats.packed import pack_row, read_packed, write_packed
+from nemotron_data.formats.packed import SPLITS, Sequences, SequenceWriter, read_packed, write_packed
 from nemotron_data.packing import ALGORITHMS, pack
-from nemotron_data.sequences import SPLITS, Sequences, SequenceWriter
 from nemotron_shared.errors import UserError
 
 TOKENS = st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 1)), min_size=2, max_size=9)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from nemotron_data.encoders import Encoder, backends, choose_encoder
-from nemotron_data.encoders.backends import LONG_TEXT, GigatokenEncoder
-from nemotron_data.encoders.hard_cases import hard_cases
-from nemotron_data.encoders.joining import find_joiner
+from nemotron_data.encoders.backends import LONG_TEXT, GigatokenEncoder, find_joiner
+from nemotron_data.encoders.choice import hard_cases
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.errors import UserError

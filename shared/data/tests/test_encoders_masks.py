@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.encoders import masks_from_spans, token_bytes
 from nemotron_data.encoders.backends import ReferenceEncoder
+from nemotron_data.encoders.masks import mask_by_offsets
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
 

@@ -16,7 +16,6 @@ import pytest
 import zstandard
 
 from nemotron_data.sources import files as module
-from nemotron_data.sources import remote
 from nemotron_data.sources.files import InputFile, check_unchanged, expand, format_of, identity, local_file, open_input
 from nemotron_data.sources.reading import Range, read_range
 from nemotron_shared.errors import UserError
@@ -275,8 +274,7 @@ class Refusing:
 @pytest.mark.parametrize("on_open", [False, True])
 def test_no_message_shows_a_credential(monkeypatch, error, message, on_open):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAEXAMPLE")
-    monkeypatch.setattr(remote, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
-    monkeypatch.setattr(module, "file_system", remote.file_system)
+    monkeypatch.setattr(module, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
     with pytest.raises(UserError) as caught:
         open_input(expand(["s3://bucket/a.jsonl"])[0])
     assert message in str(caught.value)

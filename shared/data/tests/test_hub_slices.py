@@ -13,8 +13,7 @@ from hub_stand_in import Hub, serving
 
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.sources.files import expand, identity
-from nemotron_data.sources.reading import read_files, read_range
-from nemotron_data.sources.slices import parse_split, rows_of
+from nemotron_data.sources.reading import parse_split, read_files, read_range, rows_of
 from nemotron_shared.errors import UserError
 
 datasets = pytest.importorskip("datasets")

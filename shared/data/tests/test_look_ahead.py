@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from nemotron_data.prep.sampling import FIRST_ROWS, MOST_FILES, look_ahead
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
-from nemotron_data.sources.head import FIRST_ROWS, MOST_FILES, look_ahead
 from nemotron_data.sources.reading import Row
 from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.runtime.look import Looked

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_data.sources import rows
+from nemotron_data.sources import datasets
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import expand
 from nemotron_shared.config.data import SourceSection
@@ -43,7 +43,7 @@ def test_a_blend_looks_for_templates_and_tokenizers_once(folder: Path, monkeypat
     sets = [{"name": path.stem, "path": str(path)} for path in sorted(folder.rglob("*.jsonl"))]
     blend = folder.parent / "blend.json"
     blend.write_text(json.dumps({"datasets": sets}, indent=1))
-    looked = count(monkeypatch, rows, "own_files")
+    looked = count(monkeypatch, datasets, "own_files")
     kind = RowKind("text", folder, lambda seed, rows: [], "text")
     settings = SourceSection.model_construct(source=str(blend), subset=None, hub_split=None)
     found = kind.sources(settings, 0)

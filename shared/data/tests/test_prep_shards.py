@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from prep_support import CopyRows, copy, plan, setting, write_rows
 
-from nemotron_data.prep import local_executor
-from nemotron_data.prep.merge import finish
-from nemotron_data.prep.progress import clock, rejected_text, short
+from nemotron_data.prep import executors
+from nemotron_data.prep.losses import finish
 from nemotron_data.prep.receipts import RECEIPT, shard_folder, verified
-from nemotron_data.prep.shards import run_shards
+from nemotron_data.prep.shards import clock, rejected_text, run_shards, short
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import size
 
@@ -42,7 +41,7 @@ def whole(rows: Path) -> bytes:
 def test_any_number_of_workers_gives_the_same(tmp_path, rows, whole, workers, method, monkeypatch):
     if method == "spawn" and workers == 1:
         pytest.skip("one worker starts no process")
-    monkeypatch.setattr(local_executor, "start_method", lambda: method)
+    monkeypatch.setattr(executors, "start_method", lambda: method)
     assert copy(plan([rows], SHARD), setting(tmp_path / "shards", workers)) == whole
 
 

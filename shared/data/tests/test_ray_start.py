@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from nemotron_data.prep import ray_executor
+from nemotron_data.prep import executors
 from nemotron_shared.errors import UserError
 
 SETTING: Any = SimpleNamespace(workers=2, announce=lambda line: None)
 
 
 def pretended(monkeypatch: pytest.MonkeyPatch, init: Any) -> Any:
-    monkeypatch.setattr(ray_executor, "_was_started", lambda: False)
+    monkeypatch.setattr(executors, "_was_started", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ended: list[bool] = []
     exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
@@ -44,7 +44,7 @@ def test_a_start_that_takes_too_long_is_one_error(monkeypatch: pytest.MonkeyPatc
 
     ray = pretended(monkeypatch, init)
     with pytest.raises(UserError, match=r"did not start on this machine \(\w+") as caught:
-        ray_executor._connect(ray, SETTING)
+        executors._connect(ray, SETTING)
     assert "data_prep.executor=local" in str(caught.value)
     assert ray.ended, "what did start was left behind"
 
@@ -54,7 +54,7 @@ def test_a_fault_of_another_kind_keeps_its_trace(monkeypatch: pytest.MonkeyPatch
         raise TypeError("unexpected keyword")
 
     with pytest.raises(TypeError):
-        ray_executor._connect(pretended(monkeypatch, init), SETTING)
+        executors._connect(pretended(monkeypatch, init), SETTING)
 
 
 def test_sigterm_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_sigterm_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray's does
 
     before = signal.getsignal(signal.SIGTERM)
-    assert not ray_executor._connect(pretended(monkeypatch, init), SETTING)
+    assert not executors._connect(pretended(monkeypatch, init), SETTING)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -77,7 +77,7 @@ def test_a_cluster_that_is_slow_to_answer_is_asked_again(monkeypatch: pytest.Mon
     ray = pretended(monkeypatch, init)
     monkeypatch.setenv("RAY_ADDRESS", "10.77.0.11:6379")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'code'}:")
-    assert ray_executor._connect(ray, SETTING)
+    assert executors._connect(ray, SETTING)
     assert [(each["address"], each["job_config"]) for each in asked] == [
         ("10.77.0.11:6379", [str(tmp_path / "code")])
     ] * 3
@@ -93,6 +93,6 @@ def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatc
     ray = pretended(monkeypatch, init)
     monkeypatch.setenv("RAY_ADDRESS", "10.77.0.11:6379")
     with pytest.raises(UserError, match=r"no Ray cluster answers \(RAY_ADDRESS=10.77.0.11:6379\)\n") as caught:
-        ray_executor._connect(ray, SETTING)
+        executors._connect(ray, SETTING)
     assert "RAY_AUTH_TOKEN_PATH" in str(caught.value)
     assert len(asked) == 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_data.chat.responses import conversation_of
+from nemotron_data.chat.prompt import conversation_of
 from nemotron_shared.errors import UserError
 
 ASKED: dict[str, Any] = {

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemotron_data import synthetic
-from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem
-from nemotron_data.synthetic.chats import SUM_QUESTIONS
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, is_held_out, random_problem
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, facts_by_person, people
-from nemotron_data.synthetic.split import is_held_out
+from nemotron_data.synthetic.rows import SUM_QUESTIONS
 from nemotron_shared.errors import UserError
 
 ROWS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_data.sources.rows import input_files
+from nemotron_data.sources.datasets import input_files
 from nemotron_shared.config.data import SourceSection
 
 SECTION = SourceSection.model_construct(source="synthetic", seed=3)

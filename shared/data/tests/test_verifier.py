@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemotron_data.verifier import expected, judge
-from nemotron_data.verifier.golds import UNDECIDABLE, count_gold, require_decidable
+from nemotron_data.verifier.judgement import UNDECIDABLE, count_gold, require_decidable
 from nemotron_data.verifier.numbers import read_number
 from nemotron_shared.errors import UserError
 

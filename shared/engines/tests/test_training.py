@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_support import add_document, pack_row
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
-from nemotron_data.formats.packed import pack_row
 from nemotron_engines.rows.blended import BlendedRows, choose
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
@@ -107,7 +107,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
 def documents(tmp_path: Path) -> IndexedDataset:
     with IndexedDatasetWriter(tmp_path / "docs", vocab_size=100) as writer:
         for number in range(7):
-            writer.add_document(np.arange(number * 10, number * 10 + number + 2))
+            add_document(writer, np.arange(number * 10, number * 10 + number + 2))
     return IndexedDataset(tmp_path / "docs")
 
 
@@ -144,7 +144,7 @@ def test_the_collator_keeps_documents_and_padding_apart() -> None:
     batch = PackedCollator()([long, pack_row([([4, 3], [0, 1])])])
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
-    assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9], [-100, 3, -100, -100, -100]]
+    assert batch["labels"].tolist() == [[6, 7, -100, 9, -100], [3, -100, -100, -100, -100]]
     assert batch["seq_idx"].tolist()[0] == [0, 0, 0, 1, 1]
 
 

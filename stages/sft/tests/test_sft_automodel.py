@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from packed_support import pack_row
 from safetensors.torch import load_file, save_file
 
-from nemotron_data.formats.packed import pack_row
 from nemotron_engines.automodel import checkpoints
 from nemotron_engines.automodel.adapter import merge_adapter
 from nemotron_engines.automodel.base_model import readable_config, stage_base_model

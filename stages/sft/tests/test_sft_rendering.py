@@ -13,9 +13,8 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
-from stages.sft.rendering import Renderer, Rendering, first_question
+from stages.sft.encode import Renderer, Rendering, Tokens, first_question
 from stages.sft.schema import SFTConfig, SFTData
-from stages.sft.tokens import Tokens
 
 CONFIG = Path(__file__).parent.parent / "config"
 

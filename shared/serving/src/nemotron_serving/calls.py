@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nemotron_data.chat.arguments import arguments_of, parse_json, to_json
+from nemotron_data.chat.rows import arguments_of, parse_json, to_json
 
 XML_CALLS = re.compile(r"\s*(?:<function=[^>\n]+>(?:(?!<function=).)*</function>\s*)+", re.DOTALL)
 XML_CALL = re.compile(r"<function=([^>\n]+)>((?:(?!<function=).)*)</function>", re.DOTALL)

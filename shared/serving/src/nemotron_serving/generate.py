@@ -23,8 +23,7 @@ from typing import Any
 
 import click
 
-from nemotron_data.sources.json_keys import repeated_key
-from nemotron_data.sources.table_nulls import without_table_nulls
+from nemotron_data.sources.json_rows import repeated_key, without_table_nulls
 from nemotron_serving.options import Chosen, model_options, sampling_options
 from nemotron_shared.atomic import open_atomic, output_file
 from nemotron_shared.digest import file_digest, json_digest

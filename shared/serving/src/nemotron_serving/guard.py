@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemotron_data.sources.json_keys import repeated_key
+from nemotron_data.sources.json_rows import repeated_key
 
 LARGEST_BODY = 8 * 2**20
 DEEPEST = 64

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from nemotron_data.chat.prompt import Prompt, Prompter
-from nemotron_data.chat.responses import conversation_of
+from nemotron_data.chat.prompt import Prompt, Prompter, conversation_of
 from nemotron_data.chat.shown import told
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, read_rl_rows, validate_prompt
 from nemotron_shared.config.training import GRPOSection

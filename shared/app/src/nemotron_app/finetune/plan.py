@@ -13,8 +13,7 @@ from nemotron_app.launch import run_step, stage_directory
 from nemotron_app.main import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
-from nemotron_data.sources.files import expand, identity
-from nemotron_data.sources.remote import InputFile, Reading
+from nemotron_data.sources.files import InputFile, Reading, expand, identity
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.fine_tunings import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path

@@ -14,7 +14,7 @@ import numpy as np
 
 from nemotron_app.inspect.examples import Example, Split
 from nemotron_app.inspect.pieces import Decoder
-from nemotron_data.overlap import find_overlap
+from nemotron_data.held_out import find_overlap
 from nemotron_data.split import normalise_key
 
 TRAIN = "train"

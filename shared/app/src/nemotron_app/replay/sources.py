@@ -5,8 +5,8 @@ from collections.abc import Generator, Sequence
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
-from nemotron_data.sources.remote import is_remote
-from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_data.sources.datasets import SYNTHETIC
+from nemotron_data.sources.files import is_remote
 from nemotron_shared.artifacts import Artifact, Source
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.segments import FOLDER

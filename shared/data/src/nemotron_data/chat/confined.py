@@ -23,8 +23,8 @@ from typing import Any, NoReturn, Protocol
 
 from nemotron_data.chat.confined_program import CPU_SECONDS, TOO_MUCH, Answer, most_for, read_answer
 from nemotron_data.chat.rows import Message
+from nemotron_data.chat.spans import Span
 from nemotron_data.chat.template import SHIPPED, ChatTemplate, Conversation
-from nemotron_data.chat.turns import Span
 from nemotron_shared.errors import UserError
 
 PROGRAM = "nemotron_data.chat.confined_program"

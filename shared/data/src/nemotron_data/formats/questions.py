@@ -8,9 +8,9 @@ Numbers become answers as written in the file: `"answer": 1.50` gives "1.50", wi
 import re
 from typing import Any
 
-from nemotron_data.formats.written import is_missing, is_number, text_of, with_numbers_as_written
+from nemotron_data.formats.json_lines import is_missing, is_number, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.rows import field_of, no_field
+from nemotron_data.sources.datasets import field_of, no_field
 
 
 def read_question(

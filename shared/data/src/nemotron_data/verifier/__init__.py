@@ -13,7 +13,6 @@ What an expected answer is decides how it is compared: numbers exactly, as fract
 mathematics with math-verify; choices by their letter; anything else as text.
 """
 
-from nemotron_data.verifier.judgement import Verdict, judge
-from nemotron_data.verifier.kinds import Expected, Kind, expected
+from nemotron_data.verifier.judgement import Expected, Kind, Verdict, expected, judge
 
 __all__ = ["Expected", "Kind", "Verdict", "expected", "judge"]

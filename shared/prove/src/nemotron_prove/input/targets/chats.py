@@ -10,11 +10,10 @@ from typing import Any
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.formats import CHAT_FORMATS, TURNS, from_any
-from nemotron_data.chat.rows import ChatFields, tools_of
-from nemotron_data.chat.sound import validate_messages
+from nemotron_data.chat.rows import ChatFields, tools_of, validate_messages
 from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.prep.reader import TOLERATE
-from nemotron_data.sources.blends import Blend, load_blend
+from nemotron_data.sources.datasets import Blend, load_blend
 from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import local_file
 from nemotron_data.sources.reading import BadRow, Row, json_row, read_files

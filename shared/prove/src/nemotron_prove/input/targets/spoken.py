@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from nemotron_app.plan import parse_gpus
-from nemotron_data.sources.slices import Slice, parse_split
+from nemotron_data.sources.reading import Slice, parse_split
 from nemotron_prove.input.second import fault_of, require
 from nemotron_prove.input.target import Files, Target, word_of, words
 from nemotron_shared.artifacts.names import Reference, check_alias, parse_reference

@@ -1,21 +1,118 @@
-"""Run workers as Ray tasks on all machines of a cluster.
+"""Run workers: as processes on this machine, or as Ray tasks on all machines of a cluster.
 
-Joins the cluster at RAY_ADDRESS or the one that `ray start` started on this machine. Otherwise, or with
-RAY_ADDRESS=local, starts a cluster here for this run only. All machines must see the inputs and the run's folder under
-the same paths, for example on a shared file system.
+Processes are forked where that is safe, to share the loaded tokenizer and imports; with threads running, or on macOS,
+they are spawned.
+
+Ray joins the cluster at RAY_ADDRESS or the one that `ray start` started on this machine. Otherwise, or with
+RAY_ADDRESS=local, it starts a cluster here for this run only. All machines must see the inputs and the run's folder
+under the same paths, for example on a shared file system.
 """
 
+import multiprocessing
 import os
 import platform
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
 from nemotron_shared.errors import UserError, how_to_add
+from nemotron_shared.runtime.background import can_fork
+from nemotron_shared.runtime.process import end_with_parent, forked, forking
+
+ATTEMPTS = 3
+Result = tuple[Shard, Receipt | UserError]
+
+_job: Any = None  # set once in each worker, when it starts
+
+
+def run_here(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
+    """Yield each shard with its receipt or error, as they finish. After an error no further shard is started.
+
+    If a worker dies, its shard is tried again, `ATTEMPTS` times in all.
+    """
+    workers = min(setting.workers, len(shards))
+    if workers <= 1:
+        for shard in shards:
+            try:
+                yield shard, job.process(shard)
+            except UserError as error:
+                yield shard, error
+                return
+        return
+    left = {shard.index: shard for shard in shards}
+    for attempt in range(1, ATTEMPTS + 1):
+        failed = False
+        for shard, result in _pool(job, list(left.values()), workers, progress):
+            del left[shard.index]
+            failed = failed or isinstance(result, UserError)
+            yield shard, result
+        if failed or not left:
+            return
+        setting.announce(f"a worker died; {len(left)} shards are left (attempt {attempt} of {ATTEMPTS})")
+    first = next(iter(left.values()))
+    where = ", ".join(part.file.path for part in first.ranges[:3])
+    yield (
+        first,
+        UserError(
+            f"workers died {ATTEMPTS} times, at or after shard {first.index} ({where})",
+            "the system may be out of memory: try data_prep.workers=1, or a smaller data_prep.shard_mb",
+        ),
+    )
+
+
+def _pool(job: Any, shards: Sequence[Shard], workers: int, progress: Any) -> Iterator[Result]:
+    context = multiprocessing.get_context(start_method())
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(job, os.getpid()))
+    try:
+        waiting = list(reversed(shards))
+        running: dict[Future[Receipt], Shard] = {}
+        while running or waiting:
+            while waiting and len(running) < 2 * workers:
+                shard = waiting.pop()
+                with forking():  # submitting the first tasks starts the workers
+                    running[pool.submit(_process, shard)] = shard
+            for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                shard = running.pop(future)
+                try:
+                    result: Receipt | UserError = future.result()
+                except UserError as error:
+                    waiting.clear()  # running shards are finished and kept
+                    result = error
+                yield shard, result
+            progress.show()
+    except BrokenProcessPool:
+        return
+    finally:
+        # kill any worker left, even a busy one: an unfinished shard is redone next time
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)  # its thread must be gone before the next pool is forked
+
+
+def start_method() -> str:
+    """`fork` where it is safe, else `spawn`."""
+    return "fork" if can_fork() else "spawn"
+
+
+def _start(job: Any, parent: int) -> None:
+    """Worker initializer: leave Ctrl-C to the parent, and exit when the parent dies."""
+    global _job
+    _job = job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent(parent, signal.SIGKILL)
+    forked()
+
+
+def _process(shard: Shard) -> Receipt:
+    return _job.process(shard)
+
 
 RETRIES = 2
 START_ATTEMPTS = 6
@@ -28,7 +125,6 @@ PATIENT = {
 }
 """Ray's environment: on a busy machine its server takes longer to start than Ray's defaults of 20 and 30 s."""
 SHARE = "work on a file system that all machines of the Ray cluster share, run.home and the inputs included"
-Result = tuple[Shard, Receipt | UserError]
 
 
 def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
@@ -54,7 +150,7 @@ def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -
 
 
 def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
-    process = ray.remote(max_retries=RETRIES, num_cpus=1)(_process)
+    process = ray.remote(max_retries=RETRIES, num_cpus=1)(_process_on_ray)
     shared = ray.put(job)
     here = str(Path.cwd())
     waiting = list(reversed(shards))
@@ -85,7 +181,7 @@ def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: 
         progress.show()
 
 
-def _process(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
+def _process_on_ray(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
     """Return user errors as values, because Ray would wrap an exception in its own. Paths may be relative."""
     try:
         os.chdir(directory)
@@ -114,7 +210,7 @@ def _connect(ray: Any, setting: Any) -> bool:
     expected = (RuntimeError, ConnectionError, TimeoutError, ray.exceptions.RayError)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            _start(ray, **what, log_to_driver=False, logging_level="error")
+            _start_ray(ray, **what, log_to_driver=False, logging_level="error")
             break
         except Exception as error:
             # Ray raises a bare Exception if its raylet is too slow
@@ -148,7 +244,7 @@ def _no_ray(address: str | None, error: Exception) -> UserError:
     )
 
 
-def _start(ray: Any, **settings: Any) -> None:
+def _start_ray(ray: Any, **settings: Any) -> None:
     """Call `ray.init` without its SIGTERM handler, which would end this process with exit code 15."""
     handler = signal.getsignal(signal.SIGTERM)
     try:

@@ -1,17 +1,81 @@
-r"""Stream rows from one JSON value: a list of objects, or an object with one such list.
+"""JSON without losses: repeated keys, lists of rows in one value, and nulls that a table added.
 
-    [                                         {"version": 1,
-      {"question": "2+2?", "answer": "4"},     "data": [{"question": "2+2?", "answer": "4"}]}
-    ]
+    parse_json(b'{"prompt": "a", "prompt": "b"}')       # RepeatedKey: prompt
+    rows_of_list(file, ...)                             # items of [{...}, {...}], or of {"data": [{...}, {...}]}
+    without_table_nulls({"arguments": {"a": 2, "city": None}})      # `city` is an argument of another row's tool
 
-A truncated or malformed list has no next line to resume at, so it is always an error.
+An Arrow column has one type for all rows. So each call in it has the arguments of every call in the file, each tool the
+parameters of every tool, and each turn the fields of every turn, filled with null. In Parquet every null inside a
+structure may come from this, so they are removed. JSON lines written by `datasets` have the same problem. Such a row
+can be recognized: all objects at one place in it have the same keys, and one has null where another has a value; or a
+tool has a null parameter, which is never a valid schema. In all other rows nulls are kept. A null in a list, or as a
+top-level field, is always kept.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
+from nemotron_data.formats import fast_json
 from nemotron_shared.errors import UserError
+
+NEVER = -(1 << 60)
+"""So negative that no number of marks makes up for it."""
+
+
+class RepeatedKey(ValueError):
+    """A repeated key in an object; its argument is the key."""
+
+
+def parse_json(row: bytes) -> Any:
+    """Parse strict JSON: NaN and lone surrogates are errors.
+
+    Raises:
+        RepeatedKey: an object has a key twice.
+        ValueError: invalid JSON.
+    """
+    value = fast_json.loads(row)
+    if type(value) in (dict, list) and _marks(value) == row.count(b'"'):
+        return value
+    return json.loads(row, object_pairs_hook=_once)
+
+
+def repeated_key(row: bytes) -> str | None:
+    """First repeated key in a row, or None."""
+    try:
+        json.loads(row, object_pairs_hook=_once)
+    except RepeatedKey as found:
+        return str(found)
+    return None
+
+
+def _marks(value: Any) -> int:
+    """Number of quotation marks in the usual JSON of an object or list, counted as fast as possible.
+
+    Returns `NEVER` if an integer may have lost digits.
+    """
+    items, found = value, 0
+    if type(value) is dict:
+        items, found = value.values(), 2 * len(value)
+    for item in items:
+        kind = type(item)
+        if kind is str:
+            found += 2 + item.count('"')
+        elif kind is dict or kind is list:
+            found += _marks(item)
+        elif kind is float and abs(item) >= 2**63:  # orjson turns integers beyond 64 bits into this
+            return NEVER
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        times = Counter(name for name, _ in pairs)  # not names.count: an object may have millions of names
+        raise RepeatedKey(next(name for name, _ in pairs if times[name] > 1))
+    return found
+
 
 BLOCK = 1 << 20
 SPACE = " \t\r\n"
@@ -153,3 +217,52 @@ class _Stream:
     def _malformed(self, what: str, cut: bool = False) -> UserError:
         end = "; the file is cut short" if cut else ""
         return UserError(f"{self.name}:{self.line}: malformed JSON: {what}{end}", "fetch or write it again")
+
+
+Place = tuple[str, ...]
+
+
+def without_inner_nulls(value: Any) -> Any:
+    """Remove keys without values, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_inner_nulls(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [without_inner_nulls(inner) for inner in value]
+    return value
+
+
+def without_table_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    """Remove nulls that a table added from a row of JSON; returns the same object if it shows no sign of a table."""
+    return within(row) if is_of_table(row) else row
+
+
+def within(row: dict[str, Any]) -> dict[str, Any]:
+    """Remove nulls inside the fields of a row, but keep the fields themselves."""
+    return {name: without_inner_nulls(value) for name, value in row.items()}
+
+
+def is_of_table(row: dict[str, Any]) -> bool:
+    """Whether a row of JSON shows that a table wrote it."""
+    keys: dict[Place, set[str]] = {}
+    nulls: set[Place] = set()
+    values: set[Place] = set()
+    alike = True
+    for place, found in _objects((), row):
+        alike = alike and keys.setdefault(place, set(found)) == found.keys()
+        for name, value in found.items():
+            (nulls if value is None else values).add((*place, name))
+        if place[-1:] == ("properties",) and None in found.values():
+            return True
+    return alike and bool(nulls & values)
+
+
+def _objects(place: Place, value: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Objects below the top level, each with the keys that lead to it."""
+    if isinstance(value, dict):
+        if place:
+            yield place, value
+        for name, inner in value.items():
+            yield from _objects((*place, name), inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _objects(place, inner)

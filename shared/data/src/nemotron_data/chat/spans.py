@@ -1,48 +1,300 @@
-r"""Find assistant spans in the output of a chat template without {% generation %}.
+r"""Find what the assistant wrote in the output of a chat template without {% generation %}.
 
     <|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n<think></think>4<|im_end|>\n
                                                             ~~~~~~~~~~~~~~~~~~~~~~~~~
 
-`turns` reports what the loop over the messages printed for an answer. The header that also ends the prompt is removed.
-Everything else counts, as in templates annotated by hand: reasoning (even if the prompt already opens <think>), tool
-calls, and the end mark and newline that close the turn. Text that the template strips cannot count.
-
-A template may add other text to a turn: a reminder, the start of the system prompt, the header of the next turn. So
-the text of each answer must match what the template prints for it in a plain conversation (see `plain`), which
-contains only the answer and marks. Also, probe words inserted into the answers must appear in the spans only. In any
-doubt, refuse the row.
+1. Whose text is it? Each turn of a template's loop over the messages is about one message. Marks are compiled into such
+   loops. They print nothing, and record which message the text after them belongs to (`TurnMarks`, `Trace`).
+2. What of an answer's turn counts? The header that also ends the prompt is removed. Everything else counts, as in
+   templates annotated by hand: reasoning (even if the prompt already opens <think>), tool calls, and the end mark and
+   newline that close the turn. Text that the template strips cannot count (`AnswerFinder`).
+3. Is it the answer's alone? A template may add a reminder, the start of the system prompt, the header of the next turn.
+   So the text of each answer must match what the template prints for it in a plain conversation: no system prompt, no
+   tools. Also, probe words inserted into the answers must appear in the spans only. In any doubt, refuse the row.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from nemotron_data.chat.plain import (
-    ANSWER,
-    ASKED,
-    CALLING,
-    MARK,
-    MARKS,
-    QUESTION,
-    SAID,
-    THINKING,
-    THOUGHT,
-    TOOL,
-    Form,
-    fits,
-    form_of,
-    has_own_words,
-    plain_around,
-    same_but_for_numbers,
-    says_something,
-    shows_plain_call,
-    with_word,
-    words_of,
-)
-from nemotron_data.chat.rows import Message, counts
-from nemotron_data.chat.turns import Span, Trace
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.visitor import NodeTransformer
+
+from nemotron_data.chat.rows import REASONING_NAMES, Message, counts
 from nemotron_shared.errors import UserError
+
+Span = tuple[int, int]
+
+# Put around the number of a mark whose position is not known; reserved noncharacters, never part of a text.
+OPEN, CLOSE = "\ufdd2", "\ufdd3"
+NUMBERED = re.compile(f"{OPEN}([0-9]+){CLOSE}")
+
+PRINTING: tuple[type[nodes.Node], ...] = (nodes.Output, nodes.CallBlock)
+
+
+class Mark(str):
+    """An empty piece of output. It keeps this type only if it goes straight into the whole text."""
+
+    __slots__ = ()
+
+    def __str__(self) -> Self:
+        return self  # Jinja calls str() on everything it prints
+
+
+class TurnMarks(Extension):
+    """Marks recorded while a template runs.
+
+    `owners` has, for each mark, the message that the text after it belongs to.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self.owners: list[int | None] = []
+        self._numbers: dict[int, int] = {}
+        self._answers: set[int] = set()
+        self._within: list[tuple[int, int]] = []
+        self.visible = False
+        """Print the numbers of the marks into the text?"""
+
+    def add_to(self, tree: nodes.Template) -> None:
+        """Add marks to all loops of a template."""
+        _MarkLoops(self).visit(tree)
+        tree.set_environment(self.environment)
+
+    def watch(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Start tracking these messages, which must be distinct objects."""
+        self.owners, self._within = [], []
+        self._numbers = {id(message): number for number, message in enumerate(messages)}
+        self._answers = {number for number, message in enumerate(messages) if message.get("role") == "assistant"}
+
+    def entered(self, loop: int, value: object) -> str:
+        """Record that the next turn of a loop is about `value`."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            return ""  # a tool, a call, a number
+        self._leave(loop)
+        self._within.append((loop, number))
+        return self._mark()
+
+    def left(self, loop: int) -> str:
+        """Record the end of a loop; the text after it belongs to the message of the enclosing loop again."""
+        return self._mark() if self._leave(loop) else ""
+
+    def _leave(self, loop: int) -> bool:
+        at = next((at for at, (known, _) in enumerate(self._within) if known == loop), None)
+        if at is not None:
+            del self._within[at:]
+        return at is not None
+
+    def _mark(self) -> str:
+        # In nested loops, text counts as an answer's only if it is about answers in both: a tool's reply may be printed
+        # in the turn of its call, and a call looked up in the turn of its reply.
+        within = [number for _, number in self._within]
+        others = [number for number in within if number not in self._answers]
+        self.owners.append(next(iter([*others[-1:], *within[-1:]]), None))
+        return f"{OPEN}{len(self.owners) - 1}{CLOSE}" if self.visible else Mark()
+
+
+class _MarkLoops(NodeTransformer):
+    """Insert a call of `entered` at the beginning of each loop, and one of `left` after it."""
+
+    def __init__(self, marks: TurnMarks) -> None:
+        self._marks = marks
+        self._loops: list[tuple[int, str]] = []
+        self._count = 0
+
+    def visit_For(self, loop: nodes.For) -> list[nodes.Node]:
+        """{% for message in messages %}"""
+        if not isinstance(loop.target, nodes.Name) or not any(map(loop.find, PRINTING)):
+            self.generic_visit(loop)  # a loop that prints nothing, only searches
+            return [loop]
+        self._count += 1
+        number = self._count
+        self._loops.append((number, loop.target.name))
+        self.generic_visit(loop)
+        self._loops.pop()
+        loop.body.insert(0, self._call("entered", number, loop))
+        return [loop, self._call("left", number, loop)]
+
+    def visit_Assign(self, assign: nodes.Assign) -> list[nodes.Node]:
+        """{% set message = messages[i] %} in a loop that counts i."""
+        got, target = assign.node, assign.target
+        if isinstance(target, nodes.Name) and isinstance(got, nodes.Getitem) and isinstance(got.arg, nodes.Name):
+            for number, counter in reversed(self._loops):
+                if counter == got.arg.name:
+                    return [assign, self._call("entered", number, assign)]
+        return [assign]
+
+    def _call(self, method: str, loop: int, about: nodes.For | nodes.Assign) -> nodes.Node:
+        arguments: list[nodes.Expr] = [nodes.Const(loop)]
+        if method == "entered":
+            assert isinstance(about.target, nodes.Name)
+            arguments.append(nodes.Name(about.target.name, "load"))
+        return nodes.Output([self._marks.call_method(method, arguments)]).set_lineno(about.lineno)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A rendered conversation, and which parts of it the loops printed for each message.
+
+    Attributes:
+        parts: by message; several if a loop over other messages runs inside its turn, none if nothing was printed.
+        end: end of the last part; the text after it belongs to the conversation as a whole.
+    """
+
+    text: str
+    parts: list[list[Span]] = field(default_factory=list)
+    end: int = 0
+
+    def of(self, message: int) -> str:
+        """Text of one message."""
+        return "".join(self.text[start:end] for start, end in self.parts[message])
+
+
+def trace_of(pieces: Sequence[str], owners: Sequence[int | None], messages: Sequence[dict[str, Any]]) -> Trace:
+    """Parts of each message from the pieces between marks; piece k + 1 follows mark k."""
+    parts: list[list[Span]] = [[] for _ in messages]
+    position = last = 0
+    for owner, piece in zip([None, *owners], pieces, strict=True):
+        end = position + len(piece)
+        if owner is not None and piece:
+            if parts[owner] and parts[owner][-1][1] == position:
+                parts[owner][-1] = (parts[owner][-1][0], end)
+            else:
+                parts[owner].append((position, end))
+            last = end
+        position = end
+    if last < position and messages and not parts[-1] and messages[-1].get("role") == "assistant":
+        parts[-1], last = [(last, position)], position  # some loops end before the last answer
+    return Trace("".join(pieces), parts, last)
+
+
+def split_at_marks(pieces: Sequence[str]) -> list[str]:
+    """Split text at marks that went straight into it."""
+    found: list[list[str]] = [[]]
+    for piece in pieces:
+        if type(piece) is Mark:
+            found.append([])
+        else:
+            found[-1].append(piece)
+    return ["".join(texts) for texts in found]
+
+
+def split_at_numbers(marked: str, marks: int) -> list[str] | None:
+    """Split text at visible marks; None unless each of them is there, in order."""
+    pieces = NUMBERED.split(marked)
+    return pieces[::2] if pieces[1::2] == [str(number) for number in range(marks)] else None
+
+
+ASKED, SAID, MUSED = "Zquestionz", "Zanswerz", "Zreasonz"
+QUESTION, ANSWER = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
+THINKING = ANSWER | {"reasoning_content": MUSED}
+CALLED = "Zcallz", "Zkeyz", "Zvaluez", "Zcalled1z"
+CALLING = ANSWER | {"tool_calls": [
+    {"id": CALLED[3], "type": "function", "function": {"name": CALLED[0], "arguments": {CALLED[1]: CALLED[2]}}}
+]}  # fmt: skip
+TOOL = {"type": "function", "function": {"name": "Ztoolz", "description": "Zhelpz", "parameters": {
+    "type": "object", "properties": {"Zargumentz": {"type": "string", "description": "Zmeaningz"}}}}}  # fmt: skip
+"""Tool for templates that require tools."""
+OF_ANSWERS = {"role", "content", "tool_calls", *REASONING_NAMES}
+AFTER: tuple[tuple[Message, ...], ...] = ((), (QUESTION, ANSWER), (ANSWER,))
+"""What may follow an answer: nothing, another question, or another answer to the same one."""
+
+# <think>, </think>, <seed:think>, [THINK], <|START_THINKING|>, <|channel>thought; not <no_think> or <|user_think|>
+THOUGHT = re.compile(
+    r"<\|channel>thought|[<\[◁]/?\|?/?(?:\w+:)?(?:(?:start|end|begin)_(?:of_)?)?(?:think|thinking|thought)\|?[>\]▷]",
+    re.IGNORECASE,
+)
+OPENED_THOUGHT = re.compile(rf"(?:(?:{THOUGHT.pattern})\s*)+\Z", re.IGNORECASE)
+MARK = r"<[^<>\s]+>|\[/?\|?[A-Za-z_]+\|?\]|◁[^◁▷\s]+▷"
+STATED = rf"{MARK}|(?<=<\|channel\|>)\w+|(?<=<\|channel>)\w+|to=\w+(?=<\|message\|>)"
+MARKS = re.compile(rf"(?:\s|{STATED})*")
+"""What a turn may contain besides the message's own text, including <|channel|>final<|message|>."""
+AFTER_CALLS = re.compile(rf"(?:{MARK}|[\W_])*+")
+SLOTS = re.compile(f"({SAID}|{MUSED})")
+
+Form = tuple[str, ...]
+"""Text of an answer with placeholders for reasoning and words: ("<think>", MUSED, "</think>", SAID, "<|im_end|>")."""
+
+
+def plain_around(message: Message) -> Iterator[tuple[list[Message], int]]:
+    """Plain conversations around an answer without its other fields, and the index of the answer in each."""
+    answer = {name: value for name, value in message.items() if name in OF_ANSWERS}
+    answers = [_answer_of(call) for call in message.get("tool_calls") or []]
+    for after in AFTER:
+        yield [QUESTION, answer, *answers, *after], 1
+    if answers:
+        yield [QUESTION, answer, *answers, ANSWER, QUESTION, ANSWER], 1
+        yield [QUESTION, answer], 1
+
+
+def _answer_of(call: Any) -> Message:
+    """A tool's reply to a call."""
+    known = call if isinstance(call, dict) else {}
+    function = known.get("function")
+    function = function if isinstance(function, dict) else known
+    names = {"tool_call_id": known.get("id"), "name": function.get("name")}
+    return {"role": "tool", "content": ASKED} | {name: value for name, value in names.items() if value is not None}
+
+
+def form_of(text: str) -> Form:
+    """Form of a text that contains SAID and MUSED."""
+    return tuple(piece.strip() for piece in SLOTS.split(text))
+
+
+def fits(text: str, form: Form, said: Mapping[str, str]) -> bool:
+    """Whether a text is this form filled with these words, ignoring white space around them."""
+    position = 0
+    for piece in form:
+        expected = said.get(piece, piece)
+        while text[position : position + 1].isspace():
+            position += 1
+        if not text.startswith(expected, position):
+            return False
+        position += len(expected)
+    return not text[position:].strip()
+
+
+def shows_plain_call(text: str) -> bool:
+    """Whether only marks stand before the words and after the last part of the call."""
+    said, called = text.find(SAID), max(text.rfind(word) for word in CALLED)
+    begins = said < 0 or said > called >= 0 or MARKS.fullmatch(text[:said])
+    last = max(called, said)
+    return bool(begins) and AFTER_CALLS.fullmatch(re.sub(r"^\w+", "", text[last:]) if last >= 0 else "") is not None
+
+
+def has_own_words(text: str, message: Message) -> bool:
+    """Whether all words of a text, besides marks, are the message's own."""
+    own = " ".join(str(message.get(name)) for name in ("content", *REASONING_NAMES))
+    return all(word in own for word in re.findall(r"\w+", re.sub(STATED, " ", text)))
+
+
+def words_of(message: Message) -> dict[str, str]:
+    """Words for the placeholders of a form."""
+    thought = next((message[name] for name in REASONING_NAMES if message.get(name) is not None), "")
+    return {SAID: str(message.get("content") or "").strip(), MUSED: str(thought).strip()}
+
+
+def with_word(message: Message) -> Message:
+    """Insert a word before the last character of the text, or before its final tag: templates inspect both ends."""
+    text = message["content"]
+    end = len(text.rstrip())
+    tag = text.rfind("<", 0, end) if text[end - 1] == ">" else -1
+    at = tag if tag >= 0 else end - 1
+    return {**message, "content": text[:at] + SAID + text[at:]}
+
+
+def same_but_for_numbers(one: str, other: str) -> bool:
+    """Compare, ignoring numbers: some templates number the calls of a conversation."""
+    return one == other or re.sub(r"\d+", "0", one) == re.sub(r"\d+", "0", other)
+
+
+def says_something(message: Message) -> bool:
+    """Whether the message has text that must be rendered; some templates omit it next to a call."""
+    return bool(str(message.get("content") or "").strip()) and not message.get("tool_calls")
+
 
 ADD_MARKS = "put {% generation %} ... {% endgeneration %} around what the assistant writes in the chat template"
 END_MARKS = re.compile(rf"(?:\s|{MARK})*")
