@@ -154,8 +154,8 @@ class Doors:
             value["messages"].append({"role": "assistant", **end})
             read = json_row("rows.jsonl", 1, json.dumps(value).encode())
             assert isinstance(read, Row)
-            ready = self._renderer.ready(read, self._renderer.messages_of(read))
-            text, spans, cuts = self._renderer.texts_of(ready)[-1]
+            given = self._renderer.guarded(self._renderer.read(read))
+            text, spans, cuts = self._renderer.texts_of(given)[-1]
             ids, _ = mask_by_offsets(self.tokenizer, text, spans, cuts)
             if text.startswith(prompt.text):
                 found.append(ids[: len(prompt.ids)])

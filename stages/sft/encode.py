@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nemotron_data.chat.confined import Overdue, Template, open_template
-from nemotron_data.chat.formats import AUTO, PAIRS, ChatFormat, find_format, format_for, recognise
+from nemotron_data.chat.formats import AUTO, find_format, format_for, recognise
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
 from nemotron_data.chat.rows import (
     ChatFields,
@@ -62,10 +62,252 @@ from stages.sft.schema import SFTData
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+BATCH_CHARACTERS = 4 << 20
+"""Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
+ROWS_AT_ONCE = 64
+"""Rows per call of the template, which may run in another process."""
+NOT_USED = "filtered by used_in"
+TOO_LONG = "longer than data_prep.pack_size"
+NO_ANSWER_WITHIN = "no answer within data_prep.pack_size"
+ANSWER_CUT = "answers cut at data_prep.pack_size"
+CUT_AS_ASKED = "answers cut at data_prep.max_doc_tokens"
+ROWS_OF = "rows of the format "
+NOTHING_LEFT = "empty after masking"
+TRUNCATED = "truncated"
+HIDDEN = " that the chat template does not show"
+"""After the names of what is hidden. Hidden reasoning alone is counted but is no loss: many models should have none."""
+UNTOLD = "rows that call tools and describe none"
+CALLS_IN_TEXT = "rows that call tools in their text"
+WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
+BEFORE_ANSWER = 32
+"""Characters that hold the end of a prompt."""
+
+
+# Row to messages.
+
+
+class Conversation(NamedTuple):
+    """A row as the template gets it.
+
+    Attributes:
+        format: the row's format.
+        guard: marks the names of control tokens in `messages` and `tools`; None if there are none, or they are allowed.
+    """
+
+    format: str
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    guard: str | None = None
+
+    @property
+    def first_question(self) -> str:
+        """The first user turn, which decides the split, so that equal questions stay together."""
+        asked = (str(message["content"]) for message in self.messages if message["role"] == "user")
+        return next(asked, str(self.messages[0]["content"]))
+
+
+class Conversations:
+    """Rows of one data set to messages, by its settings."""
+
+    def __init__(self, settings: SFTData) -> None:
+        self.settings = settings
+        self.fields = ChatFields(**{name: getattr(settings, name) for name in ChatFields.__dataclass_fields__})
+        self.format = format_for(settings.format, self.fields)
+        self._known = None if self.format == AUTO else find_format(self.format)
+        self._split = Split(settings.split.model_dump(), salt="questions")
+
+    def wants(self, row: Row) -> bool:
+        """Whether the settings use this row."""
+        wanted = self.settings.used_in_filter
+        return wanted is None or is_used_in(row.value, self.settings.used_in_field, wanted)
+
+    def read(self, row: Row) -> Conversation:
+        """The conversation of a row.
+
+        Raises:
+            UserError: a field is missing, or the conversation cannot be trained on.
+        """
+        found = recognise(row.value, self.format, self.fields)
+        known = self._known or find_format(found.format)
+        value = row.value
+        if known.is_pair and row.written is not None and any(isinstance(one, float) for one in value.values()):
+            value = with_numbers_as_written(value, row.written)
+        messages = known.to_messages(value, *found.fields)
+        if reason := validate_messages(messages):
+            raise UserError(reason, remedy_of(reason) or TOLERATE)
+        return Conversation(found.format, messages, tools_of(row.value, self.settings.tools_field))
+
+    def split_of(self, row: Row, conversation: Conversation, only: str | None) -> str:
+        """The split of a row.
+
+        Args:
+            only: the split of all rows of the data set, if its owner has split it.
+
+        Raises:
+            Refused: the row lacks the field that decides.
+        """
+        only = only or self._split.only
+        return only or self._split.of(split_key(row.value, self.settings, conversation.first_question))
+
+    def require_usable(self, row: Row, only: str | None) -> None:
+        """Raise what `ChatWork` would raise for a row before the chat template."""
+        if self.wants(row):
+            self.split_of(row, self.read(row), only)
+
+
+# Messages to text and spans.
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A chat template before it is compiled, to send to workers.
+
+    Attributes:
+        template: Jinja source. label: its name in messages.
+        special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
+        control: tokens whose names in a message are text.
+    """
+
+    template: str
+    label: str
+    special_tokens: Mapping[str, str | None]
+    control: ControlTokens = NO_CONTROL
+
+    @classmethod
+    def of(cls, tokenizer: TokenizerFolder, chat_template: str | None) -> "Rendering":
+        """The configured template, or the tokenizer's own; raises `UserError` if there is none."""
+        if chat_template is None:
+            template, label = tokenizer.chat_template(), f"the chat template of {tokenizer.path}"
+        else:
+            template = find_template(chat_template)
+            label = str(template_file(chat_template) or "data_prep.chat_template")
+        return cls(template, label, tokenizer.special_texts(), ControlTokens.of(tokenizer.tokenizer))
+
+    def renderer(self, settings: SFTData) -> "Renderer":
+        """For the rows of one data set."""
+        return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
+
+    def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
+        """The token that closes answers; see `nemotron_data.chat.shown`."""
+        return learnt_end(self.template, self.label, tokenizer)
+
+    def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
+        """The texts of a row, to try tokenizer libraries on."""
+        renderer = self.renderer(part.settings)
+        try:
+            return [rendered.text for rendered in renderer.texts_of(renderer.guarded(renderer.read(row)))]
+        except UserError:
+            return []  # the worker that meets this row reports it
+
+
+class Renderer(Conversations):
+    """Rows of one data set to texts, with the characters that the assistant wrote."""
+
+    def __init__(self, settings: SFTData, template: Template, control: ControlTokens = NO_CONTROL) -> None:
+        super().__init__(settings)
+        self.template, self.control = template, control
+        self.hidden = Hidden(template)
+
+    def holds_control(self, conversation: Conversation) -> bool:
+        """Whether the name of a control token occurs in somebody's words."""
+        return holds_control(self.control, conversation.messages, conversation.tools)
+
+    def guarded(self, conversation: Conversation) -> Conversation:
+        """Guard the names of control tokens, unless the settings allow them.
+
+        Raises:
+            UserError: the tokenizer cannot encode such a name as text.
+        """
+        if self.settings.control_tokens == "allow" or not self.holds_control(conversation):
+            return conversation
+        if not self.control.spelled:
+            raise UserError(UNSPELLED, UNSPELLED_REMEDY)
+        return Conversation(conversation.format, *guarded(self.control, conversation.messages, conversation.tools))
+
+    def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
+        """Text and spans of whole conversations; rendering many at once costs less."""
+        return self.template.render_all([(one.messages, one.tools) for one in conversations])
+
+    def texts_of(self, conversation: Conversation, whole: tuple[str, list[Span]] | None = None) -> list[Rendered]:
+        """The conversation as one text, or as one for each question.
+
+        Args:
+            whole: text and spans of all of it, if known.
+
+        Raises:
+            UserError: the template does not fit this conversation, or renders what no tokenizer takes.
+        """
+        guard = conversation.guard
+        found = self._rendered(conversation.messages, conversation.tools, whole)
+        texts = [Rendered(*one) if guard is None else without_guard(*one, guard) for one in found]
+        try:
+            for text in (rendered.text for rendered in texts if not rendered.text.isascii()):
+                text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
+        except UnicodeEncodeError as error:
+            what = "a lone surrogate, which is no character, in a tool call's arguments"
+            raise UserError(what, TOLERATE) from error
+        return texts
+
+    def _rendered(
+        self, messages: list[Message], tools: Any, whole: tuple[str, list[Span]] | None
+    ) -> list[tuple[str, list[Span]]]:
+        """Many templates show only the reasoning of the last question's answers, as a model sees it. If that would lose
+        earlier reasoning, each question with all before it becomes a text in which only its own answers count.
+        """
+        whole = whole or self.template.render_with_spans(messages, tools)
+        if self.settings.split_turns == "never" or not self._gains_by_splitting(messages, tools):
+            return [whole]
+        texts: list[tuple[str, list[Span]]] = []
+        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        for question, end in pairwise([*questions, len(messages)]):
+            if not any(message["role"] == "assistant" and counts(message) for message in messages[question:end]):
+                continue
+            text, spans = self.template.render_with_spans(messages[:end], tools)
+            # the first text has no earlier answers that count but those before any question
+            asked = self._asked(messages, question, tools, text) if texts else 0
+            # the question may end with a prompt that the answer's span begins with, such as <think>
+            texts.append((text, [span for span in spans if span[1] > asked]))
+        return texts
+
+    def _asked(self, messages: list[Message], question: int, tools: Any, text: str) -> int:
+        """Number of characters of a text before the answers to a question."""
+        asked = self.template.render(messages[: question + 1], tools)
+        if not text.startswith(asked):
+            # perhaps it ends with what some templates put at the end of every conversation
+            asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
+        if not text.startswith(asked):
+            asked = OPENED_THOUGHT.sub("", asked)  # all prompt with one, and this answer has none
+        if not text.startswith(asked):
+            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+            raise UserError(what, "set data_prep.split_turns=never")
+        return len(asked)
+
+    def _gains_by_splitting(self, messages: list[Message], tools: Any) -> bool:
+        """Whether the text lacks earlier reasoning that a conversation which ends with its question's answers has.
+
+        A word stands for each answer's reasoning: a short thought may occur in a text that lacks the reasoning.
+        """
+        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        words = {
+            i: f"{MUSED}{i}z"
+            for i, message in enumerate(messages)
+            if message["role"] == "assistant" and thought_of(message)
+        }
+        ends = {i: next((end for end in questions if end > i), None) for i in words}
+        if not any(ends.values()):
+            return False
+        worded = [with_thought(one, words[i]) if i in words else one for i, one in enumerate(messages)]
+        text = self.template.render(worded, tools)
+        lost = {i: end for i, end in ends.items() if end is not None and words[i] not in text}
+        return any(words[i] in self.template.render(worded[:end], tools) for i, end in lost.items())
+
+
+# Text and spans to ids and mask; keep, cut or refuse.
+
 
 @dataclass(frozen=True)
 class Tokens:
-    """Encoded texts back to back: text i is `offsets[i] : offsets[i + 1]` of ids and mask."""
+    """Encoded texts, concatenated: text i is `offsets[i] : offsets[i + 1]` of ids and mask."""
 
     ids: np.ndarray
     mask: np.ndarray
@@ -77,7 +319,7 @@ class Tokens:
         return np.diff(self.offsets)
 
     def all_masked(self) -> np.ndarray:
-        """Of which texts every token was written by the assistant."""
+        """For each text, whether every token was written by the assistant."""
         return (self._sums[self.offsets[1:]] - self._sums[self.offsets[:-1]] == self.lengths) & (self.lengths > 0)
 
     def learnt(self, keep: np.ndarray) -> np.ndarray:
@@ -103,299 +345,13 @@ class Tokens:
         return ids, np.concatenate([self.mask[start:end] for start, end in pairs])
 
 
-Whole = tuple[str, list[Span]] | UserError
-
-
-class Ready(NamedTuple):
-    """A conversation as the template is given it; `guard` stands inside of the names of control tokens in it."""
-
-    messages: list[Message]
-    tools: Any
-    guard: str | None
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """A chat template before it is compiled: what worker processes are given.
-
-    Attributes:
-        template: Jinja source. label: what messages call it.
-        special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
-        control: tokens whose names in a message are text.
-    """
-
-    template: str
-    label: str
-    special_tokens: Mapping[str, str | None]
-    control: ControlTokens = NO_CONTROL
-
-    @classmethod
-    def of(cls, tokenizer: TokenizerFolder, chat_template: str | None) -> "Rendering":
-        """With the configured template, or the tokenizer's own.
-
-        Raises:
-            UserError: there is none.
-        """
-        if chat_template is None:
-            template, label = tokenizer.chat_template(), f"the chat template of {tokenizer.path}"
-        else:
-            template, label = (
-                find_template(chat_template),
-                str(template_file(chat_template) or "data_prep.chat_template"),
-            )
-        return cls(template, label, tokenizer.special_texts(), ControlTokens.of(tokenizer.tokenizer))
-
-    def renderer(self, settings: SFTData) -> "Renderer":
-        """For the rows of one data set."""
-        return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
-
-    def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
-        """The token that closes answers; see `nemotron_data.chat.shown`."""
-        return learnt_end(self.template, self.label, tokenizer)
-
-    def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
-        """The texts of a row, to try tokenizer libraries on."""
-        renderer = self.renderer(part.settings)
-        try:
-            ready = renderer.ready(row, renderer.messages_of(row))
-            return [rendered.text for rendered in renderer.texts_of(ready)]
-        except UserError:
-            return []  # the worker that meets this row says what is wrong with it
-
-
-@dataclass
-class Conversations:
-    """Rows to messages."""
-
-    settings: SFTData
-
-    @cached_property
-    def format_name(self) -> str:
-        """The format that the settings mean; `auto` where each row shows its own."""
-        return format_of_settings(self.settings)
-
-    @cached_property
-    def format(self) -> ChatFormat:
-        """How rows hold their conversation."""
-        return find_format(self.format_name)
-
-    @cached_property
-    def fields(self) -> ChatFields:
-        """Where rows keep their conversation."""
-        return fields_of(self.settings)
-
-    def messages_of(self, row: Row) -> list[Message]:
-        """The conversation of a row.
-
-        Raises:
-            UserError: a field is missing, or the conversation makes no sense.
-        """
-        messages = self.format.to_messages(self._with_digits(row), self.fields)
-        if reason := validate_messages(messages):
-            raise UserError(reason, remedy_of(reason) or TOLERATE)
-        return messages
-
-    def tools_of(self, row: Row) -> Any:
-        """A row's descriptions of tools.
-
-        Raises:
-            UserError: they are none.
-        """
-        return tools_of(row.value, self.settings.tools_field)
-
-    def _with_digits(self, row: Row) -> dict[str, Any]:
-        """What was read of a row; of a pair, which may hold numbers, with those as the file has them."""
-        if row.written is None or not any(isinstance(value, float) for value in row.value.values()):
-            return row.value
-        name = recognise(row.value).format if self.format_name == AUTO else self.format_name
-        return with_numbers_as_written(row.value, row.written) if name in PAIRS else row.value
-
-    def require_usable(self, row: Row, only: str | None) -> None:
-        """What `ChatWork` does with a row before the chat template.
-
-        Args:
-            only: the split that all rows of the data set belong to.
-
-        Raises:
-            UserError: no conversation, or its tools are none. Refused: it lacks the field that decides its split.
-        """
-        settings = self.settings
-        wanted = settings.used_in_filter
-        if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
-            return
-        messages = self.messages_of(row)
-        self.tools_of(row)
-        if (only or Split(settings.split.model_dump(), salt="questions").only) is None:
-            split_key(row.value, settings, first_question(messages))
-
-
-@dataclass
-class Renderer(Conversations):
-    """Rows to texts, with the characters that the assistant wrote."""
-
-    template: Template
-    control: ControlTokens = NO_CONTROL
-
-    def ready(self, row: Row, messages: list[Message], held: bool | None = None) -> "Ready":
-        """What the template is given of a row.
-
-        Args:
-            held: what `holds_control` says of it, where that is known.
-
-        Raises:
-            UserError: the tokenizer cannot tell words from control tokens.
-        """
-        tools = self.tools_of(row)
-        held = self.holds_control(row, messages) if held is None else held
-        if not held or self.settings.control_tokens == "allow":
-            return Ready(messages, tools, None)
-        if not self.control.spelled:
-            raise UserError(UNSPELLED, UNSPELLED_REMEDY)
-        return Ready(*guarded(self.control, messages, tools))
-
-    def texts_of(self, ready: "Ready", whole: "Whole | None" = None) -> list[Rendered]:
-        """The conversation as one text, or as one for each question.
-
-        Args:
-            whole: what the template makes of all of it, where that is known.
-
-        Raises:
-            UserError: the template does not fit this conversation, or the tokenizer what it says.
-        """
-        found = self._rendered(ready.messages, ready.tools, whole)
-        guard = ready.guard
-        texts = [Rendered(*one) if guard is None else without_guard(*one, guard) for one in found]
-        try:
-            for text in (rendered.text for rendered in texts if not rendered.text.isascii()):
-                text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
-        except UnicodeEncodeError as error:
-            what = "a lone surrogate, which is no character, in a tool call's arguments"
-            raise UserError(what, TOLERATE) from error
-        return texts
-
-    def wholes_of(self, several: Sequence["Ready"]) -> "list[Whole]":
-        """What the template makes of whole conversations: many are rendered at once, at less cost."""
-        return self.template.render_all([(ready.messages, ready.tools) for ready in several])
-
-    def holds_control(self, row: Row, messages: list[Message]) -> bool:
-        """Whether a name of a control token stands in what somebody says."""
-        return holds_control(self.control, messages, self.tools_of(row))
-
-    def _rendered(
-        self, messages: list[Message], tools: Any, whole: "Whole | None" = None
-    ) -> list[tuple[str, list[Span]]]:
-        """Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
-        reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
-        """
-        if isinstance(whole, UserError):
-            raise whole
-        texts = [whole or self.template.render_with_spans(messages, tools)]
-        if self.settings.split_turns != "never" and self._gains_by_splitting(messages, tools):
-            texts = []
-            questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
-            for question, end in pairwise([*questions, len(messages)]):
-                if not any(message["role"] == "assistant" and counts(message) for message in messages[question:end]):
-                    continue
-                text, spans = self.template.render_with_spans(messages[:end], tools)
-                # the first text has no earlier answers that count but those before any question
-                asked = self._asked(messages, question, tools, text) if texts else 0
-                # what is asked may end with a prompt that the answer's span begins with, such as <think>
-                texts.append((text, [span for span in spans if span[1] > asked]))
-        return texts
-
-    def _asked(self, messages: list[Message], question: int, tools: Any, text: str) -> int:
-        """How many characters of a text are of what leads to a question's answers."""
-        asked = self.template.render(messages[: question + 1], tools)
-        if not text.startswith(asked):
-            # perhaps it ends with what some templates put at the end of every conversation
-            asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
-        if not text.startswith(asked):
-            asked = OPENED_THOUGHT.sub("", asked)  # all prompt with one, and this answer has none
-        if not text.startswith(asked):
-            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
-            raise UserError(what, "set data_prep.split_turns=never")
-        return len(asked)
-
-    def _gains_by_splitting(self, messages: list[Message], tools: Any) -> bool:
-        """Whether the text lacks earlier reasoning that a conversation which ends with its question's answers has."""
-        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
-        ends = {i: next((end for end in questions if end > i), None) for i in thinking(messages)}
-        if not any(ends.values()):
-            return False
-        worded = with_thoughts(messages)
-        text = self.template.render(worded, tools)
-        lost = {i: end for i, end in ends.items() if end is not None and thought_word(i) not in text}
-        return any(thought_word(i) in self.template.render(worded[:end], tools) for i, end in lost.items())
-
-    def hides(self, row: Row, messages: list[Message]) -> tuple[str, ...]:
-        """What a conversation says and the template does not show; see `shown`."""
-        return self._hidden.of(messages, self.tools_of(row))
-
-    @cached_property
-    def _hidden(self) -> Hidden:
-        return Hidden(self.template)
-
-
-def fields_of(settings: SFTData) -> ChatFields:
-    """The fields that the settings name."""
-    return ChatFields(**{name: getattr(settings, name) for name in ChatFields.__dataclass_fields__})
-
-
-def format_of_settings(settings: SFTData) -> str:
-    """The format that the settings mean; `auto` where each row shows its own."""
-    return format_for(settings.format, fields_of(settings))
-
-
-def thinking(messages: list[Message]) -> list[int]:
-    """The answers with reasoning, in a field of its own or in the text."""
-    return [i for i, message in enumerate(messages) if message["role"] == "assistant" and thought_of(message)]
-
-
-def with_thoughts(messages: list[Message]) -> list[Message]:
-    """A word in place of each answer's reasoning: a short thought may well stand in a text that lacks the reasoning."""
-    thoughts = set(thinking(messages))
-    return [with_thought(one, thought_word(i)) if i in thoughts else one for i, one in enumerate(messages)]
-
-
-def thought_word(number: int) -> str:
-    """What stands for the reasoning of an answer."""
-    return f"{MUSED}{number}z"
-
-
-def first_question(messages: list[Message]) -> str:
-    """What decides a conversation's split: its first user turn, so that equal questions stay together."""
-    asked = (str(message["content"]) for message in messages if message["role"] == "user")
-    return next(asked, str(messages[0]["content"]))
-
-
-BATCH_CHARACTERS = 4 << 20
-"""Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
-ROWS_AT_ONCE = 64
-"""Rows per call of the template, which may run in another process."""
-NOT_USED = "filtered by used_in"
-TOO_LONG = "longer than data_prep.pack_size"
-NO_ANSWER_WITHIN = "no answer within data_prep.pack_size"
-ANSWER_CUT = "answers cut at data_prep.pack_size"
-CUT_AS_ASKED = "answers cut at data_prep.max_doc_tokens"
-ROWS_OF = "rows of the format "
-NOTHING_LEFT = "empty after masking"
-TRUNCATED = "truncated"
-HIDDEN = " that the chat template does not show"
-"""Behind the names of what is hidden; reasoning alone is told and no loss, since many models are meant to have none."""
-UNTOLD = "rows that call tools and describe none"
-CALLS_IN_TEXT = "rows that call tools in their text"
-WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
-BEFORE_ANSWER = 32
-"""Characters that hold the end of a prompt."""
-
-
 @dataclass
 class ChatWork:
     """`Work` of the engine.
 
     Attributes:
         tokenizer: its folder, on a disk that all workers see.
-        token_bytes: how many bytes each token stands for; None in tokenizers where that is not fixed.
+        token_bytes: bytes of each token; None for tokenizers where that is not fixed.
     """
 
     parts: Sequence[Part[SFTData]]
@@ -407,30 +363,36 @@ class ChatWork:
 
     @cached_property
     def slow_tokenizer(self) -> "Tokenizer":
-        """For texts whose tokens do not spell them; a worker loads it when it meets the first."""
+        """For texts whose tokens do not spell them; loaded when a worker meets the first."""
         return TokenizerFolder(self.tokenizer).tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "slow_tokenizer"}
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
-        """Write the sequences of a shard; gives the conversations by split, and the texts that fit in 2^n tokens."""
+        """Write the sequences of a shard; returns conversations by split, and texts by the 2^n tokens they fit in."""
         part = self.parts[reader.shard.part]
         with SequenceWriter(folder) as writer:
             batch = Batch(self, part, reader, writer)
-            for rows in in_groups(reader, ROWS_AT_ONCE):  # read
-                batch.add(rows)  # render and split, and encode many at once
+            for rows in in_groups(reader, ROWS_AT_ONCE):
+                batch.add(rows)
             batch.encode()
         return {"conversations": dict(batch.conversations), "fit": dict(batch.longest)}
 
+    def encode(self, rendered: Sequence[Rendered]) -> Tokens:
+        """Ids and mask of many texts at once."""
+        texts, spans, cuts = zip(*rendered, strict=True)
+        ids, offsets = encode_in_pieces(self.encoder.encode, texts, cuts)
+        mask, known = masks_from_spans(ids, offsets, texts, spans, self.token_bytes)
+        for i in np.flatnonzero(~known).tolist():
+            slow_ids, slow_mask = mask_by_offsets(self.slow_tokenizer, texts[i], spans[i], cuts[i])
+            assert slow_ids == ids[offsets[i] : offsets[i + 1]].tolist(), "the encoder gives other ids than its check"
+            mask[offsets[i] : offsets[i + 1]] = slow_mask
+        return Tokens(ids, mask, offsets)
+
 
 class Waiting(NamedTuple):
-    """A row whose texts wait to be encoded.
-
-    Attributes:
-        texts: how many of them are its.
-        hidden: what of it they do not show.
-    """
+    """A row whose texts wait to be encoded: how many they are, and what of the row they do not show."""
 
     row: Row
     split: str
@@ -446,7 +408,7 @@ class Batch:
     part: Part[SFTData]
     reader: ShardReader
     writer: SequenceWriter
-    rows: "list[Waiting]" = field(default_factory=list)
+    rows: list[Waiting] = field(default_factory=list)
     texts: list[Rendered] = field(default_factory=list)
     characters: int = 0
     conversations: Counter[str] = field(default_factory=Counter)
@@ -454,38 +416,35 @@ class Batch:
     """Texts by the power of two that their tokens fit in."""
 
     def __post_init__(self) -> None:
-        self._settings = self.part.settings
         self._renderer = self.work.rendering.renderer(self.part.settings)
-        self._split = Split(self._settings.split.model_dump(), salt="questions")
 
     def add(self, rows: Sequence[Row]) -> None:
         """Render some rows; encode when there is enough text."""
-        several = [(row, messages, ready) for row in rows for messages, ready in self._ready(row)]
-        wholes = self._renderer.wholes_of([ready for *_, ready in several])
-        for (row, messages, ready), whole in zip(several, wholes, strict=True):
-            self._add(row, messages, ready, whole)
+        read = [(row, *both) for row in rows if (both := self._read(row)) is not None]
+        wholes = self._renderer.render_all([given for *_, given in read])
+        for (row, conversation, given), whole in zip(read, wholes, strict=True):
+            self._render(row, conversation, given, whole)
             if self.characters >= BATCH_CHARACTERS:
                 self.encode()
 
-    def _ready(self, row: Row) -> Iterator[tuple[list[Message], Ready]]:
-        """The conversation of a row, if it is wanted and one."""
-        settings = self._settings
-        wanted = settings.used_in_filter
-        if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
+    def _read(self, row: Row) -> tuple[Conversation, Conversation] | None:
+        """The conversation of a row, and the same with guards; None if it is refused or not wanted."""
+        if not self._renderer.wants(row):
             self.reader.leave_out(row, NOT_USED, asked=True)
-            return
+            return None
         with self._refusing(row):
-            messages = self._renderer.messages_of(row)
-            held = self._renderer.holds_control(row, messages)
+            conversation = self._renderer.read(row)
+            held = self._renderer.holds_control(conversation)
             self.reader.counts[HELD] += held
-            if held and settings.control_tokens == "reject":
+            if held and self.part.settings.control_tokens == "reject":
                 self.reader.leave_out(row, CONTROL, asked=True)
-                return
-            yield messages, self._renderer.ready(row, messages, held)
+                return None
+            return conversation, self._renderer.guarded(conversation) if held else conversation
+        return None
 
     @contextmanager
     def _refusing(self, row: Row) -> Generator[None]:
-        """Leave out a row with which something is wrong, or stop at it."""
+        """Leave out a row that has an error, or stop at it."""
         try:
             yield
         except Refused as refused:
@@ -495,48 +454,50 @@ class Batch:
             refuse = self.reader.stop_at if isinstance(error, Overdue) else self.reader.refuse
             refuse(row, reason, detail, error.remedy or TOLERATE)
 
-    def _add(self, row: Row, messages: list[Message], ready: Ready, whole: Whole) -> None:
-        settings, rendered, split = self._settings, list[Rendered](), self.part.only or self._split.only
+    def _render(
+        self, row: Row, conversation: Conversation, given: Conversation, whole: tuple[str, list[Span]] | UserError
+    ) -> None:
+        rendered, split = list[Rendered](), ""
         with self._refusing(row):
-            rendered = self._renderer.texts_of(ready, whole)
-            if split is None:
-                split = self._split.of(split_key(row.value, settings, first_question(messages)))
-        if not rendered or split is None:
+            if isinstance(whole, UserError):
+                raise whole
+            rendered = self._renderer.texts_of(given, whole)
+            split = self._renderer.split_of(row, conversation, self.part.only)
+        if not split or not rendered:
             return
         said = (one.text for one in rendered)
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
-        self._look_at(row, messages)
+        hidden = self._renderer.hidden.of(conversation.messages, conversation.tools)
+        self._count(conversation, hidden)
         if split == "train":
-            self._look_at_answers(rendered)
-        hidden = self._renderer.hides(row, messages)
-        self.reader.counts[", ".join(hidden) + HIDDEN] += bool(hidden)
+            self._count_thoughts(rendered)
         self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind != REASONING]))
-        if self._renderer.format_name == AUTO:
-            self.reader.counts[f"{ROWS_OF}{recognise(row.value).format}"] += 1
         self.texts += rendered
         self.characters += sum(len(one.text) for one in rendered)
 
-    def _look_at(self, row: Row, messages: list[Message]) -> None:
+    def _count(self, conversation: Conversation, hidden: Sequence[str]) -> None:
         """Count what people should know of conversations that are trained on as they are."""
         counts = self.reader.counts
-        counts[UNTOLD] += calls_untold(messages, self._renderer.tools_of(row))
-        counts[CALLS_IN_TEXT] += any(map(calls_in_text, messages))
+        counts[UNTOLD] += calls_untold(conversation.messages, conversation.tools)
+        counts[CALLS_IN_TEXT] += any(map(calls_in_text, conversation.messages))
+        counts[", ".join(hidden) + HIDDEN] += bool(hidden)
+        if self._renderer.format == AUTO:
+            counts[f"{ROWS_OF}{conversation.format}"] += 1
 
-    def _look_at_answers(self, rendered: Sequence[Rendered]) -> None:
-        """Count the answers that are learnt with a thought and without one, of templates that tell them apart."""
+    def _count_thoughts(self, rendered: Sequence[Rendered]) -> None:
+        """Count answers with a thought and without one, if the template tells them apart."""
         for text, spans, _ in rendered:
             for start, end in spans:
-                found = thinks(
-                    text[max(0, start - BEFORE_ANSWER) : start], text[start : min(end, start + BEFORE_ANSWER)]
-                )
+                before = text[max(0, start - BEFORE_ANSWER) : start]
+                found = thinks(before, text[start : min(end, start + BEFORE_ANSWER)])
                 if found is not None:
                     self.reader.counts[WITH_THOUGHT if found else WITHOUT_THOUGHT] += 1
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""
         if self.texts:
-            tokens = self._tokens()
+            tokens = self.work.encode(self.texts)
             keep = self._decide(tokens)
             kept = np.flatnonzero(keep)
             splits = np.repeat([SPLITS.index(one.split) for one in self.rows], [one.texts for one in self.rows])
@@ -544,23 +505,9 @@ class Batch:
             self.writer.add(ids, mask, keep[kept], splits[kept])
         self.rows, self.texts, self.characters = [], [], 0
 
-    def _tokens(self) -> Tokens:
-        work = self.work
-        texts, spans, cuts = zip(*self.texts, strict=True)
-        ids, offsets = encode_in_pieces(work.encoder.encode, texts, cuts)
-        if work.token_bytes is None:
-            mask, known = np.zeros(len(ids), np.uint8), np.zeros(len(texts), bool)
-        else:
-            mask, known = masks_from_spans(ids, offsets, texts, spans, work.token_bytes)
-        for i in np.flatnonzero(~known).tolist():
-            slow_ids, slow_mask = mask_by_offsets(work.slow_tokenizer, texts[i], spans[i], cuts[i])
-            assert slow_ids == ids[offsets[i] : offsets[i + 1]].tolist(), "the encoder gives other ids than its check"
-            mask[offsets[i] : offsets[i + 1]] = slow_mask
-        return Tokens(ids, mask, offsets)
-
     def _decide(self, tokens: Tokens) -> np.ndarray:
         """How many tokens of each text to keep: all, up to a limit, or none."""
-        settings, reader = self._settings, self.reader
+        settings, reader = self.part.settings, self.reader
         wanted = (
             tokens.lengths if settings.max_doc_tokens is None else np.minimum(tokens.lengths, settings.max_doc_tokens)
         )

@@ -7,7 +7,6 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nemotron_data.chat.formats import CHAT_FORMATS, check_format, find_format, format_sources, recognise
-from nemotron_data.chat.rows import ChatFields
 from nemotron_shared.errors import UserError
 
 CODE = """
@@ -50,10 +49,10 @@ def test_fields_of_any_name_are_suggested_as_the_shell_and_the_command_line_read
 def test_a_package_adds_a_format(place: Path) -> None:
     install(place, "plain_formats", "lines=lines")
     assert check_format("lines") == "lines"
-    found = find_format("lines").to_messages({"instruction": "2+2?", "output": "4"}, ChatFields())
+    found = find_format("lines").to_messages({"instruction": "2+2?", "output": "4"})
     assert [message["content"] for message in found] == ["2+2?", "4"]
     with pytest.raises(UserError, match="the chat format 'lines' fails: KeyError: 'instruction'"):
-        find_format("lines").to_messages({"question": "2+2?"}, ChatFields())
+        find_format("lines").to_messages({"question": "2+2?"})
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_what_a_format_of_a_package_gives_is_checked_at_every_row(place: Path, g
     name = f"broken_{abs(hash(gives))}"
     install(place, name, f"{name}=lines", code=f"def lines(row):\n    return {gives}\n")
     with pytest.raises(UserError, match=f"the chat format '{name}' (gives .*, which is no list of messages|fails: )"):
-        find_format(name).to_messages({"instruction": "2+2?"}, ChatFields())
+        find_format(name).to_messages({"instruction": "2+2?"})
 
 
 def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> None:

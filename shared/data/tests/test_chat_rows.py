@@ -4,12 +4,9 @@ from decimal import Decimal
 import pytest
 from chat_support import CALL, bot, calling, tool, user
 
-from nemotron_data.chat.formats import CHAT_FORMATS
+from nemotron_data.chat.formats import CHAT_FORMATS, messages_of
 from nemotron_data.chat.rows import (
     ChatFields,
-    from_messages,
-    from_prompt_response,
-    from_sharegpt,
     is_used_in,
     tools_of,
     validate_messages,
@@ -72,19 +69,18 @@ def test_a_conversation_that_cannot_be_trained_on_has_a_reason(messages, reason)
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 def test_the_example_of_every_format_becomes_the_same_messages(name):
     chosen = CHAT_FORMATS[name]
-    assert chosen.to_messages(chosen.example, ChatFields()) == [user("2+2?"), bot("4")]
-    if not chosen.reads:
+    assert messages_of(chosen.example) == messages_of(chosen.example, name) == [user("2+2?"), bot("4")]
+    if not chosen.settings:
         return
     renamed = {f"my_{field}": value for field, value in chosen.example.items()}
-    fields = ChatFields(**{setting: f"my_{setting.removesuffix('_field')}" for setting in chosen.reads})
-    assert chosen.to_messages(renamed, fields) == [user("2+2?"), bot("4")]
+    fields = ChatFields(**{setting: f"my_{setting.removesuffix('_field')}" for setting in chosen.settings})
+    assert messages_of(renamed, name, fields) == [user("2+2?"), bot("4")]
 
 
 @pytest.mark.parametrize(("number", "text"), [(4, "4"), (0.5, "0.5"), (Decimal("1.50"), "1.50"), (0, "0")])
 def test_a_number_in_a_pair_is_its_text(number, text):
-    assert from_prompt_response({"prompt": "2+2?", "response": number}, ChatFields()) == [user("2+2?"), bot(text)]
-    alpaca = CHAT_FORMATS["alpaca"].to_messages
-    assert alpaca({"instruction": "Double it.", "input": number, "output": "?"}, ChatFields()) == [
+    assert messages_of({"prompt": "2+2?", "response": number}, "prompt_response") == [user("2+2?"), bot(text)]
+    assert messages_of({"instruction": "Double it.", "input": number, "output": "?"}) == [
         user(f"Double it.\n\n{text}"), bot("?"),
     ]  # fmt: skip
 
@@ -92,12 +88,12 @@ def test_a_number_in_a_pair_is_its_text(number, text):
 @pytest.mark.parametrize(("field", "message"), [("prompt", "no question: 'prompt' is nan"), ("response", "no answer")])
 def test_a_missing_number_is_neither_a_question_nor_an_answer(field, message):
     with pytest.raises(UserError, match=message):
-        from_prompt_response({"prompt": "2+2?", "response": 4} | {field: float("nan")}, ChatFields())
+        messages_of({"prompt": "2+2?", "response": 4} | {field: float("nan")}, "prompt_response")
 
 
 def test_what_is_no_conversation_reaches_validation():
-    assert validate_messages(from_messages({"messages": "hi"}, ChatFields())) == "messages is not a list of objects"
-    odd = from_sharegpt({"conversations": [{"from": ["bing"], "value": "x"}]}, ChatFields())
+    assert validate_messages(messages_of({"messages": "hi"}, "messages")) == "messages is not a list of objects"
+    odd = messages_of({"conversations": [{"from": ["bing"], "value": "x"}]}, "sharegpt")
     assert str(validate_messages(odd)).startswith("unknown role: ['bing']")
 
 
@@ -113,40 +109,42 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("field", ["system", "system_prompt", "System"])
 def test_a_system_prompt_beside_the_turns_is_the_first_of_them(name: str, field: str) -> None:
-    read = CHAT_FORMATS[name].to_messages
-    first, *others = read({field: "Be brief.", **ROWS[name]}, ChatFields())
-    assert (first, others) == (WITH_SYSTEM[0], read(ROWS[name], ChatFields()))
-    assert read({field: [{"type": "text", "text": "Be brief."}], **ROWS[name]}, ChatFields()) == [first, *others]
+    def read(row: dict) -> list[dict]:
+        return messages_of(row, name)
+
+    first, *others = read({field: "Be brief.", **ROWS[name]})
+    assert (first, others) == (WITH_SYSTEM[0], read(ROWS[name]))
+    assert read({field: [{"type": "text", "text": "Be brief."}], **ROWS[name]}) == [first, *others]
     for none in (None, "", " "):
-        assert read({field: none, **ROWS[name]}, ChatFields()) == others
-    assert read({"system": None, "system_prompt": "Be brief.", **ROWS[name]}, ChatFields()) == [first, *others]
+        assert read({field: none, **ROWS[name]}) == others
+    assert read({"system": None, "system_prompt": "Be brief.", **ROWS[name]}) == [first, *others]
 
 
 def test_two_system_prompts_are_one_only_where_they_are_the_same() -> None:
     row = {"system": "Be brief.", "messages": WITH_SYSTEM}
-    assert from_messages(row, ChatFields()) == WITH_SYSTEM
+    assert messages_of(row, "messages") == WITH_SYSTEM
     with pytest.raises(UserError, match="two system prompts: 'system' and a system turn at the beginning"):
-        from_messages({**row, "system": "Be long."}, ChatFields())
+        messages_of({**row, "system": "Be long."}, "messages")
     with pytest.raises(UserError, match="two system prompts: 'system' and 'system_prompt'"):
-        from_sharegpt({"system": "a", "system_prompt": "b", "conversations": SHAREGPT}, ChatFields())
+        messages_of({"system": "a", "system_prompt": "b", "conversations": SHAREGPT}, "sharegpt")
     with pytest.raises(UserError, match="the system prompt is not a text: 'system' is a int"):
-        from_messages({"system": 5, "messages": MESSAGES}, ChatFields())
+        messages_of({"system": 5, "messages": MESSAGES}, "messages")
 
 
 def test_roles_are_read_in_any_case_and_under_their_other_names() -> None:
     roles = ["developer", "User", "ASSISTANT", "function", "Tool", "robot"]
     turns = [{"role": role, "content": "x"} for role in roles]
-    read = [message["role"] for message in from_messages({"messages": turns}, ChatFields())]
+    read = [message["role"] for message in messages_of({"messages": turns}, "messages")]
     assert read == ["system", "user", "assistant", "tool", "tool", "robot"]
     turns = [{"from": role, "value": "x"} for role in ["System", "Human", "GPT", "User", "Assistant"]]
-    read = [message["role"] for message in from_sharegpt({"conversations": turns}, ChatFields())]
+    read = [message["role"] for message in messages_of({"conversations": turns}, "sharegpt")]
     assert read == ["system", "user", "assistant", "user", "assistant"]
 
 
 def test_functions_are_the_tools_of_before() -> None:
     called = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
     row = {"functions": [{"name": "f"}], "messages": [user(), called, {"role": "function", "content": "3"}, bot()]}
-    messages = from_messages(row, ChatFields())
+    messages = messages_of(row, "messages")
     assert messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
     assert "function_call" not in messages[1] and validate_messages(messages) is None
     assert tools_of(row, "tools") == [{"type": "function", "function": {"name": "f"}}]
@@ -181,33 +179,33 @@ def test_a_thought_beside_the_content_is_not_lost_to_one_within_it() -> None:
     parts = [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "4"}]
     for name in ("reasoning_content", "reasoning"):
         with pytest.raises(UserError, match="two different reasonings in one turn"):
-            from_messages({"messages": [user(), bot(parts, **{name: "y"})]}, ChatFields())
-        same = from_messages({"messages": [user(), bot(parts, **{name: "x"})]}, ChatFields())
+            messages_of({"messages": [user(), bot(parts, **{name: "y"})]}, "messages")
+        same = messages_of({"messages": [user(), bot(parts, **{name: "x"})]}, "messages")
         assert validate_messages(same) is None
 
 
 def test_what_a_turn_of_sharegpt_says_besides_is_kept() -> None:
-    (turn,) = from_sharegpt({"conversations": [{"from": "gpt", "value": "4", "weight": 0}]}, ChatFields())
+    (turn,) = messages_of({"conversations": [{"from": "gpt", "value": "4", "weight": 0}]}, "sharegpt")
     assert turn == {"role": "assistant", "content": "4", "weight": 0}
 
 
 def test_a_turn_of_sharegpt_with_two_texts_is_none_of_them() -> None:
     said = {"from": "gpt", "value": "4"}
     with pytest.raises(UserError, match="two different texts in one turn: in 'value' and in 'content'"):
-        from_sharegpt({"conversations": [said | {"content": "5"}]}, ChatFields())
+        messages_of({"conversations": [said | {"content": "5"}]}, "sharegpt")
     for same in ("4", None):
-        assert from_sharegpt({"conversations": [said | {"content": same}]}, ChatFields()) == [bot("4")]
+        assert messages_of({"conversations": [said | {"content": same}]}, "sharegpt") == [bot("4")]
 
 
 def test_tool_arguments_become_objects():
     row = {"messages": [calling({"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}})]}
-    assert from_messages(row, ChatFields())[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert messages_of(row, "messages")[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert row["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}', "the row was changed"
 
 
 def test_a_missing_field_is_named():
     with pytest.raises(UserError) as caught:
-        from_messages({"message": []}, ChatFields())
+        messages_of({"message": []}, "messages")
     assert "did you mean 'message'" in str(caught.value)
 
 
@@ -230,9 +228,9 @@ def test_a_row_is_used_where_its_list_says_so():
     ],
 )
 def test_a_thought_that_only_ends_is_reasoning(content: str, thought: str | None, answer: str) -> None:
-    (read,) = from_messages({"messages": [bot(content)]}, ChatFields())
+    (read,) = messages_of({"messages": [bot(content)]}, "messages")
     assert (read.get("reasoning_content"), read["content"]) == (thought, answer)
-    (asked,) = from_messages({"messages": [user(content)]}, ChatFields())
+    (asked,) = messages_of({"messages": [user(content)]}, "messages")
     assert asked["content"] == content
-    (apart,) = from_messages({"messages": [bot(content, reasoning="r")]}, ChatFields())
+    (apart,) = messages_of({"messages": [bot(content, reasoning="r")]}, "messages")
     assert apart["content"] == content

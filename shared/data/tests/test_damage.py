@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from prep_support import setting
 
-from nemotron_data.chat.formats import CHAT_FORMATS
-from nemotron_data.chat.rows import ChatFields, validate_messages
+from nemotron_data.chat.formats import CHAT_FORMATS, messages_of
+from nemotron_data.chat.rows import validate_messages
 from nemotron_data.prep.losses import Totals, finish
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.reader import ShardReader
@@ -35,7 +35,7 @@ class Chats:
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         for row in reader:
             try:
-                reason = validate_messages(CHAT_FORMATS["auto"].to_messages(row.value, ChatFields()))
+                reason = validate_messages(messages_of(row.value))
             except UserError as error:
                 reason = error.message.partition(":")[0].partition(";")[0]
             if reason:
@@ -277,7 +277,7 @@ def test_an_unknown_shape_lists_what_it_has_and_what_there_is(tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         detect_files(expand([tmp_path / "a.jsonl"]))
     assert "it has the fields frage, antwort" in str(caught.value)
-    assert all(name in str(caught.value) for name in CHAT_FORMATS if name != "auto")
+    assert all(name in str(caught.value) for name in CHAT_FORMATS)
 
 
 @pytest.mark.parametrize(("lost", "stops"), [(5, False), (6, True)])

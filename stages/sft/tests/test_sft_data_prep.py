@@ -30,9 +30,8 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.runtime.task import Outcome
 from stages.sft import ends
-from stages.sft.data_prep import ROWS, STEP, sources
+from stages.sft.data_prep import ROWS, STEP, open_splits, sources, write_split
 from stages.sft.encode import ChatWork, Rendering
-from stages.sft.packs import open_splits, write_split
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"

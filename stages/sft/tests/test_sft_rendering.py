@@ -13,7 +13,7 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
-from stages.sft.encode import Renderer, Rendering, Tokens, first_question
+from stages.sft.encode import Conversation, Renderer, Rendering, Tokens
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -32,8 +32,8 @@ def chat(question: str = "2+2?", answer: str = "4", **more: object) -> dict:
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}], **more}
 
 
-def texts_of(renderer: Renderer, row: Row, messages: list) -> list[Rendered]:
-    return renderer.texts_of(renderer.ready(row, messages))
+def texts_of(renderer: Renderer, messages: list) -> list[Rendered]:
+    return renderer.texts_of(Conversation("messages", messages))
 
 
 def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> None:
@@ -45,17 +45,17 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
         {"role": "user", "content": "q3"},
         {"role": "assistant", "content": "a3", "reasoning_content": "thought three"},
     ]
-    texts = texts_of(renderer, Row({"messages": turn}, "f", 1), turn)
+    texts = texts_of(renderer, turn)
     assert [[text[start:end] for start, end in spans] for text, spans, _ in texts] == [
         ["thought one\n</think>\na1<|im_end|>"],
         ["thought three\n</think>\na3<|im_end|>"],
     ]
     assert "thought one" not in texts[1][0]
     assert "a1" in texts[1][0]
-    whole = texts_of(Renderer(settings("data_prep.split_turns=never"), renderer.template), Row({}, "f", 1), turn)
+    whole = texts_of(Renderer(settings("data_prep.split_turns=never"), renderer.template), turn)
     assert [len(spans) for _, spans, _ in whole] == [2]
     plain = [{**message, "reasoning_content": None} for message in turn]
-    assert len(texts_of(renderer, Row({}, "f", 1), plain)) == 1
+    assert len(texts_of(renderer, plain)) == 1
 
 
 def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -> None:
@@ -66,7 +66,7 @@ def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -
     renderer = Renderer(settings(), ChatTemplate(source, eos_token="</s>"))
     turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
     turn[1]["reasoning_content"] = "because"
-    texts = texts_of(renderer, Row({}, "f", 1), turn)
+    texts = texts_of(renderer, turn)
     assert [[text[start:end] for start, end in spans] for text, spans, _ in texts] == [
         ["<think>because</think>4<|end|></s>"],
         ["6<|end|></s>"],
@@ -84,7 +84,7 @@ def thinks(thought: str | None, question: str = "2+2?") -> list[dict]:
 
 
 def trained(renderer: Renderer, turns: list[dict]) -> list[str]:
-    texts = texts_of(renderer, Row({}, "f", 1), turns)
+    texts = texts_of(renderer, turns)
     return ["".join(text[start:end] for start, end in spans) for text, spans, _ in texts]
 
 
@@ -120,9 +120,9 @@ def test_a_template_without_reasoning_splits_nothing_and_is_counted() -> None:
     renderer = Renderer(settings(), ChatTemplate(source))
     turns = thinks("why") + thinks("so")
     assert trained(renderer, turns) == ["4<|end|>4<|end|>"]
-    assert renderer.hides(Row({}, "f", 1), turns) == ("reasoning",)
-    assert renderer.hides(Row({}, "f", 1), thinks(None)) == ()
-    assert Renderer(settings(), ChatTemplate(LAST_THINKS)).hides(Row({}, "f", 1), turns) == ()
+    assert renderer.hidden.of(turns, None) == ("reasoning",)
+    assert renderer.hidden.of(thinks(None), None) == ()
+    assert Renderer(settings(), ChatTemplate(LAST_THINKS)).hidden.of(turns, None) == ()
 
 
 def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) 
     renderer = Renderer(settings(), ChatTemplate(Rendering.of(tokenizer, None).template))
     turn = [*chat()["messages"], *chat()["messages"]]
     turn[1]["reasoning_content"] = "because"
-    assert len(texts_of(renderer, Row({}, "f", 1), turn)) == 1
+    assert len(texts_of(renderer, turn)) == 1
 
 
 def test_equal_questions_stay_on_one_side() -> None:
     row = [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2?"}]
-    assert first_question(row) == "2+2?"
+    assert Conversation("messages", row).first_question == "2+2?"
     split = Split({"train": 0.5, "valid": 0.5, "test": 0}, salt="questions")
     assert split.of("2+2?") == split.of(" 2+2? ")
 
@@ -150,7 +150,7 @@ def test_equal_questions_stay_on_one_side() -> None:
 )
 def test_three_forms_of_a_row_give_one_conversation(form: str, row: dict) -> None:
     renderer = Renderer(settings(f"data_prep.format={form}"), ChatTemplate(find_template("nano3")))
-    messages = renderer.messages_of(Row(row, "f", 1))
+    messages = renderer.read(Row(row, "f", 1)).messages
     assert [(turn["role"], turn["content"]) for turn in messages] == [("user", "2+2?"), ("assistant", "4")]
 
 
@@ -160,7 +160,7 @@ def test_a_number_as_answer_keeps_its_digits(form: str, number: str) -> None:
     row = json_row("a.jsonl", 1, f'{{"id": 7, "prompt": "How many?", "response": {number}}}'.encode())
     assert isinstance(row, Row)
     renderer = Renderer(settings(f"data_prep.format={form}"), ChatTemplate(find_template("nano3")))
-    assert renderer.messages_of(row)[-1]["content"] == number
+    assert renderer.read(row).messages[-1]["content"] == number
 
 
 def test_a_missing_template_file_is_named(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime.arguments import Arguments
+from stages.sft.accounts import template_as_learnt
 from stages.sft.data_prep import STEP
 from stages.sft.encode import Rendering
-from stages.sft.thoughts import template_as_learnt
 
 QUESTION = {"role": "user", "content": "2+2?"}
 FREE = {"messages": [QUESTION, {"role": "assistant", "content": "4"}]}

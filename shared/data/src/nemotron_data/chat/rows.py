@@ -153,18 +153,13 @@ class ChatFields:
     conversations_field: str = "conversations"
 
 
-def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+def from_messages(row: dict[str, Any], field: str) -> list[Message]:
     """OpenAI-style messages, normalized for templates; see `plain_message`.
 
     Raises:
         UserError: a field is missing (also in the other functions), or a content part is not text.
     """
-    return _after_system(row, _each(_listed(_field(row, fields.messages_field)), plain_message))
-
-
-def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """One question and its answer, from the fields named in `fields`."""
-    return from_pair(row, _named(row, fields.prompt_field), _named(row, fields.response_field))
+    return _after_system(row, _each(listed(row[_named(row, field)]), plain_message))
 
 
 def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None = None) -> list[Message]:
@@ -175,6 +170,7 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
         answered: field of the answer.
         more: field with text that goes below the question, as in Alpaca.
     """
+    asked, answered = _named(row, asked), _named(row, answered)
     prompt, response, below = (None if name is None else _number_as_text(row, name) for name in (asked, answered, more))
     for kind, name in (("question", asked), ("answer", answered)):
         if is_missing(row[name]):
@@ -204,9 +200,9 @@ def _number_as_text(row: dict[str, Any], name: str) -> Any:
     return text_of(value) if is_number(value) and not is_missing(value) else value
 
 
-def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+def from_sharegpt(row: dict[str, Any], field: str) -> list[Message]:
     """Turns with `from` and `value`, including function calls and their results."""
-    return _after_system(row, _each(_listed(_field(row, fields.conversations_field)), _from_turn))
+    return _after_system(row, _each(listed(row[_named(row, field)]), _from_turn))
 
 
 def _from_turn(turn: dict[str, Any]) -> Message:
@@ -277,7 +273,7 @@ def tools_of(row: Mapping[str, Any], field: str = TOOL_FIELDS[0]) -> list[dict[s
     """
     names = {name.lower(): name for name in row}
     fields = [names[one] for one in dict.fromkeys([field.lower(), *TOOL_FIELDS]) if one in names]
-    found = {name: _listed(row[name]) for name in fields if row[name]}
+    found = {name: listed(row[name]) for name in fields if row[name]}
     found = {name: tools for name, tools in found.items() if tools}
     if not found:
         return None
@@ -316,11 +312,7 @@ def _named(row: dict[str, Any], name: str) -> str:
     return alike[0]
 
 
-def _field(row: dict[str, Any], name: str) -> Any:
-    return row[_named(row, name)]
-
-
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Parse JSON text in table cells to a list; return anything else unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
@@ -351,7 +343,7 @@ def plain_message(message: Message) -> Message:
         others = {name: value for name, value in message.items() if name != "function_call"}
         message = {**others, "content": message.get("content"), "tool_calls": _calls_in(call)}
     if calls := message.get("tool_calls"):
-        message = {**message, "tool_calls": _each(_listed(calls), parsed_call)}
+        message = {**message, "tool_calls": _each(listed(calls), parsed_call)}
     message = _with_text(message) if isinstance(message.get("content"), list) else message
     if message.get("role") == "assistant":
         message = _with_begun_thought(message)

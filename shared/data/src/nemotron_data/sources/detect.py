@@ -5,12 +5,12 @@ found.kind, found.format, found.reason     # "chat", "question_answer", "questio
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
-from nemotron_data.chat.formats import AUTO, CHAT_FORMATS, DOCUMENT, PAIRS, TEXT_FIELDS, Recognised, recognise
+from nemotron_data.chat.formats import AUTO, CHAT_FORMATS, DOCUMENT, TEXT_FIELDS, Recognised, recognise
 from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS
 from nemotron_data.sources.files import InputFile, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
@@ -117,7 +117,8 @@ def _of_rows(rows: Sequence[Row], also: Sequence[str]) -> Detected:
 def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str) -> tuple[str, ...]:
     """Fields of rows of these formats that are neither in `fields` nor optional fields of the format."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
-    beside = (BESIDE if formats else set()) | ({"history"} if set(formats) & PAIRS.keys() else set())
+    pairs = any(CHAT_FORMATS[name].is_pair for name in formats)
+    beside = (BESIDE if formats else set()) | ({"history"} if pairs else set())
     read = {name.lower() for name in fields} | beside
     return tuple(name for name in names if name.lower() not in read)
 
@@ -130,9 +131,6 @@ def turn_keys(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str,
     return tuple(key for key in keys if key not in KEYS_OF_TURNS)
 
 
-def _examples(formats: Mapping[str, Any]) -> str:
-    lines = (f"{name:18} {known.example}" for name, known in formats.items() if name != AUTO)
-    return "the formats that there are (data_prep.format):\n    " + "\n    ".join(lines)
-
-
-FORMATS_THERE = _examples(CHAT_FORMATS)
+FORMATS_THERE = "the formats that there are (data_prep.format):\n    " + "\n    ".join(
+    f"{name:18} {known.example}" for name, known in CHAT_FORMATS.items()
+)

@@ -29,7 +29,8 @@ class ScheduledTrainer(StageTrainer, Trainer):
     def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
         super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
         self._loss_shifts_labels = False  # the Trainer counts labels, and those of our rows are shifted already
-        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        model: Any = self.model
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._foreign = type(base).__module__.startswith("transformers_modules.")
         self._balancing: LoadBalancing | None = None
         self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.chat.confined import open_template
-from nemotron_data.chat.formats import CHAT_FORMATS, TURNS, from_any
-from nemotron_data.chat.rows import ChatFields, tools_of, validate_messages
+from nemotron_data.chat.formats import CHAT_FORMATS, messages_of
+from nemotron_data.chat.rows import tools_of, validate_messages
 from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Blend, load_blend
@@ -32,10 +32,15 @@ LONG = [
     {"role": "assistant", "content": "2", "reasoning_content": "add"},
 ]
 ROWS: list[dict[str, Any]] = [
-    *(dict(known.example) for known in CHAT_FORMATS.values() if known.example),
+    *(dict(known.example) for known in CHAT_FORMATS.values()),
     {"messages": LONG, "tools": [TOOL]},
     {"prompt": "2+2?", "response": "4", "system": "s", "history": [["1+1?", "2"]]},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": "2+2?"}]}, TURNS[1]]},
+    {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "2+2?"}]},
+            {"role": "assistant", "content": "4"},
+        ]
+    },
 ]
 ROLES = ("system", "user", "assistant", "tool")
 WORDS = (*ROLES, "messages", "conversations", "from", "value", "tool_calls", "reasoning_content", "text", "question")
@@ -158,7 +163,7 @@ def _template(source: str = CHAT_TEMPLATE) -> ChatTemplate:
 def _conversation(folder: Path, files: Files) -> tuple[list[dict[str, Any]], str, list[tuple[int, int]]]:
     row = json_value_of(files)
     try:
-        messages = from_any(row, ChatFields())
+        messages = messages_of(row)
         if reason := validate_messages(messages):
             raise UserError(reason)
         text, spans = _template().render_with_spans(messages, tools_of(row, "tools"))
