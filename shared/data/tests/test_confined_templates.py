@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from chat_support import CALL, bot, calling, tool, user
 
-from nemotron_data.chat import confined, confined_program
+from nemotron_data.chat import confined
 from nemotron_data.chat.confined import ConfinedTemplate, Overdue, open_template
 from nemotron_data.chat.template import SHIPPED, ChatTemplate
 from nemotron_shared.errors import UserError
@@ -64,7 +64,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends templates after a second; its program reads the limit when it starts."""
     if confined._here:
         confined._here.end()
-    program = "import nemotron_data.chat.confined_program as p; p.CPU_SECONDS = 1; p.main()"
+    program = "import nemotron_data.chat.confined as p; p.CPU_SECONDS = 1; p.main()"
     popen = confined.subprocess.Popen
 
     def start(command: list[str], **options: Any) -> Any:
@@ -175,7 +175,7 @@ def test_it_knows_no_secret_and_can_neither_write_nor_start_anything(monkeypatch
     place = Path(f"/proc/{confined._here._process.pid}")
     names = {entry.split(b"=")[0] for entry in (place / "environ").read_bytes().split(b"\0")}
     assert names <= {b"", b"PYTHONPATH", *(name.encode() for name in confined.KEPT_VARIABLES)}
-    for kind, most in confined_program.LIMITS.items():
+    for kind, most in confined.LIMITS.items():
         assert resource.prlimit(confined._here._process.pid, kind) == (most, most)
 
 

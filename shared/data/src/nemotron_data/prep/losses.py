@@ -19,7 +19,6 @@ from nemotron_data.sources.files import format_of
 from nemotron_shared.atomic import link_or_copy, open_atomic
 from nemotron_shared.errors import UserError
 
-REASONS = 5
 ASK_MORE = "look at them in {rejected} and correct them"
 
 
@@ -98,10 +97,10 @@ def share(count: int, rows: int) -> str:
     return f"{count / max(1, rows):.1%}"
 
 
-def listed(reasons: Mapping[str, int]) -> str:
+def listed(reasons: Mapping[str, int], shown: int = 5) -> str:
     """Most frequent reasons, such as "3 empty text, 2 malformed JSON"."""
-    most = [f"{count:,} {reason}" for reason, count in Counter(reasons).most_common(REASONS)]
-    return ", ".join(most) + (", ..." if len(reasons) > REASONS else "")
+    most = [f"{count:,} {reason}" for reason, count in Counter(reasons).most_common(shown)]
+    return ", ".join(most) + (", ..." if len(reasons) > shown else "")
 
 
 def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], rejected: Path) -> Totals:

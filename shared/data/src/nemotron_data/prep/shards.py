@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
+from nemotron_data.prep.losses import listed
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import Heartbeat, ShardReader, read_heartbeats
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
@@ -113,12 +114,7 @@ def short(number: float) -> str:
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
     """Summary such as "5 rejected (3 empty text, 2 malformed JSON)"; empty if nothing was rejected."""
-    if not rejected:
-        return ""
-    most = Counter(rejected).most_common(REASONS)
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in most)
-    more = ", ..." if len(rejected) > REASONS else ""
-    return f"{sum(rejected.values()):,} rejected ({reasons}{more})"
+    return f"{sum(rejected.values()):,} rejected ({listed(rejected, REASONS)})" if rejected else ""
 
 
 class Work(Protocol):

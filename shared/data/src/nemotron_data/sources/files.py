@@ -14,6 +14,7 @@ import io
 import os
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -182,14 +183,16 @@ BUFFER_BYTES = 1 << 20
 MOST_WINDOW_BYTES = 1 << 31  # as `zstd --long=31` needs
 
 
-class _Decompressed(io.RawIOBase):
-    """Forward-only stream of the content of one compressed file."""
+class Converted(io.RawIOBase, ABC):
+    """Forward-only stream of what another stream's content is converted to, piece by piece."""
 
-    def __init__(self, source: IO[bytes], start: Callable[[], Any], broken: type[Exception], name: str) -> None:
-        self._source, self._start, self._broken, self._name = source, start, broken, name
-        self._member: Any = None
-        self._rest = b""
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
         self._ready = memoryview(b"")
+
+    @abstractmethod
+    def _next(self) -> bytes | None:
+        """Convert one piece; None at the end of the file."""
 
     def readable(self) -> bool:
         return True
@@ -201,16 +204,28 @@ class _Decompressed(io.RawIOBase):
                 return 0
             self._ready = memoryview(content)
         count = min(len(target), len(self._ready))
-        target[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
+        target[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
 
     def close(self) -> None:
         self._source.close()
         super().close()
 
+
+class _Decompressed(Converted):
+    """The content of one compressed file.
+
+    Files of several members or frames, as made by `cat a.gz b.gz`, `pigz` and `pzstd`, are read to their end.
+    Uses a few MB of memory for any file size, and at most 128 MiB for a malicious file.
+    """
+
+    def __init__(self, source: IO[bytes], start: Callable[[], Any], broken: type[Exception], name: str) -> None:
+        super().__init__(source)
+        self._start, self._broken, self._name = start, broken, name
+        self._member: Any = None
+        self._rest = b""
+
     def _next(self) -> bytes | None:
-        """Decompress one piece; None at the end of the file."""
         data = self._rest or self._source.read(FEED_BYTES)
         self._rest = b""
         if self._member is None:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import IO, Any, Literal, TextIO
 
 from nemotron_data.formats import fast_json
-from nemotron_data.sources.files import Documents, InputFile, format_of, open_input, reported
+from nemotron_data.sources.files import Converted, Documents, InputFile, format_of, open_input, reported
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 
@@ -118,46 +118,30 @@ def is_plain_lines(file: InputFile) -> bool:
     return encoding_of(file) == UTF_8 and shape_of(file) == "lines"
 
 
-class _Recoded(io.RawIOBase):
-    """Forward-only stream of a file's content, converted to UTF-8."""
+class _Recoded(Converted):
+    """A file's content in UTF-8."""
 
     def __init__(self, source: IO[bytes], encoding: str, path: str) -> None:
-        self._source, self._encoding, self._path = source, encoding, path
+        super().__init__(source)
+        self._encoding, self._path = encoding, path
         self._decoder = codecs.getincrementaldecoder("utf-8-sig" if encoding == UTF_8 else encoding)()
         self._read = 0
-        self._ready = memoryview(b"")
         self._ended = False
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        while not self._ready and not self._ended:
-            data = self._source.read(1 << 20)
-            self._ended = not data
-            self._ready = memoryview(self._decoded(data).encode("utf-8", "surrogatepass"))
-        count = min(len(target), len(self._ready))
-        target[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
-
-    def _decoded(self, data: bytes) -> str:
+    def _next(self) -> bytes | None:
+        if self._ended:
+            return None
+        data = self._source.read(1 << 20)
+        self._ended = not data
         try:
-            text = self._decoder.decode(data, final=not data)
+            text = self._decoder.decode(data, final=self._ended)
         except UnicodeDecodeError as error:
             at = self._read + len(data) - len(error.object) + error.start
-            raise not_text(self._path, self._encoding, at, error.object[error.start]) from error
+            byte = error.object[error.start]
+            what = f"{redact(self._path)}: not {self._encoding.upper()}: byte {at:,} of it is 0x{byte:02x}"
+            raise UserError(what, convert(self._path)) from error
         self._read += len(data)
-        return text
-
-    def close(self) -> None:
-        self._source.close()
-        super().close()
-
-
-def not_text(path: str, encoding: str, at: int, byte: int) -> UserError:
-    """Error for a byte that is invalid in the file's encoding."""
-    what = f"{redact(path)}: not {encoding.upper()}: byte {at:,} of it is 0x{byte:02x}"
-    return UserError(what, convert(path))
+        return text.encode("utf-8", "surrogatepass")
 
 
 def open_utf8(file: InputFile) -> io.BufferedReader:

@@ -298,19 +298,9 @@ def number_in_words(sentence: str) -> str | None:
 
 
 MONTHS = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
-]
+]  # fmt: skip
 MONTH = "|".join(f"{name}|{name[:3]}\\.?" for name in MONTHS)
 DATE = re.compile(
     rf"(?P<month>{MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:\s*,?\s+(?P<year>\d{{4}})\b)?"
