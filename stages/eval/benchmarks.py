@@ -21,8 +21,8 @@ import yaml
 
 from nemotron_data.formats.eval_tasks import EvalTask, Kind, read_task_rows
 from nemotron_data.formats.json_lines import read_lines, write_lines
-from nemotron_data.formats.questions import read_question
 from nemotron_data.rejects import Refused
+from nemotron_data.sources.datasets import read_question
 from nemotron_data.sources.files import FORMATS, InputFile, expand, identity, local_paths
 from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source

@@ -25,8 +25,7 @@ from typing import Any
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.rows import tools_of
 from nemotron_data.chat.thought import whole_answer
-from nemotron_data.tokenizers.names import TokenNames
-from nemotron_data.tokenizers.words import Places
+from nemotron_data.tokenizers.words import Places, TokenNames
 from nemotron_shared.errors import UserError
 from stages.eval.batching import ModelQueue
 from stages.eval.harness_tasks import Answer

@@ -10,8 +10,8 @@ What a row must be is told in `nemotron_data.formats.rl_rows`.
 
 from typing import Any
 
-from nemotron_data.formats.questions import read_question
 from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, validate
+from nemotron_data.sources.datasets import read_question
 from stages.rl.schema import RLData
 
 

@@ -1,4 +1,3 @@
-import doctest
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,6 @@ SEQUENCES = st.lists(TOKENS.map(lambda pairs: tuple(map(list, zip(*pairs, strict
 
 def as_lists(row: PackedRow) -> list[list[int]]:
     return [row.input_ids.tolist(), row.loss_mask.tolist(), row.seq_start_id.tolist()]
-
-
-def test_docstring_examples_hold():
-    result = doctest.testmod(module)
-    assert (result.failed, result.attempted) == (0, 1)
 
 
 def test_the_mask_is_shifted_once_inside_each_sequence():

@@ -250,7 +250,7 @@ def _made(
     tokenizer: Any, row: Row, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """Fields to add to a line."""
-    from nemotron_data.tokenizers.names import TokenNames
+    from nemotron_data.tokenizers.words import TokenNames
     from nemotron_serving.text import Text
     from nemotron_serving.wire import entries_of
 

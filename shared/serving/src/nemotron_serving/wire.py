@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nemotron_data.tokenizers.names import TokenNames, by_name
-from nemotron_data.tokenizers.words import Places
+from nemotron_data.tokenizers.words import Places, TokenNames, by_name
 from nemotron_serving.batch import TokenScore
 from nemotron_serving.choice import Choice
 from nemotron_serving.sampling import Token

@@ -11,6 +11,7 @@ three quarters and one quarter of the tokens that training sees. Keys that begin
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from nemotron_data.formats import fast_json
+from nemotron_data.formats.json_lines import is_missing, is_number, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, Reading, expand, identity, is_remote, local_file
 from nemotron_data.sources.text import is_rows, with_choice
@@ -428,3 +430,42 @@ class RowKind:
         own = describe_sources(settings.model_copy(update={"source": str(file)}), "blend", 0)
         # all of them share the same template and tokenizer
         return [*own, *(source for part in self.parts(settings) for source in file_sources(part.settings))]
+
+
+def read_question(
+    row: dict[str, Any],
+    question_field: str,
+    answer_field: str,
+    answer_pattern: str | None = None,
+    written: bytes | None = None,
+) -> tuple[str, str]:
+    """Return the question and the expected answer of a row, both as text.
+
+    Args:
+        answer_pattern: a regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`.
+        written: JSON text of the row, if there is one: numbers keep their spelling in it.
+
+    Raises:
+        Refused: a field is missing or not text, or the answer does not match the pattern.
+    """
+    texts = []
+    for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
+        value = field_of(row, field)
+        if value is None:
+            raise no_field(row, field, f"data_prep.{setting}")
+        if not isinstance(value, str) and not is_number(value):
+            raise Refused(f"field '{field}' is not text", type(value).__name__)
+        if is_missing(value):
+            raise Refused(f"field '{field}' is no number", str(value))
+        texts.append(
+            text_of(value if isinstance(value, str) else field_of(with_numbers_as_written(row, written), field))
+        )
+    question, answer = texts
+    if answer_pattern is not None:
+        found = re.search(answer_pattern, answer)
+        # a group that takes no part in the match is None
+        said = found and (found[1] if found.groups() else found[0])
+        if not said or not said.strip():
+            raise Refused("no answer in the field", f"'{answer[:80]}'", "correct data_prep.answer_pattern")
+        answer = said.strip()
+    return question, answer
