@@ -138,7 +138,7 @@ WRONG = {
     "no tokenizer": ("pretrain", no_tokenizer, "holds no tokenizer.json"),
     "cut short": ("pretrain", cut_short, r"train\.bin: corrupt|bytes where the index needs"),
     "unknown ids": ("pretrain", unknown_ids, "ids from 5 to 70000, and the tokenizer has"),
-    "outside": ("pretrain", outside, "is no prefix below"),
+    "outside": ("pretrain", outside, "is not a prefix below"),
     "only validation": ("pretrain", only_validation, "no pairs to train on"),
     "no rows": ("sft", lambda folder: None, r"train\.parquet: no such file"),
     "no Parquet": ("sft", write("train.parquet", "text"), "not readable as packed Parquet"),

@@ -38,7 +38,7 @@ DOCUMENTS = (
 
 ADVICE = {
     UNTOLD: "the model learns to call what it is never told of; name their field: data_prep.tools_field=NAME",
-    CALLS_IN_TEXT: "learnt as they are written, whatever the form in which the chat template has calls",
+    CALLS_IN_TEXT: "learnt as they are written, not in the form in which the chat template has calls",
 }
 """By count, what people should know of rows that are trained on as they are."""
 
@@ -84,7 +84,7 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
 
 
 def read_besides(settings: SFTData) -> list[str]:
-    """Fields beside the conversation that settings have the preparation read."""
+    """Other fields than the conversation that the settings have the preparation read."""
     used = settings.used_in_field if settings.used_in_filter is not None else None
     return [name for name in (settings.tools_field, settings.key_field, used) if name is not None]
 

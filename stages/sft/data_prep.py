@@ -149,7 +149,7 @@ def shares(
 
 
 def look(config: SFTConfig) -> Looked:
-    """Find errors in the first rows, as far as that needs no tokenizer."""
+    """Find errors in the first rows that show without a tokenizer."""
 
     def reader_of(part: Part[SFTData]) -> Callable[[Row], None]:
         conversations = Conversations(part.settings)

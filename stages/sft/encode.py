@@ -75,7 +75,7 @@ ROWS_OF = "rows of the format "
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
 HIDDEN = " that the chat template does not show"
-"""After the names of what is hidden. Hidden reasoning alone is counted but is no loss: many models should have none."""
+"""After the names of what is hidden. Hidden reasoning alone is counted but not a loss: many models do without."""
 UNTOLD = "rows that call tools and describe none"
 CALLS_IN_TEXT = "rows that call tools in their text"
 WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
@@ -91,7 +91,7 @@ class Conversation(NamedTuple):
 
     Attributes:
         format: the row's format.
-        guard: marks the names of control tokens in `messages` and `tools`; None if there are none, or they are allowed.
+        guard: marks the names of control tokens in `messages` and `tools`; None if they have none, or allowed ones.
     """
 
     format: str
@@ -175,7 +175,7 @@ class Rendering:
 
     @classmethod
     def of(cls, tokenizer: TokenizerFolder, chat_template: str | None) -> "Rendering":
-        """The configured template, or the tokenizer's own; raises `UserError` if there is none."""
+        """The configured template, or the tokenizer's own; raises `UserError` without one."""
         if chat_template is None:
             template, label = tokenizer.chat_template(), f"the chat template of {tokenizer.path}"
         else:
@@ -244,7 +244,7 @@ class Renderer(Conversations):
             for text in (rendered.text for rendered in texts if not rendered.text.isascii()):
                 text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
         except UnicodeEncodeError as error:
-            what = "a lone surrogate, which is no character, in a tool call's arguments"
+            what = "a lone surrogate, which is not a character, in a tool call's arguments"
             raise UserError(what, TOLERATE) from error
         return texts
 

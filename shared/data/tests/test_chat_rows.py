@@ -304,7 +304,7 @@ def test_a_package_adds_a_format(place: Path) -> None:
 def test_what_a_format_of_a_package_gives_is_checked_at_every_row(place: Path, gives: str) -> None:
     name = f"broken_{abs(hash(gives))}"
     install(place, name, f"{name}=lines", code=f"def lines(row):\n    return {gives}\n")
-    with pytest.raises(UserError, match=f"the chat format '{name}' (gives .*, which is no list of messages|fails: )"):
+    with pytest.raises(UserError, match=f"the chat format '{name}' (gives .*, not a list of messages|fails: )"):
         find_format(name).to_messages({"instruction": "2+2?"})
 
 
@@ -327,7 +327,7 @@ def test_an_unknown_name_lists_what_there_is(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "message"), [("missing", "cannot be loaded: AttributeError"), ("number", "is no function")]
+    ("function", "message"), [("missing", "cannot be loaded: AttributeError"), ("number", "is not a function")]
 )
 def test_a_broken_package_is_named(place: Path, function: str, message: str) -> None:
     install(place, f"broken_{function}", f"lines={function}")

@@ -122,7 +122,7 @@ ROWS = {
     "an image": (turns(("user", [{"type": "image_url"}]), ("assistant", "y")), "an image in the content"),
     "a part of sound": (
         turns(("user", [{"type": "audio"}]), ("assistant", "y")),
-        "a part that is no text in the content",
+        "a part that is not text in the content",
     ),
     "true as answer": ({"question": "2+2=4?", "answer": True}, "content is not a string"),
     "a number as content": (turns(("user", "2+2?"), ("assistant", 4)), "content is not a string"),

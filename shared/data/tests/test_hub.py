@@ -157,7 +157,7 @@ def test_a_data_set_without_a_card_has_what_its_file_names_say(cache):
 def test_a_subset_that_is_no_configuration_names_files(cache, capsys):
     cache.add("org/parts", parts())
     assert names(hub_files("hf://org/parts", subset="code.part_00")) == ["data/code.part_00.jsonl"]
-    assert "'code.part_00' is no configuration; it is read as data/code.part_00.jsonl" in capsys.readouterr().err
+    assert "'code.part_00' is not a configuration; it is read as data/code.part_00.jsonl" in capsys.readouterr().err
     both = ["data/code.part_00.jsonl", "data/code.part_01.jsonl"]
     assert names(hub_files("hf://org/parts", subset="code")) == both
     assert len(hub_files("hf://org/parts", subset="data")) == 3

@@ -105,7 +105,7 @@ def test_the_question_is_the_last_user_turn() -> None:
         ({"question": "2+2?", "expected_answer": True}, "field 'expected_answer' is not text"),
         ({"question": "2+2?", "expected_answer": float("nan")}, "field 'expected_answer' is no number"),
         (math_row(responses_create_params=None), "responses_create_params is not an object"),
-        (math_row(responses_create_params={}), "responses_create_params.input is no list of turns"),
+        (math_row(responses_create_params={}), "responses_create_params.input is not a list of turns"),
         (math_row(responses_create_params={"input": [None]}), "a turn is not an object"),
         (math_row(responses_create_params={"input": [{"content": "?"}]}), "a turn's role is unknown"),
         (math_row(responses_create_params={"input": [{"role": "tool", "content": "?"}]}), "a turn's role is unknown"),

@@ -62,7 +62,7 @@ class ChatFormat:
 
     @property
     def is_pair(self) -> bool:
-        """A question and its answer in fields of their own, which may be numbers, and a `history` beside them."""
+        """A question and its answer in fields of their own, which may be numbers, and maybe a `history`."""
         return len(self.names) > 1
 
     def found_in(self, row: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -75,7 +75,7 @@ class ChatFormat:
 
 
 def _is_sharegpt(name: str, turns: Any) -> bool:
-    """Whether turns are told by their first one: `from` or `role`; by the field's name if it has neither."""
+    """Whether the first turn has `from` rather than `role`; if it has neither, the field's name decides."""
     turns = listed(turns)
     first = turns[0] if isinstance(turns, list) and turns and isinstance(turns[0], dict) else {}
     return "from" in first if first.keys() & {"from", "role"} else name != "messages"
@@ -220,7 +220,7 @@ def find_format(name: str) -> ChatFormat:
         except Exception as error:
             raise UserError(f"the chat format '{name}' fails: {type(error).__name__}: {error}") from error
         if not listed:
-            raise UserError(f"the chat format '{name}' gives {shown(made)}, which is no list of messages")
+            raise UserError(f"the chat format '{name}' gives {shown(made)}, not a list of messages")
         return made
 
     return ChatFormat(to_messages, {})
@@ -260,6 +260,6 @@ def _loaded(entry: EntryPoint) -> Callable[[dict[str, Any]], list[Message]]:
         what = f"chat format '{entry.name}': {entry.value} cannot be loaded: {type(error).__name__}: {error}"
         raise UserError(what, "correct or reinstall the package that offers it") from error
     if not callable(function):
-        what = f"chat format '{entry.name}': {entry.value} is no function"
+        what = f"chat format '{entry.name}': {entry.value} is not a function"
         raise UserError(what, "let the entry point name a function from a row to its messages")
     return function

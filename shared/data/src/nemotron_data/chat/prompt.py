@@ -103,7 +103,7 @@ class Prompter:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            wrong = f"a lone surrogate, which is no character, at position {error.start} of its text"
+            wrong = f"a lone surrogate, which is not a character, at position {error.start} of its text"
         if wrong:
             raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
 
@@ -127,7 +127,7 @@ def _require_characters(place: str, value: Any) -> None:
     try:
         to_json(value, default=str).encode()
     except UnicodeEncodeError as error:
-        what = f"{place} has {error.object[error.start]!r}, a lone surrogate, which is no character"
+        what = f"{place} has {error.object[error.start]!r}, a lone surrogate, which is not a character"
         raise UserError(what, "correct it: it was cut within a character, or read in a wrong encoding") from error
 
 

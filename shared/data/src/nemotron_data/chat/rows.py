@@ -379,11 +379,11 @@ def _with_text(message: Message) -> Message:
             thoughts.append(part[kind])
         else:
             image = "image" in str(kind)
-            raise UserError(f"{'an image' if image else 'a part that is no text'} in the content: of type '{kind}'")
+            raise UserError(f"{'an image' if image else 'a part that is not text'} in the content: of type '{kind}'")
     thought = "".join(thoughts)
     beside = next((message[name] for name in REASONING_NAMES if message.get(name)), thought)
     if thoughts and beside != thought:
-        raise UserError("two different reasonings in one turn: in a part of the content and beside it")
+        raise UserError("two different reasonings in one turn: in a part of the content and in a field")
     reasoning = {"reasoning_content": thought} if thoughts else {}
     return {**message, **reasoning, "content": "".join(texts)}
 

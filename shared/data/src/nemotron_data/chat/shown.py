@@ -199,7 +199,9 @@ def learnt_end(source: str, label: str, tokenizer: TokenizerFolder) -> EndToken 
         number = tokenizer.tokenizer.encode(learnt, add_special_tokens=False).ids[0]
         if tokenizer.is_named(number):
             return EndToken(number, str(tokenizer.tokenizer.id_to_token(number)))
-        what = f"{label}: answers end with '{learnt.split()[0]}', which is no token of the tokenizer {tokenizer.path}"
+        what = (
+            f"{label}: answers end with '{learnt.split()[0]}', which is not a token of the tokenizer {tokenizer.path}"
+        )
         own = f"a template whose answers end with '{eos}', " if eos else ""
         raise UserError(f"{what}: no program could stop there", f"set data_prep.chat_template to {own}or to plain")
     if learnt == "" and eos is None and "eos_token" in source:

@@ -140,7 +140,7 @@ class Trace:
     """A rendered conversation, and which parts of it the loops printed for each message.
 
     Attributes:
-        parts: by message; several if a loop over other messages runs inside its turn, none if nothing was printed.
+        parts: by message; several if a loop over other messages runs inside its turn, empty if nothing was printed.
         end: end of the last part; the text after it belongs to the conversation as a whole.
     """
 
@@ -417,7 +417,7 @@ class AnswerFinder:
             frame = self._frame([TOOL], options)  # some templates require tools
         plain, thinking = (self._forms(answer, frame, options) for answer in (ANSWER, THINKING))
         if not all(self._only_marks(form, frame) for form in plain):
-            raise UserError("the chat template puts words of its own into answers", ADD_MARKS)
+            raise UserError("the chat template adds its own words to answers", ADD_MARKS)
         forms = frozenset([*plain, *(form for form in thinking if self._only_marks(form, frame))])
         calls = [self._alone(*plain, frame, options) for plain in plain_around(CALLING)]
         ends_calls = all(shows_plain_call(_without(text, frame.header)) for text in calls if text is not None)
@@ -491,7 +491,7 @@ class AnswerFinder:
             return [(trace.end, len(trace.text))]
         if frame.header and rest.startswith(frame.header):
             return []  # templates that always print a generation prompt
-        raise UserError(f"the chat template ends with text of its own: {rest.strip()[:40]}", ADD_MARKS)
+        raise UserError(f"the chat template ends with its own text: {rest.strip()[:40]}", ADD_MARKS)
 
     def _check_place(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> None:
         """Check that probe words inserted into the answers appear in the answers only."""

@@ -388,11 +388,13 @@ def default_template(found: Any, where: object) -> str | None:
     if isinstance(found, dict):
         if found and DEFAULT not in found:
             what = f"{where}: has the chat templates {', '.join(sorted(found))}, and none named {DEFAULT}"
-            raise UserError(what, f"name the one to use {DEFAULT}, or put it into chat_template.jinja beside the file")
+            raise UserError(
+                what, f"name the one to use {DEFAULT}, or put it into chat_template.jinja in the same folder"
+            )
         found = found.get(DEFAULT)
     if not isinstance(found, str | None):
         what = f"{where}: chat_template is neither a text nor a list of names and templates"
-        raise UserError(what, "correct the file, or put the template into chat_template.jinja beside it")
+        raise UserError(what, "correct the file, or put the template into chat_template.jinja in the same folder")
     return found or None
 
 

@@ -345,10 +345,10 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
             try:
                 entry = float(weight), path.parent / prefix
             except (TypeError, ValueError, OverflowError) as error:
-                what = f"{path}: '{split}': {str(weight)[:80]}, {str(prefix)[:80]} is no weight and prefix"
+                what = f"{path}: '{split}': {str(weight)[:80]}, {str(prefix)[:80]} is not a weight and a prefix"
                 raise UserError(what, REBUILD) from error
             if isinstance(weight, bool) or not _lies_below(prefix):
-                what = f"{path}: '{split}': {str(prefix)[:80]!r} is no prefix below {path.parent}"
+                what = f"{path}: '{split}': {str(prefix)[:80]!r} is not a prefix below {path.parent}"
                 raise UserError(what, "put the pair into the folder, and name it relative to that")
             _check_blend_entry(path, split, *entry)
             blend[split].append(entry)

@@ -70,7 +70,7 @@ class Totals:
 
         Args:
             most: largest share of each, from 0 to 1.
-            mend: the setting that helps, by reason.
+            mend: the setting that avoids the loss, by reason.
             rejected: file that lists the dropped rows.
 
         Raises:

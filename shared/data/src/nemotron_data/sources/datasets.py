@@ -377,7 +377,7 @@ class RowKind:
     """What a stage reads.
 
     Attributes:
-        name: name of the data set if there is no blend.
+        name: name of the data set without a blend.
         config: the stage's folder of configs, with the blends that it ships.
         synthetic: makes rows from a seed and a count, for the built-in source.
         synthetic_name: name of those rows in the manifest.
@@ -456,7 +456,7 @@ def read_question(
         if not isinstance(value, str) and not is_number(value):
             raise Refused(f"field '{field}' is not text", type(value).__name__)
         if is_missing(value):
-            raise Refused(f"field '{field}' is no number", str(value))
+            raise Refused(f"field '{field}' is not a number", str(value))
         texts.append(
             text_of(value if isinstance(value, str) else field_of(with_numbers_as_written(row, written), field))
         )

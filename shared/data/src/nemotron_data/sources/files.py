@@ -470,7 +470,7 @@ def _say_once(line: str) -> None:
 
 
 def local_paths(path: Path) -> list[Path]:
-    """Files that a local file, folder or glob names, sorted; raises `UserError` if there are none."""
+    """Files that a local file, folder or glob names, sorted; raises `UserError` if nothing is found."""
     with reported(str(path)):
         if path.is_file():
             return [path]
@@ -500,7 +500,7 @@ def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
     """Visible files below a folder, following links. Nothing is skipped silently: dead links and pipes are errors."""
     real = folder.resolve()
     if real in above:
-        raise UserError(f"{folder}: a link to a folder that it lies in", "remove the link")
+        raise UserError(f"{folder}: a link to a folder that contains it", "remove the link")
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):

@@ -225,9 +225,9 @@ def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str])
         remedy = did_you_mean(subset, known, _listed("it has", known))
         raise UserError(f"{snapshot.text}: no subset '{subset}'", remedy)
     if split is not None and split != ALL:
-        what = f"{snapshot.text}: '{subset}' is no configuration but files, which have no split '{split}'"
+        what = f"{snapshot.text}: '{subset}' is not a configuration but files, which have no split '{split}'"
         raise UserError(what, f"leave split out to read the files; {_listed('configurations are', known)}")
-    say(f"{snapshot.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
+    say(f"{snapshot.text}: '{subset}' is not a configuration; it is read as {', '.join(names[:3])}"
         + (f" and {len(names) - 3} more" if len(names) > 3 else ""))  # fmt: skip
     return [snapshot.files[name] for name in names]
 

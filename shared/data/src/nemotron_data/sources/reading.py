@@ -307,7 +307,7 @@ def _require_unique(columns: list[str], name: str) -> None:
     """Refuse duplicate column names, because a row is an object and would lose one of them."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        raise UserError(f"{name}: has the column {', '.join(twice)} twice", "give every column a name of its own")
+        raise UserError(f"{name}: has the column {', '.join(twice)} twice", "give every column a different name")
 
 
 FORM = re.compile(r"([^\[\]]+)\[(-?\d+)?(%)?:(-?\d+)?(%)?\]")

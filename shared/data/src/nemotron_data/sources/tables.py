@@ -66,7 +66,7 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
         what = f"{name}:{above + 1}: the header has {', '.join(wrong)} " + (
             "twice" if wrong[0] != "(no name)" else "in it"
         )
-        raise UserError(what, "give every column a name of its own in the first line")
+        raise UserError(what, "give every column a different name in the first line")
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     line = lines.next_record(begun + 1)
     try:

@@ -6,7 +6,7 @@
     key         3+5+8-7         (also of 8+3-7+5: the order of the terms does not make a new sum)
 
 All running totals are in 0..MAX_TOTAL. Shorter sums are intermediate steps of longer ones, so they are never held out
-and never asked. The key alone decides between training and evaluation, whatever the seed.
+and never asked. The key alone decides between training and evaluation, with every seed.
 """
 
 import hashlib

@@ -79,7 +79,7 @@ class TokenizerFolder:
         return tokenizer
 
     def require(self, key: str = "") -> None:
-        """Raise `UserError` if there is no tokenizer; `key` is prepended to the message."""
+        """Raise `UserError` without a tokenizer; `key` is prepended to the message."""
         if not (self.path / "tokenizer.json").is_file():
             what = f"{key}{self.path}: holds no tokenizer.json"
             raise UserError(what, "give a Hugging Face tokenizer folder, or 'tiny'")

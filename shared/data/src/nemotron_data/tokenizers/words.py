@@ -110,7 +110,7 @@ class Words:
         return now[len(before) :]
 
     def end(self) -> str:
-        """Return the text that was held back."""
+        """Return the rest of the text."""
         before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
         return now[len(before) :]
 

@@ -97,7 +97,7 @@ def marked_sentences(text: str) -> list[str]:
 
 
 def last_sentence(text: str) -> str:
-    """The last one that says anything; empty where there is none."""
+    """The last one that says anything; else empty."""
     found = sentences(text)
     while len(found) > 1 and found[-1].endswith("?"):  # "Would you like to know more?"
         found.pop()
@@ -195,7 +195,7 @@ class Expected:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no answer can be right: there is no text, or one without words and signs, such as "..."."""
+        """Whether no answer can be right, because the text is empty or without words and signs, such as "..."."""
         return not self.text or (self.kind == "text" and not words_of(self.text))
 
 
@@ -248,7 +248,7 @@ def words_of(text: str) -> list[str]:
 
 ANSWERS, UNDECIDABLE = "answers: ", "answers: undecidable"
 MOST_WORDS = 12
-"""A longer text is a sentence or a proof, which nobody writes again word by word."""
+"""A longer text is a sentence or a proof, which cannot be expected word by word."""
 
 
 def count_gold(counts: Counter[str], gold: str) -> None:
@@ -295,7 +295,7 @@ EXPLAINED = re.compile(
 )
 WORKING = re.compile(r"\n|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
 COMPUTED = re.compile(r"[\d)}]\s*=")
-"""What is no bare answer: several lines, a reason; and a computation."""
+"""Text that is more than a bare answer: several lines, a reason; and a computation."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
 LINK = re.compile(
     r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from|est|sont|ist|sind|es|son)|\b[Ii]t['\u2019]s)\s+"
@@ -352,7 +352,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
 
     Args:
         gold: the expected answer, or what `expected` read of it.
-        kind: how to compare; None: by the looks of the expected answer.
+        kind: how to compare; None: by the form of the expected answer.
     """
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
     said = (after_thought(completion) or "").strip()
@@ -475,7 +475,7 @@ def _is_formula(text: str, wanted: Expected) -> bool:
 
 
 def _formula_in(text: str, wanted: Expected) -> str | None:
-    """The last formula of the last sentence with one, after its last sign of equality unless an equation is asked."""
+    """The last formula of the last sentence with one, after its last equals sign unless an equation is expected."""
     if NEGATED.search(last_sentence(text)):
         return None
     found = [next(filter(None, groups)) for groups in FORMULAS.findall(text)]

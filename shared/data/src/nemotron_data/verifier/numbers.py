@@ -5,7 +5,7 @@ read_number("50 %")           Number(Fraction(50), percent=True)
 read_number("2 1/2 cups")     Number(Fraction(5, 2))
 read_number("7 of 8")         None
 dates_in("the 4th of July 1776, or 1776-07-04")     [(1776, 7, 4), (1776, 7, 4)]
-is_value("2^{10}"), is_value("3+4")                 True, False: a number written as a formula, and what was asked
+is_value("2^{10}"), is_value("3+4")                 True, False: a number written as a formula, and a computation
 """
 
 import re

@@ -25,7 +25,7 @@ LARGEST = 60  # operations; of a larger equation the sides are compared as they 
 
 
 def same_constant(gold: Any, answer: Any) -> bool | None:
-    """Whether two numbers are the same, however small or complex; None where one of them is no number."""
+    """Whether two numbers are the same, however small or complex; None unless both are numbers."""
     one, other = _constant(gold), _constant(answer)
     if one is None or other is None:
         return None
@@ -52,7 +52,7 @@ def same_equations(gold: Any, answer: Any, same: Same) -> bool | None:
     side is an equation.
 
     Args:
-        same: compares what is none.
+        same: compares other formulas.
     """
     wanted, found = _equations(gold), _equations(answer)
     if not wanted and not found:

@@ -2,7 +2,7 @@
 
 unit_of("km/h")                   ("length/time", Fraction(1000, 3600)); None for "apples"
 in_one_unit("7 feet 6 inches")    "90 inches"
-is_equation("2x - 9y = 4")        True: what is asked for, or no answer at all
+is_equation("2x - 9y = 4")        True: expected as such, or not an answer at all
 is_equation("x = 4")              False: a value, and name_of("x = 4") is "x"
 is_equation("2(3)+1 = 7")         False: a value, worked out
 """
@@ -214,7 +214,7 @@ def _formula(text: str) -> str:
 
 
 def _ends_words(found: re.Match[str], text: str) -> bool:
-    """Whether a word or a comma is none of a formula's."""
+    """Whether a word or a comma is not part of a formula."""
     word, before = found[0], text[: found.start()]
     if BREAK.fullmatch(word):
         return before.count("(") <= before.count(")")
