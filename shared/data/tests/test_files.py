@@ -103,7 +103,7 @@ def test_linked_folders_are_followed_and_what_leads_nowhere_is_an_error(tmp_path
         expand([tmp_path / "near"])
     (tmp_path / "near" / "dead.jsonl").unlink()
     (tmp_path / "far" / "back").symlink_to(tmp_path / "near")
-    with pytest.raises(UserError, match="link to a folder that it lies in"):
+    with pytest.raises(UserError, match="link to a folder that contains it"):
         expand([tmp_path / "near"])
 
 

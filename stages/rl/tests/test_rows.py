@@ -103,7 +103,7 @@ def test_the_question_is_the_last_user_turn() -> None:
         ({"question": "2+2?", "expected_answer": None}, "no field 'expected_answer'"),
         ({"question": ["2+2?"], "expected_answer": "4"}, "field 'question' is not text"),
         ({"question": "2+2?", "expected_answer": True}, "field 'expected_answer' is not text"),
-        ({"question": "2+2?", "expected_answer": float("nan")}, "field 'expected_answer' is no number"),
+        ({"question": "2+2?", "expected_answer": float("nan")}, "field 'expected_answer' is not a number"),
         (math_row(responses_create_params=None), "responses_create_params is not an object"),
         (math_row(responses_create_params={}), "responses_create_params.input is not a list of turns"),
         (math_row(responses_create_params={"input": [None]}), "a turn is not an object"),
