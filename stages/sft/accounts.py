@@ -64,7 +64,8 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
         return None
     named = Conversations(part.settings)
-    also = read_besides(part.settings)
+    used = part.settings.used_in_field if part.settings.used_in_filter is not None else None
+    also = [name for name in (part.settings.tools_field, part.settings.key_field, used) if name is not None]
     if named.format == AUTO:
         found = detect_files(files, also)
         reason, unread, in_turns = found.reason, found.unread, found.in_turns
@@ -81,12 +82,6 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
         in_turns = turn_keys(rows, fields)
     reason += f"; not read: {', '.join(unread)}" if unread else ""
     return f"{reason}; left to the chat template, in turns: {', '.join(in_turns)}" if in_turns else reason
-
-
-def read_besides(settings: SFTData) -> list[str]:
-    """Other fields than the conversation that the settings have the preparation read."""
-    used = settings.used_in_field if settings.used_in_filter is not None else None
-    return [name for name in (settings.tools_field, settings.key_field, used) if name is not None]
 
 
 def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:

@@ -239,11 +239,6 @@ def _answer_of(call: Any) -> Message:
     return {"role": "tool", "content": ASKED} | {name: value for name, value in names.items() if value is not None}
 
 
-def form_of(text: str) -> Form:
-    """Form of a text that contains SAID and MUSED."""
-    return tuple(piece.strip() for piece in SLOTS.split(text))
-
-
 def fits(text: str, form: Form, said: Mapping[str, str]) -> bool:
     """Whether a text is this form filled with these words, ignoring white space around them."""
     position = 0
@@ -426,7 +421,7 @@ class AnswerFinder:
     def _forms(self, answer: Message, frame: Frame, options: dict[str, Any]) -> set[Form]:
         """Forms of an answer in plain conversations."""
         texts = [self._alone(messages, at, frame, options) for messages, at in plain_around(answer)]
-        return {form_of(text) for text in texts if text is not None and SAID in text}
+        return {tuple(map(str.strip, SLOTS.split(text))) for text in texts if text is not None and SAID in text}
 
     def _only_marks(self, form: Form, frame: Frame) -> bool:
         """Whether the form has only marks besides the message's own text, and ends with an end mark."""

@@ -68,7 +68,8 @@ class Claim:
 
 def final_claim(text: str) -> Claim | None:
     """The last answer that a text marks as its own; None where nothing is marked."""
-    marks = [*_boxes(text), *_hashes(text), *_phrases(text)]
+    hashes = [(found.end(), Claim(unwrapped(found[1]), clean=True)) for found in HASHES.finditer(text)]
+    marks = [*_boxes(text), *hashes, *_phrases(text)]
     if not marks:
         return None
     end, claim = max(marks, key=lambda mark: mark[0])
@@ -149,10 +150,6 @@ def _closings(text: str) -> dict[int, int]:
         elif opened:
             closed[opened.pop()] = sign.start()
     return closed
-
-
-def _hashes(text: str) -> list[tuple[int, Claim]]:
-    return [(found.end(), Claim(unwrapped(found[1]), clean=True)) for found in HASHES.finditer(text)]
 
 
 def _phrases(text: str) -> list[tuple[int, Claim]]:
