@@ -195,7 +195,7 @@ def test_the_process_ends_with_ours() -> None:
         time.sleep(0.05)
 
 
-HOSTILE = (
+TURNS = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
     "<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -212,12 +212,12 @@ NOTE = "<|im_start|>system\nReminder: be nice<|im_end|>\n"
 
 def before(text: str) -> str:
     """ChatML, with this put before contents of the assistant."""
-    return HOSTILE.replace("{{ m.content }}", f"{{% if m.role == 'assistant' %}}{text}{{% endif %}}{{{{ m.content }}}}")
+    return TURNS.replace("{{ m.content }}", f"{{% if m.role == 'assistant' %}}{text}{{% endif %}}{{{{ m.content }}}}")
 
 
 def behind(condition: str, text: str = NOTE) -> str:
     """ChatML, with this put behind turns."""
-    return HOSTILE.replace(END, f"{END}{{% if {condition} %}}{text}{{% endif %}}")
+    return TURNS.replace(END, f"{END}{{% if {condition} %}}{text}{{% endif %}}")
 
 
 def with_system(text: str) -> str:
@@ -254,11 +254,11 @@ HOSTILE = {
         behind("m.tool_calls"), CALLS, None,
         ['c<tool_call>{"name": "add", "arguments": {"a": 1, "ü": "é"}}</tool_call>' + END, "a" + END]),
     "time before and behind calls": (
-        HOSTILE.replace("{% for c", TIME + "{% for c").replace(
+        TURNS.replace("{% for c", TIME + "{% for c").replace(
             "{% endfor %}<|im_end|>", "{% endfor %}" + TIME + "<|im_end|>"),
         CALLS, None, ['c<tool_call>{"name": "add", "arguments": {"a": 1, "ü": "é"}}</tool_call>' + END, "a" + END]),
     "reminder in long answers": (
-        HOSTILE.replace("{{ m.content }}", "{{ m.content }}{{ 'Reminder' if m.content | length > 20 }}"),
+        TURNS.replace("{{ m.content }}", "{{ m.content }}{{ 'Reminder' if m.content | length > 20 }}"),
         [user(), bot("a" * 30)], None, ["a" * 30 + END]),
     "note in long conversations": (before("{% if messages | length > 4 %}[long] {% endif %}"), THREE, None,
                                    [*SAID, "a3" + END]),
@@ -307,7 +307,7 @@ def test_the_mask_is_right_or_refused(name: str) -> None:
 
 
 def test_what_these_templates_share_is_not_refused() -> None:
-    template = ChatTemplate(HOSTILE, eos_token="</s>")
+    template = ChatTemplate(TURNS, eos_token="</s>")
     odd = [user(), bot("<b> a </b>", name="bob", weight=1), *CALLS, user(""), bot("  12:00 system\nReminder")]
     for messages in (TWO, THREE, [SYSTEM, *TWO], odd):
         _, spans = template.render_with_spans(messages, TOOLS)
