@@ -15,7 +15,6 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import file_kinds
 
-
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
 OWN = {"pretrain": 8, "memory": 2, "sft": 3, "rl": 4, "packing": 4}
 """Rows of ours in each section of data_prep.py."""

@@ -220,11 +220,12 @@ HEADINGS = ("part", "kind", "faults", "finished", "bytes lost", "silent", "trace
 
 def counts_of(tried: Tried) -> dict[str, int]:
     """What one case adds to the columns of the table."""
-    return {
+    counts = {
         "faults": tried.happened, "finished": tried.happened and tried.finished, "bytes lost": tried.bytes_lost,
         "silent": tried.silent, "tracebacks": tried.tracebacks, "left": tried.left, "failed": bool(tried.wrong),
         "missed": not tried.happened,
     }  # fmt: skip
+    return {heading: int(count) for heading, count in counts.items()}
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
