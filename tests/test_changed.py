@@ -31,7 +31,7 @@ def changed() -> ModuleType:
         ("stages/rl/rewards.py", ["rl"]),
         ("stages/sft/config/tiny.yaml", ["sft"]),
         ("shared/app/src/nemotron_app/report/charts.py", ["app", "serving"]),
-        ("shared/cluster/src/nemotron_cluster/backends/nemo_run.txt", ["cluster", "app", "serving"]),
+        ("shared/cluster/src/nemotron_cluster/backends/nemo_run.txt", ["cluster", "app"]),
         ("shared/data/tests/test_hub.py", ["data"]),
         ("docs/data.md", []),
         ("uv.lock", list(MEMBERS)),
