@@ -23,7 +23,7 @@ from fuzz.parser import (
 from nemotron_app.check.expectations import read_expectations
 from nemotron_app.plan import parse_gpus
 from nemotron_app.recipes import composed
-from nemotron_cluster.profiles.find import VARIABLE, Loaded, load_profile, profile_names, read_tables
+from nemotron_cluster.profiles import VARIABLE, Loaded, load_profile, profile_names, read_tables
 from nemotron_data.sources.slices import Slice, parse_split
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.artifacts.names import Reference, check_alias, parse_reference

@@ -31,12 +31,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nemotron_app.report.training import facts, panels
-from nemotron_cluster.diagnose.causes import Diagnosis, diagnose
+from nemotron_cluster.diagnose.causes import Diagnosis, diagnose, rules
 from nemotron_cluster.diagnose.causes import Facts as Ending
 from nemotron_cluster.diagnose.logs import read_logs
-from nemotron_cluster.diagnose.rules import rules
-from nemotron_cluster.slurm.reasons import refusal, sentence
-from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, ask
+from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, explain_reason, explain_refusal, find_job
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import build_tokenizer, save_tokenizer
@@ -413,10 +411,10 @@ def read_slurm(folder: Path, files: Files) -> Facts | None:
     def run(command: list[str]) -> CompletedProcess[str]:
         return CompletedProcess(command, 0, answers[f"{command[0]}.log"], "")
 
-    assert refusal(answers["refused.log"])
-    said = ask(run, "1234", lambda: answers["exit.log"])
+    assert explain_refusal(answers["refused.log"])
+    said = find_job(run, "1234", lambda: answers["exit.log"])
     if said:
-        assert sentence(said.reason, said.restarts)
+        assert explain_reason(said.reason, said.restarts)
     return said
 
 
