@@ -19,13 +19,13 @@ from typing import Any
 import orjson
 from door_templates import TEMPLATES
 from template_conversations import conversation
+from tokenizers import Tokenizer
 
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.encoders.masks import ControlTokens, mask_by_offsets
 from nemotron_data.sources.reading import Row, json_row
-from nemotron_data.tokenizers.tiny import build_tokenizer
-from nemotron_prove.input.targets.requests import Encoded
+from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE, build_tokenizer
 from nemotron_serving.api import Api
 from nemotron_serving.batch import Full
 from nemotron_serving.chat import Talk
@@ -108,6 +108,33 @@ def items_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {"type": "function_call", "call_id": call["id"], "name": function["name"]} | (
                 {"arguments": function["arguments"]} if "arguments" in function else {}
             )
+
+
+class Encoded:
+    """The tokenizer as transformers would give it, without importing that."""
+
+    chat_template = CHAT_TEMPLATE
+    bos_token, eos_token, pad_token, unk_token = "<s>", "<|im_end|>", "<pad>", "<unk>"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.added_tokens_decoder = tokenizer.get_added_tokens_decoder()
+        self.all_special_ids = [number for number, token in self.added_tokens_decoder.items() if token.special]
+
+    def __call__(self, text: str, add_special_tokens: bool) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._tokenizer.get_vocab()
+
+    def convert_ids_to_tokens(self, number: int) -> str | None:
+        return self._tokenizer.id_to_token(number)
+
+    def decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids)
 
 
 class Once(Encoded):

@@ -105,7 +105,6 @@ def test_the_version_is_the_package_version(run) -> None:
         (["super3", "sft", "tiny"], "for the config: -c tiny"),
         (["super3", "sft", "tinny"], "overrides are written key=value"),
         (["sft", "-c", "tiny"], "say: nemotron super3 sft -c tiny"),
-        (["prove", "samplng"], "did you mean 'sampling'?"),
         (["artifacts", "shwo"], "did you mean 'show'?"),
         (["pipelin"], "did you mean 'pipeline', after a model: super3?"),
         (["artifact", "list"], "did you mean 'artifacts'?"),

@@ -45,7 +45,7 @@ FAMILY = {"family": ["super3"]}
 
 UNRUN = {
     ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"),
-    ("prove", "faults"), ("prove", "resume"), ("artifacts", "replay"),
+    ("artifacts", "replay"),
 }  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
@@ -64,11 +64,6 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "compile mamba-ssm and causal-conv1d on a node with nvcc: nemotron airgap build FOLDER (docs/airgap.md)": {},
     "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
-    "nemotron prove input --target {name} --seed {seed} --see {failure.number}": {
-        "name": ["slice"],
-        "seed": ["1"],
-        "failure.number": ["0"],
-    },
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
@@ -84,7 +79,6 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "having[0]": ["rl"],
     },
     "give another name: nemotron new my_{file.stem} --from {base}": {"file.stem": ["tiny"], "base": ["sft/tiny"]},
-    "nemotron prove faults --seed {seed} --only {outcome.case}": {"seed": ["1"], "outcome.case": ["store-1"]},
     "#   nemotron {family} {stage} -c {file}": {"family": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "  nemotron {model} data prep {stage} -c {file}\n": {"model": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}": {

@@ -45,6 +45,7 @@ OTHER_COMMANDS = {
     "chat": "nemotron_serving.chat",
     "completion": "nemotron_app.completion",
     "check": "nemotron_app.check.command",
+    "check-sampling": "nemotron_serving.check_sampling",
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "doctor": "nemotron_app.doctor",
@@ -57,12 +58,11 @@ OTHER_COMMANDS = {
     "model": "nemotron_app.models",
     "new": "nemotron_app.new",
     "plan": "nemotron_app.plan",
-    "prove": "nemotron_prove.command",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
     "serve": "nemotron_serving.serve",
 }
-ROOMS_ABOVE = ("nemotron_serving", "nemotron_prove")
+SERVING = "nemotron_serving"
 """Optional in single-stage installs."""
 
 
@@ -146,10 +146,9 @@ class Nemotron(click.Group):
         try:
             return import_module(OTHER_COMMANDS[cmd_name]).command
         except ModuleNotFoundError as error:
-            if error.name not in ROOMS_ABOVE:
+            if error.name != SERVING:
                 raise
-            package = error.name.replace("_", "-")
-            what = f"the command {cmd_name} needs the package {package}, which is not in this environment"
+            what = f"the command {cmd_name} needs the package nemotron-serving, which is not in this environment"
             raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 
