@@ -12,14 +12,15 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from nemotron_app import recipe_needs
 from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe, request_of
-from nemotron_app.remote.place import Remote, described, home_of, place_of
+from nemotron_app.remote.place import described, home_of, place_of
 from nemotron_app.remote.prepare import job_of, python_here
+from nemotron_app.request import Remote, Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.doctor import machine, nodes, packages, profile, scheduler
 from nemotron_cluster.doctor.report import Check, Checks, Group, clean, summary, text_lines
@@ -30,9 +31,6 @@ from nemotron_cluster.transport import transport_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say, tell, tell_json
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
-
 PACKAGES = Group("packages of this machine")
 
 
@@ -42,7 +40,7 @@ class Asked:
 
     look: Look
     profile: str | None
-    request: "Request | None"
+    request: Request | None
     nodes: bool
     wait: int
     online: bool
@@ -104,7 +102,7 @@ class Plan:
     """
 
     loaded: Loaded | None = None
-    request: "Request | None" = None
+    request: Request | None = None
     recipe: Recipe | None = None
     machine: Mapping[str, Any] | None = None
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
+from nemotron_app.request import Request
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.overrides import Said
 from nemotron_shared.config.references import engine_of, resolve_section
@@ -24,18 +25,15 @@ from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.process import ending_with_us
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
-
 KILLED_EXIT_CODE = 1
 
 
-def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
+def run_step(stage: str, verb: str, request: Request, *options: str) -> int:
     """Run one step and return its exit code."""
     return run_process([*step_command(stage, verb, request), *options])
 
 
-def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, Any]]:
+def ask_step(stage: str, verb: str, request: Request) -> tuple[int, dict[str, Any]]:
     """Run one step; returns its exit code and its JSON output, which is empty if it failed."""
     with tempfile.TemporaryFile() as answer:
         code = run_process(step_command(stage, verb, replace(request, json=True)), answer)
@@ -44,7 +42,7 @@ def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, 
 
 
 def dry_run_of(
-    stage: str, request: "Request", machine: Mapping[str, Any] | None = None, *, config_alone: bool = False
+    stage: str, request: Request, machine: Mapping[str, Any] | None = None, *, config_alone: bool = False
 ) -> dict[str, Any]:
     """The JSON output of a training's dry run, including any problems it found.
 
@@ -68,7 +66,7 @@ def dry_run_of(
     return json.loads(done.stdout)
 
 
-def step_command(stage: str, verb: str, request: "Request") -> list[str]:
+def step_command(stage: str, verb: str, request: Request) -> list[str]:
     """The command line of one step's process."""
     config = config_of(request, stage)
     command = [*start_command(stage, verb, request), "-c", config]
@@ -81,7 +79,7 @@ def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     return command
 
 
-def config_of(request: "Request", stage: str) -> str:
+def config_of(request: Request, stage: str) -> str:
     """The config of a stage for a request. Without `-c`, the recipe named after the family.
 
     Raises:
@@ -98,7 +96,7 @@ def config_of(request: "Request", stage: str) -> str:
     return config
 
 
-def composed(stage: str, request: "Request") -> Composed:
+def composed(stage: str, request: Request) -> Composed:
     """The composed config of a stage, cached per request: a pipeline needs it nearly twenty times."""
     key = stage, config_of(request, stage), request.overrides
     if key not in request.composed:
@@ -121,7 +119,7 @@ def stage_directory(stage: str) -> Path:
     return Path(found.origin).parent
 
 
-def start_command(stage: str, verb: str, request: "Request") -> list[str]:
+def start_command(stage: str, verb: str, request: Request) -> list[str]:
     """The command that starts a step: the engine's own launcher, a single process, or torchrun.
 
     Unknown engines are left to the step, whose error says where the engine was set.

@@ -13,15 +13,14 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from nemotron_app import complete
+from nemotron_app.request import Mode, Remote, Request
 from nemotron_app.table import STAGES
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.overrides import override_key
@@ -30,10 +29,6 @@ from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.process import use_no_code_of_this_folder
-
-if TYPE_CHECKING:
-    from nemotron_app.remote.place import Mode, Remote
-    from nemotron_shared.config.compose import Composed
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -64,23 +59,6 @@ OTHER_COMMANDS = {
 }
 ROOMS_ABOVE = ("nemotron_serving", "nemotron_prove")
 """Optional in single-stage installs."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A parsed command line."""
-
-    family: str
-    command: tuple[str, ...]
-    config: str | None
-    overrides: tuple[str, ...]
-    dry_run: bool
-    json: bool
-    machine: Path | None = None
-    trust_code: bool = False
-    remote: "Remote | None" = None
-    composed: dict[tuple[str, str, tuple[str, ...]], "Composed"] = field(default_factory=dict, compare=False)
-    """Cache of `launch.composed`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -257,7 +235,7 @@ def _run(request: Request) -> int:
     return run_step(stage, verb, request)
 
 
-def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
+def _remote_of(options: Mapping[str, Any]) -> Remote | None:
     """The target of --run, --batch or --stage.
 
     Raises:
@@ -272,8 +250,6 @@ def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
         )
     if not given:
         return None
-    from nemotron_app.remote.place import Remote
-
     if options["machine"] is not None:
         raise UserError("--machine describes a machine, and so does the profile", "leave one of them out")
     return Remote(*given[0])

@@ -8,9 +8,9 @@ policy.precision=float32      every stage whose engine's library has such a key
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from nemotron_app.launch import composed, config_of, stage_directory
+from nemotron_app.request import Request
 from nemotron_app.table import STAGES
 from nemotron_shared.config.compose import find_config, shared_groups
 from nemotron_shared.config.dialects import dialects, understanding
@@ -19,10 +19,6 @@ from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_ke
 from nemotron_shared.config.references import engine_of
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
-
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
-
 
 CONSENT = "engine.allow_experimental=true"
 
@@ -45,7 +41,7 @@ def for_one_stage(override: str, stage: str) -> str | None:
     return f"{sign}{rest}" if first == stage else None
 
 
-def consenting(request: "Request") -> "Request":
+def consenting(request: Request) -> Request:
     """The request with the settings that --allow-experimental implies for the engines."""
     if request.command[0] == "data":
         return request
@@ -62,7 +58,7 @@ def consenting(request: "Request") -> "Request":
     return replace(request, overrides=(*found, *request.overrides))
 
 
-def stages_with(override: str, request: "Request") -> Sequence[str]:
+def stages_with(override: str, request: Request) -> Sequence[str]:
     """The stages that an override without a stage prefix applies to.
 
     Raises:
@@ -84,7 +80,7 @@ def stages_with(override: str, request: "Request") -> Sequence[str]:
     raise UserError(what, did_you_mean(key, known, "see --dry-run for all keys"))
 
 
-def _settings(stage: str, request: "Request") -> _Settings:
+def _settings(stage: str, request: Request) -> _Settings:
     directory = stage_directory(stage) / "config"
     folders = [find_config(directory, config_of(request, stage)).parent, directory, *shared_groups()]
     said = [own for text in request.overrides if (own := for_one_stage(text, stage))]

@@ -21,8 +21,8 @@ import click
 
 from nemotron_app import complete
 from nemotron_app.launch import dry_run_of
-from nemotron_app.main import Request
 from nemotron_app.recipes import composed, recipes
+from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemotron_app.check.expectations import choose
 from nemotron_app.launch import config_of, dry_run_of
-from nemotron_app.remote.place import Remote
+from nemotron_app.request import Remote, Request
 from nemotron_cluster.doctor.report import Check, Group
 from nemotron_cluster.doctor.scheduler import minutes
 from nemotron_cluster.profiles.schema import Profile, Slurm
@@ -16,9 +16,6 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.stages import STAGES
-
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
 
 RECIPE = Group("recipe")
 GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}
@@ -82,13 +79,12 @@ class Recipe:
 
 def request_of(
     family: str, stage: str, config: str | None, overrides: tuple[str, ...], remote: Remote | None
-) -> "Request":
+) -> Request:
     """A dry-run request for a stage.
 
     Raises:
         UserError: unknown model or stage.
     """
-    from nemotron_app.main import Request
 
     if family not in families():
         there = f"there are: {', '.join(families())}"
@@ -98,7 +94,7 @@ def request_of(
     return Request(family, (stage,), config, (*overrides, f"run.family={family}"), True, True, remote=remote)
 
 
-def read_recipe(request: "Request", machine: Mapping[str, Any] | None = None) -> Recipe:
+def read_recipe(request: Request, machine: Mapping[str, Any] | None = None) -> Recipe:
     """Read the stage's own dry run.
 
     Args:

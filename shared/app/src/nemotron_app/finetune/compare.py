@@ -1,17 +1,15 @@
 """Before and after on the held-out rows: the loss of both models, and their answers side by side."""
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_app.report.wording import CONTROL, plain_turns
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 
 TASK = "held_out"
 MOST_CHARACTERS = 200
-CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
-TURN = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,6 @@ class Comparison:
             low, high = self.difference["ci95"]
             loss += f" (difference {self.difference['difference']:+.3f}, 95% {low:+.3f} to {high:+.3f})"
         return [loss, *shown]
-
-
-def plain_turns(question: str) -> str:
-    """A conversation up to the answer that is asked for, without the marks of its template."""
-    turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
-    return CONTROL.sub(" ", turns).strip()
 
 
 def _short(text: str, *, end: bool = False) -> str:

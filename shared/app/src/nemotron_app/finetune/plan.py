@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nemotron_app.launch import run_step, stage_directory
-from nemotron_app.main import Request
+from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand, identity

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from nemotron_app.finetune.plan import Plan, choose_training
 from nemotron_app.launch import ask_step
-from nemotron_app.main import Request
+from nemotron_app.request import Request
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError

@@ -18,7 +18,12 @@ def render(found: Inspection, tokens: int) -> str:
     histograms = tables.histograms(found)
     values = {
         "found": found,
-        "tables": tables,
+        "kind": tables.KIND_NAMES[found.prepared.kind],
+        "tiles": tables.tiles(found),
+        "tables": tables.tables(found),
+        "mark_note": tables.mark_note(found),
+        "duplicates": tables.duplicate_lines(found),
+        "caption": tables.caption,
         "charts": [bar_chart(one, WIDTH if len(histograms) > 1 else WIDTH_ALONE) for one in histograms],
         "examples": [_shown(found, example, tokens) for example in found.examples],
         "limit": tokens,

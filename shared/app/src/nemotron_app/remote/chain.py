@@ -3,13 +3,13 @@
 import shlex
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from nemotron_app.pipeline import for_stage, require_configs
 from nemotron_app.remote.command import problems, show, tell_submitted
 from nemotron_app.remote.follow import follow
 from nemotron_app.remote.place import Place, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, submit
+from nemotron_app.request import Request
 from nemotron_app.table import PIPELINE
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.folder import Record
@@ -18,11 +18,8 @@ from nemotron_cluster.profiles.find import load_profile
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
 
-
-def run_chain(request: "Request") -> int:
+def run_chain(request: Request) -> int:
     """Submit all steps; with --run, follow them. Returns the exit code of the first that failed, or 0."""
     assert request.remote is not None
     executor = load_profile(request.remote.profile).profile.executor
@@ -60,14 +57,14 @@ def run_chain(request: "Request") -> int:
     return next((code for record in done if (code := follow(backend_of(last.profile), record))), 0)
 
 
-def _place(stage: str, verb: str, request: "Request") -> Place:
+def _place(stage: str, verb: str, request: Request) -> Place:
     try:
         return place_of(stage, verb, for_stage(request, stage))
     except UserError as error:
         raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
 
-def _of_steps(request: "Request") -> tuple[str, ...]:
+def _of_steps(request: Request) -> tuple[str, ...]:
     """Overrides that are settings of steps, excluding those about machines."""
     return tuple(text for text in request.overrides if not text.lstrip("+~").startswith("run.env."))
 
@@ -85,7 +82,7 @@ def _submit(job: Job, place: Place, before: list[Record]) -> Record:
         ) from error
 
 
-def _report(request: "Request", model: Job, home: str, after: Record) -> Job:
+def _report(request: Request, model: Job, home: str, after: Record) -> Job:
     """The job that writes the report."""
     words = ("-m", "nemotron_app.main", "report", "--family", request.family, "--home", home)
     return replace(

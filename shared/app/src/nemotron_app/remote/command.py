@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -16,6 +16,7 @@ from nemotron_app.launch import run_process, step_command
 from nemotron_app.remote.follow import follow, where
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit
+from nemotron_app.request import Request
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.backends.start import TORCHRUN
 from nemotron_cluster.folder import SCRIPT, Record
@@ -26,11 +27,8 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.dry_run import Preview, as_text
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
 
-
-def run_remote(stage: str, verb: str, request: "Request") -> int:
+def run_remote(stage: str, verb: str, request: Request) -> int:
     """Run one step remotely, in the requested mode; returns the exit code."""
     place = place_of(stage, verb, request)
     job = job_of(stage, verb, place)
@@ -46,7 +44,7 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
     return 0
 
 
-def hand_over(job: Job, place: Place, request: "Request") -> Record:
+def hand_over(job: Job, place: Place, request: Request) -> Record:
     """Submit or prepare the job; returns its record."""
     assert request.remote is not None
     record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
@@ -58,7 +56,7 @@ def hand_over(job: Job, place: Place, request: "Request") -> Record:
     return submit(job, record, place.profile)
 
 
-def tell_submitted(request: "Request", records: list[Record]) -> None:
+def tell_submitted(request: Request, records: list[Record]) -> None:
     """Print what was submitted, and the commands to manage it."""
     assert request.remote is not None
     if request.json:

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import yaml
 
 from nemotron_app.launch import composed, config_of
 from nemotron_app.of_stages import for_one_stage
 from nemotron_app.remote import launched
+from nemotron_app.request import Mode, Request
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
@@ -36,9 +37,6 @@ from nemotron_shared.runtime.environments import installed
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.trackers.wandb_key import can_log
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
-
 ENV = "run.env"
 DRIVERS = ("nemo_rl",)
 """Engines with a single driver process, whose workers are started by Ray."""
@@ -46,15 +44,6 @@ ALONE = ("nemo_evaluator", launched.ENGINE)
 """Engines with a single process, regardless of the profile."""
 SHARING = ("transformers", "trl")
 MOST_SAID = 300
-Mode = Literal["run", "batch", "stage"]
-
-
-@dataclass(frozen=True)
-class Remote:
-    """Arguments of --run, --batch or --stage."""
-
-    mode: Mode
-    profile: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,7 @@ class Place:
     """A profile adapted to one step, and the step's request with the settings that follow from it."""
 
     loaded: Loaded
-    request: "Request"
+    request: Request
     composed: Composed
     store: Path
     """The store of local commands; records of jobs are kept next to it."""
@@ -75,7 +64,7 @@ class Place:
         return self.here or self.loaded.profile
 
 
-def place_of(stage: str, verb: str, request: "Request") -> Place:
+def place_of(stage: str, verb: str, request: Request) -> Place:
     """Merge recipe, profile and command line.
 
     Raises:
@@ -115,7 +104,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
 
 
-def _of_machine(request: "Request") -> list[tuple[str, str]]:
+def _of_machine(request: Request) -> list[tuple[str, str]]:
     return [(override_key(text), text) for text in request.overrides if _is_of_machine(text)]
 
 
@@ -165,7 +154,7 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
 
 
-def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> list[Said]:
+def _layout(loaded: Loaded, stage: str, found: Composed, request: Request) -> list[Said]:
     """The recipe's layout for the profile's GPU count, if it has one and no engine was requested."""
     profile = loaded.profile
     origin = f"{profile.nodes} nodes of {profile.gpus_per_node} GPUs, {loaded.file.name} [{loaded.name}]"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemotron_app.inspect.histogram import Bin
-from nemotron_app.report.charts import Tick, tick_labels, ticks
+from nemotron_app.report.charts import TOP, Tick, tick_labels, ticks
 
-HEIGHT, LEFT, BOTTOM, TOP = 190, 46, 26, 10
+BARS_HEIGHT, BARS_LEFT, BARS_BOTTOM = 190, 46, 26
 X_LABELS = 6
 
 
@@ -30,16 +30,16 @@ class BarChart:
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     width: int
-    height: int = HEIGHT
-    left: int = LEFT
-    bottom: int = HEIGHT - BOTTOM
+    height: int = BARS_HEIGHT
+    left: int = BARS_LEFT
+    bottom: int = BARS_HEIGHT - BARS_BOTTOM
 
 
 def bar_chart(histogram: Histogram, width: int) -> BarChart:
     """Lay out a histogram; bins of doubling width get bars of equal width."""
     bins = histogram.bins
     marks = ticks(0.0, float(max(found.count for found in bins)), 4)
-    bottom, step = HEIGHT - BOTTOM, (width - LEFT - 10) / len(bins)
+    bottom, step = BARS_HEIGHT - BARS_BOTTOM, (width - BARS_LEFT - 10) / len(bins)
 
     def y_of(value: float) -> float:
         return round(bottom - (bottom - TOP) * value / marks[-1], 1)
@@ -47,8 +47,8 @@ def bar_chart(histogram: Histogram, width: int) -> BarChart:
     bars = []
     for i, found in enumerate(bins):
         y, text = y_of(found.count), f"{found.label}: {found.count:,}"
-        bars.append((round(LEFT + step * i + 1, 1), y, round(max(step - 2, 1), 1), round(bottom - y, 1), text))
-    x_ticks = [Tick(round(LEFT + step * at, 1), f"{value:,}") for at, value in _x_marks(bins)]
+        bars.append((round(BARS_LEFT + step * i + 1, 1), y, round(max(step - 2, 1), 1), round(bottom - y, 1), text))
+    x_ticks = [Tick(round(BARS_LEFT + step * at, 1), f"{value:,}") for at, value in _x_marks(bins)]
     y_ticks = [Tick(y_of(mark), label) for mark, label in zip(marks, tick_labels(marks), strict=True)]
     return BarChart(histogram, bars, x_ticks, y_ticks, width)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemotron_app.report.collect import Collected, collect
 from nemotron_app.report.page import render
-from nemotron_app.report.terminal import print_table, summary
+from nemotron_app.report.terminal import print_report, summary
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.atomic import write_text
 from nemotron_shared.runtime.console import tell_json
@@ -36,7 +36,7 @@ class Report:
         if as_json:
             tell_json(self.summary())
         else:
-            print_table(self.collected, self.html_path, console)
+            print_report(self.collected, self.html_path, console)
 
 
 def build_report(

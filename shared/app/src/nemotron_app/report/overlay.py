@@ -85,12 +85,12 @@ def figures(trainings: Sequence[Trained]) -> list[Figure]:
         of("reward", f"reward, mean of last {LAST_POINTS}"),
         of("valid_reward", "validation reward"),
         replace(of("memory", "memory held, GB"), key="memory_gb"),
-        *_scores(trainings),
+        *_score_figures(trainings),
     ]
     return [one for one in found if any(value is not None for value in one.values)]
 
 
-def _scores(trainings: Sequence[Trained]) -> list[Figure]:
+def _score_figures(trainings: Sequence[Trained]) -> list[Figure]:
     keys = dict.fromkeys(key for one in trainings for key in one.scores)
     return [
         Figure(

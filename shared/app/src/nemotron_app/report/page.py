@@ -46,7 +46,13 @@ def render(collected: Collected) -> str:
         "only_texts": bool(results["tasks"]) and {task["kind"] for task in results["tasks"].values()} == {"text"},
         "asked": max(map(len, collected.samples.values()), default=0),
         "data": {kind: step for kind, step in STEPS.items() if kind.endswith("-data")},
-        "tables": tables,
+        "data_table": tables.data_table,
+        "data_counts": tables.data_counts,
+        "rejected_rows": tables.rejected_rows,
+        "steps_table": tables.steps_table(collected),
+        "code_table": tables.code_table(collected),
+        "hardware": tables.machines(collected),
+        "versions": tables.versions(collected),
         "commands": dict.fromkeys(found.manifest.producer.command for found in collected.artifacts.values()),
     }
     return html.render("report.html.jinja", values)

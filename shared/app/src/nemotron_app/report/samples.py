@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
-from nemotron_app.finetune.compare import plain_turns
+from nemotron_app.report.wording import plain_turns
 
 QUESTIONS_SHOWN = 8
 MOST_CHARACTERS, MOST_LINES = 300, 5

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PLAIN = str.maketrans("–−", "--")
 
 
-def print_table(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
+def print_report(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
     """One line per artifact, then the path of the page; ASCII only if the output is not a terminal."""
     console = console or rich_table.open_console()
     results, task = collected.results, shown_task(collected.results)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 
 SHARES = {"right", "exact_match", "acc", "followed", "passed"}
@@ -15,6 +16,8 @@ METRIC_NAMES = {
 }
 NEWER = "Newer than this report's models and data, and not part of it:"
 NOT_FINITE = "not finite"
+CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
+TURN = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 def metric_name(metric: str) -> str:
@@ -93,3 +96,9 @@ def duration(seconds: float | None) -> str:
     hours, minutes = divmod(minutes, 60)
     amounts = {"h": hours, "min": minutes, "s": 0 if hours else rest}
     return " ".join(f"{number} {unit}" for unit, number in amounts.items() if number)
+
+
+def plain_turns(question: str) -> str:
+    """A conversation up to the answer that is asked for, without the marks of its template."""
+    turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
+    return CONTROL.sub(" ", turns).strip()
