@@ -13,7 +13,7 @@ from packed_support import write_packed
 from rich.console import Console
 
 from nemotron_app.inspect import Options, inspect_data
-from nemotron_app.inspect.terminal import print_inspection
+from nemotron_app.inspect.show import print_inspection
 from nemotron_app.main import dispatch
 from nemotron_app.main import main as nemotron
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend

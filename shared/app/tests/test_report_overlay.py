@@ -13,10 +13,8 @@ from rich.console import Console
 from test_report import Page, build_pipeline, lines, publish
 
 from nemotron_app.main import dispatch, main
-from nemotron_app.report.live import said, sparkline, watch
-from nemotron_app.report.overlay import numbers
-from nemotron_app.report.trained import training_in, training_named
-from nemotron_app.rich_table import print_table
+from nemotron_app.output import print_table
+from nemotron_app.report.compare import numbers, said, sparkline, training_in, training_named, watch
 from nemotron_shared.artifacts import Store
 from nemotron_shared.lock import locked
 

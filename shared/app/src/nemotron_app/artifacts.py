@@ -21,9 +21,9 @@ from typing import Any
 import click
 from humanize import naturalsize
 
-from nemotron_app import complete
-from nemotron_app.plain import minute, table_lines
+from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
+from nemotron_app.wording import minute, table_lines
 from nemotron_shared.artifacts.aliases import ALIASES, REUSED
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
 from nemotron_shared.artifacts.index import Entry, Shelf, entry_of
@@ -39,7 +39,7 @@ size_of = lru_cache(maxsize=1000)(naturalsize)
 FILES_SHOWN = 20
 LONGEST = 400
 REPLAY = "replay"
-REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=complete.artifacts)
+REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=completion.artifacts)
 
 
 class Artifacts(click.Group):
@@ -159,7 +159,7 @@ def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
 
 
 @command.command()
-@click.argument("reference", metavar="[NAME[:V]]", required=False, shell_complete=complete.artifacts)
+@click.argument("reference", metavar="[NAME[:V]]", required=False, shell_complete=completion.artifacts)
 @click.option("--fast", is_flag=True, help="compare sizes only")
 @store_options
 def verify(look: Look, reference: str | None, fast: bool) -> int:

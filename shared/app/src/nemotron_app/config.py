@@ -16,10 +16,9 @@ from typing import Any
 
 import click
 
-from nemotron_app import complete
-from nemotron_app.explain import explained
+from nemotron_app import completion
 from nemotron_app.launch import stage_directory
-from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
+from nemotron_app.recipes import composed, explained, names, recipe, require_valid, title, tree
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.keys import leaves
 from nemotron_shared.config.shown import as_used, on_one_line, with_origins
@@ -53,8 +52,8 @@ def list_(stage: str | None, as_json: bool) -> int:
 
 
 @command.command("show")
-@click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.argument("config", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=completion.overrides)
 @OF_STAGE
 @AS_JSON
 def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
@@ -70,9 +69,9 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
 
 
 @command.command("diff")
-@click.argument("first", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("second", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.argument("first", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("second", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=completion.overrides)
 @OF_STAGE
 @AS_JSON
 def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
@@ -93,7 +92,7 @@ def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None,
 
 
 @command.command("explain")
-@click.argument("key", metavar="KEY|SECTION", shell_complete=complete.explained)
+@click.argument("key", metavar="KEY|SECTION", shell_complete=completion.explained)
 @click.option("--stage", type=click.Choice([*STAGES]), help="of this stage alone")
 @AS_JSON
 def explain(key: str, stage: str | None, as_json: bool) -> int:

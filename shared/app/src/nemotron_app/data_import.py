@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from nemotron_app.inspect.lines import PLACEHOLDER
+from nemotron_app.inspect.splits import PLACEHOLDER
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest

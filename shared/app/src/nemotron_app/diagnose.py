@@ -11,8 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import click
 
-from nemotron_app.jobs import backend_for, find
-from nemotron_app.remote.follow import state_of
+from nemotron_app.jobs import backend_for, find, state_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend
 from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose

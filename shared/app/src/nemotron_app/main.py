@@ -19,9 +19,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from nemotron_app import complete
+from nemotron_app import completion
+from nemotron_app.help import STAGES
 from nemotron_app.request import Mode, Remote, Request
-from nemotron_app.table import STAGES
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
@@ -135,16 +135,16 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     """Completions for the next word: models, commands, the verbs of a model, and settings of its stage."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
     if "=" in incomplete:
-        return complete.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
+        return completion.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
     known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect", "import"), 3: STAGES}.get(
         len(before), ()
     )
     fits = len(before) < 2 or before[1] == "data"
     found = [word for word in known if fits and word.startswith(incomplete)]
     if not found and before and before[-1] in STAGES:
-        found = complete.settings(before[-1], ctx.params.get("config"), incomplete)
+        found = completion.settings(before[-1], ctx.params.get("config"), incomplete)
     if not found and before[1:] == ["pipeline"]:
-        found = complete.of_pipeline(ctx.params.get("config"), incomplete)
+        found = completion.of_pipeline(ctx.params.get("config"), incomplete)
     return found
 
 
@@ -156,7 +156,7 @@ def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str
     named = [word for word in words if word in STAGES][-1:]
     every = [set(names(stage)) for stage in named or STAGES]
     found = set.intersection(*every) if "pipeline" in words else set.union(*every)
-    return complete.beginning(incomplete, sorted(found))
+    return completion.beginning(incomplete, sorted(found))
 
 
 nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "--help"]})
@@ -184,7 +184,7 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
         return 0
     names = [word for word in words if not _is_override(word)]
     if options["asks_help"] or not names:
-        from nemotron_app.guide import guide
+        from nemotron_app.help import guide
 
         if names[1:] and names[0] in families() and names[1] not in COMMANDS:
             _check_command(names[0], names[1:])
@@ -205,7 +205,7 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
     asked = options["dry_run"], options["json"], machine_of(ctx.params), bool(options["trust_code"])
     request = Request(family, tuple(command), ctx.params["config"], overrides, *asked, _remote_of(options))
     if options["allow_experimental"]:
-        from nemotron_app.of_stages import consenting
+        from nemotron_app.launch import consenting
 
         request = consenting(request)
     return _run(request)
@@ -218,7 +218,7 @@ def _run(request: Request) -> int:
     stage, verb = command[-1], "data_prep" if command[0] == "data" else "train"
     if request.remote is not None:
         if command == ("pipeline",):
-            from nemotron_app.remote.chain import run_chain
+            from nemotron_app.remote.command import run_chain
 
             return run_chain(request)
         from nemotron_app.remote.command import run_remote

@@ -12,10 +12,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from nemotron_app.launch import ask_step, composed, config_of, run_step, stage_directory
-from nemotron_app.of_stages import for_one_stage, stages_with
+from nemotron_app.help import PIPELINE, PipelineStep
+from nemotron_app.launch import ask_step, composed, config_of, for_one_stage, run_step, stage_directory, stages_with
 from nemotron_app.request import Request
-from nemotron_app.table import PIPELINE, PipelineStep
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
@@ -100,7 +99,7 @@ def home_of(request: Request) -> str | None:
 
 
 def _report(request: Request, pipeline: dict[str, Any]) -> int:
-    from nemotron_app.report.build import build_report
+    from nemotron_app.report.command import build_report
     from nemotron_shared.artifacts import Store
 
     doing("drawing the report")

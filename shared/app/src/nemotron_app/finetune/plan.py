@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_app.launch import run_step, stage_directory
+from nemotron_app.launch import ask_step, run_step, stage_directory
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
@@ -31,11 +31,13 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
+from nemotron_shared.runtime.estimate import lines
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 BASE = "local"
 STAGES = {"chat": "sft", "text": "pretrain"}
@@ -257,3 +259,44 @@ def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artif
     if outside is not None and (found := find(look.store, outside, weights=True, trusted=trusted)).bring_in:
         raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
     return find_model(look.store, reference, family=look.family, trusted=trusted)
+
+
+# The three steps of a fine-tuning, each run as the stage's own process.
+
+
+def prepare(plan: Plan) -> Artifact:
+    """The prepared rows."""
+    return _run(plan, plan.stage, "data_prep", plan.request(plan.stage, str(plan.file()), *plan.overrides))
+
+
+def train(plan: Plan, prepared: Artifact) -> Artifact:
+    """The fine-tuned model."""
+    data = override("run.data", prepared.reference)
+    request = plan.request(plan.stage, str(choose_training(plan, prepared)), *plan.overrides, data)
+    _say_what_it_takes(plan, request)
+    return _run(plan, plan.stage, "train", request)
+
+
+def _say_what_it_takes(plan: Plan, request: Request) -> None:
+    """Memory and time of the training, estimated; what keeps it from starting, it says itself."""
+    asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
+    estimate = preflight(import_module(f"stages.{plan.stage}.train").STEP, asked).estimate
+    for name, said in lines(estimate) if estimate else ():
+        if name.startswith(("memory", "all steps")):
+            say(f"[finetune] the training, estimated: {name} {said}")
+
+
+def evaluate(plan: Plan, tuned: Artifact) -> Artifact:
+    """Scores of both models on the rows that were held out."""
+    models = override("run.model", tuned.reference), override("run.base", plan.reference)
+    return _run(plan, "eval", "train", plan.request("eval", "held_out", *models))
+
+
+def _run(plan: Plan, stage: str, verb: str, request: Request) -> Artifact:
+    code, answer = ask_step(stage, verb, request)
+    if code == STOPPED_EXIT_CODE:
+        raise SystemExit(code)
+    if code:
+        what = "the data preparation" if verb == "data_prep" else f"the {stage} stage"
+        raise UserError(f"{what} ended with exit code {code}", "see above; what is finished is kept")
+    return plan.look.store.resolve(answer["artifact"], family=plan.family)

@@ -13,11 +13,10 @@ from typing import Any
 
 import click
 
-from nemotron_app import complete
+from nemotron_app import completion
 from nemotron_app.data_import import import_
-from nemotron_app.inspect.build import BUDGET, Options, inspect_data
-from nemotron_app.inspect.page import render
-from nemotron_app.inspect.terminal import print_inspection
+from nemotron_app.inspect.measure import BUDGET, Options, inspect_data
+from nemotron_app.inspect.show import print_inspection, render
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.runtime.console import tell, tell_json
@@ -36,7 +35,7 @@ command.add_command(import_)
 
 
 @command.command("inspect", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("path", shell_complete=complete.data)
+@click.argument("path", shell_complete=completion.data)
 @click.option("--split", metavar="NAME", help="show examples of this split (default: the first)")
 @click.option("--rows", type=NATURAL, default=5, show_default=True, metavar="N", help="how many examples")
 @click.option("--row", type=NATURAL, metavar="I", help="show only this one, counted from 0")

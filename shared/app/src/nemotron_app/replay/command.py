@@ -18,11 +18,8 @@ from typing import Any
 import click
 
 from nemotron_app.launch import ask_step
-from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.damage import require_intact, what_next
-from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
-from nemotron_app.replay.repair import repair
-from nemotron_app.replay.sources import where_it_was
+from nemotron_app.replay.compare import Compared, compare, repair, require_intact, what_next
+from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading, where_it_was
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store

@@ -2,14 +2,26 @@
 
 import json
 import math
+import os
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nemotron_shared.artifacts import Artifact
+from nemotron_app.replay.past import IMPORT
+from nemotron_app.training_log import folder_that_made
+from nemotron_shared import atomic
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.claim import STAGING
+from nemotron_shared.artifacts.manifest import MANIFEST
+from nemotron_shared.artifacts.verified import command_that_made, damage_of, in_short, remove_and_make, strays_in
 from nemotron_shared.digest import file_digest
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.metrics import read_metrics
 
@@ -115,3 +127,95 @@ def _values(path: Path, entry: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(content, DTYPES.get(entry["dtype"], "u1")).reshape(
         entry["shape"] if entry["dtype"] in DTYPES else -1
     )
+
+
+# Restore files of a damaged artifact in place, using only bytes whose digest matches the published one.
+
+
+def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
+    """Replace the damaged files of an artifact of the store by those of `now`, if their digests agree.
+
+    Files that differ on every run, such as times, may still be found in the folder of its run.
+
+    Returns:
+        The names of the restored files. The manifest, files that are not listed in it, and obstacles are left alone.
+    """
+    (store.root / STAGING).mkdir(exist_ok=True)
+    waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
+    repaired, run = [], folder_that_made(artifact, store)
+    try:
+        for number, (name, entry) in enumerate(artifact.manifest.files.items()):
+            file, copy = artifact.path / name, waiting / str(number)
+            if in_the_way(artifact, name) or _holds(file, entry.sha256):
+                continue
+            whole = next((one for one in (now.path / name, run / name) if _holds(one, entry.sha256)), None)
+            if whole is None:
+                continue
+            atomic.copy_content(whole, copy)
+            if not _holds(copy, entry.sha256):
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copymode(whole, copy)
+            atomic.sync(copy)
+            copy.replace(file)
+            atomic.sync(file.parent)
+            repaired.append(name)
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+    return repaired
+
+
+def in_the_way(artifact: Artifact, name: str) -> Path | None:
+    """The obstacle in place of an artifact's file that must not be replaced: a folder, or a parent that is not a real
+    folder, such as a symlink out of the artifact.
+    """
+    file = artifact.path / name
+    above = file.parents[: name.count("/")]
+    found = next(
+        (one for one in reversed(above) if os.path.lexists(one) and (one.is_symlink() or not one.is_dir())), None
+    )
+    return found or (file if file.is_dir() and not file.is_symlink() else None)
+
+
+def _holds(file: Path, sha256: str) -> bool:
+    return file.is_file() and file_digest(file) == sha256
+
+
+# Damage to the stored inputs of a replay.
+
+
+def require_intact(store: Store, made: Artifact, inputs: Iterable[Artifact]) -> None:
+    """Check the inputs that a replay would read from the store.
+
+    Raises:
+        UserError: one is damaged.
+    """
+    for one in inputs:
+        damage = damage_of(one, store.home)
+        if not damage:
+            continue
+        remedy = f"restore {one.path} from a copy"
+        if one.manifest.producer.verb != IMPORT:
+            remedy += f", or make {one.reference} anew too: nemotron artifacts replay {made.reference} --lineage"
+        raise UserError(
+            f"{made.reference} cannot be replayed from {one.reference}, which is damaged: {in_short(one, damage)}",
+            remedy,
+        )
+
+
+def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
+    """The remedy for a damaged stored copy; `tried` means that repairing was already attempted."""
+    if strays := strays_in(artifact, damage):
+        return f"delete what does not belong there: {shlex.join(strays)}"
+    if any(line.startswith(f"{MANIFEST}:") for line in damage):
+        return remove_and_make(artifact)
+    repair = f"nemotron artifacts replay {artifact.reference} --repair"
+    places = {str(path): None for path in map(partial(in_the_way, artifact), artifact.manifest.files) if path}
+    if places:
+        return (
+            f"move away what lies in the place of its files: {shlex.join(['mv', *places, 'ELSEWHERE'])}; then: {repair}"
+        )
+    if not tried:
+        return f"put its bytes back: {repair}"
+    kept = f"use its files as they are: cp -r {artifact.path} ./kept, then give ./kept"
+    return f"make another version: {command_that_made(artifact.manifest)}; or {kept}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from nemotron_app.long_log import Drawn, drawn
-from nemotron_app.report import charts, wording
-from nemotron_app.report.charts import LineChart, Point, Series, line_chart, moving_mean
+from nemotron_app import charts, wording
+from nemotron_app.charts import LineChart, Point, Series, line_chart, moving_mean
+from nemotron_app.training_log import Drawn, drawn
 from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 Entries = Sequence[dict[str, Any]]

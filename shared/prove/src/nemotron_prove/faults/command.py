@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from nemotron_app.plain import table_lines
+from nemotron_app.wording import table_lines
 from nemotron_prove import records
 from nemotron_prove.faults.campaign import Outcome, Record, again, numbers_of, run_campaign
 from nemotron_prove.faults.parts import PARTS

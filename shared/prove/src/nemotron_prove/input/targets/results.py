@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app.report.findings import by_task, headline, overlap_sentence, stage_sentence
-from nemotron_app.report.results import read_results, read_samples
-from nemotron_app.report.samples import choose_questions
+from nemotron_app.report.results import choose_questions, read_results, read_samples
 from nemotron_prove.input.second import fault_of, is_number, json_value, lines_of, require, require_shape
 from nemotron_prove.input.target import Files, Target
 from nemotron_prove.input.targets.rows import as_lines
