@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from nemotron_app.help import STAGES
 from nemotron_app.request import Request
 from nemotron_shared.config.compose import Composed, compose, find_config, shared_groups
 from nemotron_shared.config.dialects import dialects, understanding
@@ -28,6 +27,7 @@ from nemotron_shared.runtime.environments import python_for_step
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.process import ending_with_us
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.stages import STAGES
 
 KILLED_EXIT_CODE = 1
 

@@ -20,7 +20,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from nemotron_app import completion
-from nemotron_app.help import STAGES
 from nemotron_app.request import Mode, Remote, Request
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.overrides import override_key
@@ -29,6 +28,7 @@ from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.process import use_no_code_of_this_folder
+from nemotron_shared.stages import STAGES
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -41,7 +41,7 @@ OTHER_COMMANDS = {
     "completion": "nemotron_app.completion",
     "check": "nemotron_app.check.command",
     "config": "nemotron_app.config",
-    "data": "nemotron_app.inspect.command",
+    "data": "nemotron_app.data",
     "doctor": "nemotron_app.doctor",
     "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
