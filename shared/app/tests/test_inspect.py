@@ -12,7 +12,7 @@ import pytest
 from packed_support import write_packed
 from rich.console import Console
 
-from nemotron_app.inspect import Options, inspect_data
+from nemotron_app.inspect.measure import Options, inspect_data
 from nemotron_app.inspect.show import print_inspection
 from nemotron_app.main import dispatch
 from nemotron_app.main import main as nemotron

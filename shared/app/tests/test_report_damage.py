@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from test_report import FAMILY, Page, build_pipeline
 
-from nemotron_app.report import build_report, compare
+from nemotron_app.report import compare
+from nemotron_app.report.command import build_report
 from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError

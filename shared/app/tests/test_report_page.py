@@ -9,7 +9,8 @@ from test_report_overlay import working
 
 from nemotron_app.inspect.measure import inspect_data
 from nemotron_app.inspect.show import render
-from nemotron_app.report import build_report, compare
+from nemotron_app.report import compare
+from nemotron_app.report.command import build_report
 from nemotron_app.report.compare import training_in
 from nemotron_shared.artifacts import Store
 

@@ -37,12 +37,6 @@ from nemotron_shared.stages import RESULTS
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The report in the terminal: a table for people, JSON for programs.
-#
-# made          time   amount       key metric        sums right answers
-# sft-data:v1   2.3 s  160k tokens  0 rejected
-# sft-model:v1  41 s   200 steps    valid loss 0.412  41.2% [36.5, 46.1]
-
 PLAIN = str.maketrans("–−", "--")
 
 
@@ -132,13 +126,6 @@ def _score(collected: Collected, kind: str) -> Mapping[str, Any] | None:
     return score_of(collected.results, model, shown_task(collected.results)) if model else None
 
 
-# Build a report from an artifact store.
-#
-# report = build_report(Store.open(None), "super3")
-# report.print()
-# print(report.html_path)          # .nemotron/reports/super3.html
-
-
 @dataclass(frozen=True)
 class Report:
     """A written page and its data."""
@@ -220,42 +207,39 @@ def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
     Raises:
         UserError: unknown name, or the names refer to something else.
     """
+    given = " ".join(names)
     try:
         named = parse_reference(names[0], look.family).name
     except UserError:
         named = ""
-    if len(names) > 1 or not named.endswith(f"-{RESULTS}"):
-        raise _no_name_wanted(look, names)
-    return look.store.resolve(names[0], family=look.family)
-
-
-def _no_name_wanted(look: Look, names: tuple[str, ...]) -> UserError:
-    """The error for names that are not evaluations; raises `UserError` if one of them does not exist."""
-    given = " ".join(names)
+    if len(names) == 1 and named.endswith(f"-{RESULTS}"):
+        return look.store.resolve(given, family=look.family)
     if names[0] in families():
-        return UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
-    if len(names) == 1 and not _is_folder_or_run(look, given):
-        look.store.resolve(given, family=look.family)
-    beside = "to lay it beside another training, name both after --compare"
-    if len(names) > 1:
-        beside = f"to lay them beside each other: nemotron report --compare {given}"
+        raise UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
+    beside = f"to lay them beside each other: nemotron report --compare {given}"
+    if len(names) == 1:
+        if not (is_path(given) or Path(given).is_dir() or (look.store.home / "runs" / given).is_dir()):
+            look.store.resolve(given, family=look.family)  # an unknown name is another error
+        beside = "to lay it beside another training, name both after --compare"
     evaluation = f"{look.family}-{RESULTS}"
     made = look.store.versions(evaluation)
     about_one = f"\n  one evaluation: nemotron report {evaluation}:v{made[-1]}" if made else ""
-    return UserError(
+    raise UserError(
         f"the report is about all stages together, and '{given}' names a part",
         f"{beside}\n  the whole: nemotron report{about_one}",
     )
 
 
-def _is_folder_or_run(look: Look, name: str) -> bool:
-    return is_path(name) or Path(name).is_dir() or (look.store.home / "runs" / name).is_dir()
-
-
 def _compare(look: Look, names: tuple[str, ...], page: Path) -> int:
     if len(names) < 2:
         raise UserError("--compare needs two trainings or more", "see what there is: nemotron artifacts list")
-    trainings = _trainings(look, names)
+    found: dict[str, Trained] = {}
+    for name in names:
+        one = training_named(look.store, name, look.family)
+        if one.identity in found:
+            raise UserError(f"'{name}' is the same training as {found[one.identity].name}", "name each one once")
+        found[one.identity] = one
+    trainings = list(found.values())
     title = " against ".join(one.name for one in trainings)
     write_text(page, compare.render(trainings, title, "Trainings compared"))
     notes = compare.notes(trainings)
@@ -272,14 +256,3 @@ def _compare(look: Look, names: tuple[str, ...], page: Path) -> int:
         console.print(text_of(console, f"note: {note}"), soft_wrap=True)
     console.print(text_of(console, f"page: {page}"), soft_wrap=True)
     return 0
-
-
-def _trainings(look: Look, names: tuple[str, ...]) -> list[Trained]:
-    """The trainings that the names refer to, which must be distinct."""
-    found: dict[str, Trained] = {}
-    for name in names:
-        one = training_named(look.store, name, look.family)
-        if one.identity in found:
-            raise UserError(f"'{name}' is the same training as {found[one.identity].name}", "name each one once")
-        found[one.identity] = one
-    return list(found.values())

@@ -1,8 +1,11 @@
-"""Trainings to compare, read from a run's folder while it is active, or from the finished model."""
+"""`nemotron report --compare` and `--live`: several trainings in numbers and in shared charts, finished or running.
+
+Both only read files that the trainings write, so they can be started and stopped at any time without affecting them.
+"""
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -41,11 +44,21 @@ from nemotron_shared.stages import RESULTS
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Trainings to compare, read from a run's folder while it is active, or from the finished model.
-
-LAST_STEP = "train.train_iters"
 NAME_ONE = "name models, or runs: nemotron runs --all"
-Entries = list[dict[str, Any]]
+DRAWN: dict[Metric, str] = {
+    "loss": "Loss", "reward": "Reward", "valid_loss": "Validation loss", "valid_reward": "Validation reward",
+    "grad_norm": "Gradient norm", "lr": "Learning rate", "entropy": "Entropy",
+    "completion_length": "Tokens per answer", "tokens_per_second": "Tokens per second", "memory_gb": "Memory held, GB",
+}  # fmt: skip
+EXACT = {"lr", "valid_loss", "valid_reward", "memory_gb"}
+"""Metrics drawn unsmoothed; others as a moving mean, so that several curves remain distinguishable."""
+SPEED = "Between one logged step and the next."
+RENEW_SECONDS = 5
+PATIENCE_SECONDS = 20.0
+"""Time to wait before ending when nothing runs, e.g. between two steps of a pipeline."""
+SPARKS, SPARK_WIDTH = "▁▂▃▄▅▆▇█", 50
+FOLLOWED = ("reward", "loss")
+Cell = float | str | None
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Trained:
     name: str
     identity: str
     state: str
-    entries: Entries
+    entries: list[dict[str, Any]]
     settings: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[tuple[str, str], float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -76,7 +89,7 @@ class Trained:
     @property
     def steps(self) -> int | None:
         """The planned number of steps."""
-        steps = self.settings.get(LAST_STEP)
+        steps = self.settings.get("train.train_iters")
         return steps if isinstance(steps, int) else None
 
 
@@ -88,10 +101,15 @@ def training_named(store: Store, wanted: str, family: str) -> Trained:
     """
     run, folder = store.home / "runs" / wanted, Path(wanted).expanduser()
     if "/" not in wanted and run.is_dir():
-        return _of_run(store, run)
-    if is_path(wanted) or (wanted not in SHORT_NAMES and folder.is_dir()):
-        return _of_folder(store, folder)
-    return _of_artifact(store, store.resolve(parse_reference(wanted, family)))
+        return _training_of_run(store, run)
+    if not is_path(wanted) and (wanted in SHORT_NAMES or not folder.is_dir()):
+        return _training_of(store, store.resolve(parse_reference(wanted, family)))
+    if (folder / MANIFEST).is_file():
+        found = _training_of(store, Artifact(Manifest.read(folder / MANIFEST), folder.resolve()))
+        return found if folder.resolve().is_relative_to(store.root.resolve()) else replace(found, name=str(folder))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder", NAME_ONE)
+    return _training_of_run(store, folder)
 
 
 def training_in(folder: Path) -> Trained:
@@ -109,63 +127,39 @@ def trainings_running(store: Store) -> list[Trained]:
     return [one for one in found if one.steps]
 
 
-def _of_folder(store: Store, folder: Path) -> Trained:
-    if (folder / MANIFEST).is_file():
-        artifact = Artifact(Manifest.read(folder / MANIFEST), folder.resolve())
-        found = _of_artifact(store, artifact)
-        return found if folder.resolve().is_relative_to(store.root.resolve()) else replace(found, name=str(folder))
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder", NAME_ONE)
-    return _of_run(store, folder)
-
-
-def _of_run(store: Store, folder: Path) -> Trained:
-    """A run; if finished, with facts about its model."""
+def _training_of_run(store: Store, folder: Path) -> Trained:
+    """A run; if finished, with facts about the newest model that it made."""
     if not (folder / FILE).exists() and not (folder / "config.yaml").is_file():
         raise UserError(f"{folder}: has no log of a training ({FILE})", NAME_ONE)
     found = training_in(folder)
     if not found.entries and not found.notes:
         state = "has logged" if found.state == "running" else f"was {found.state} before it had logged"
         raise UserError(f"{folder.name} {state} a step: there is nothing to compare", NAME_ONE)
-    made = _made_by(store, folder) if found.state == "finished" else None
-    if made is None:
-        return found
-    parents = [parent.reference for parent in made.manifest.parents]
-    scores, problems = _scores(store, made.reference)
-    return replace(
-        found,
-        identity=_identity(made),
-        settings=_resolved(found.settings, parents),
-        scores=scores,
-        notes=(*found.notes, *problems),
-    )
-
-
-def _made_by(store: Store, folder: Path) -> Artifact | None:
-    """The newest artifact that a finished run made."""
     name, _, digest = folder.name.rpartition("-")
-    for version in reversed(store.versions(name)) if digest else ():
+    for version in reversed(store.versions(name)) if digest and found.state == "finished" else ():
         with suppress(UserError):
-            artifact = store.load(name, version)
-            if artifact.manifest.producer.config_digest.startswith(digest):
-                return artifact
-    return None
+            made = store.load(name, version)
+            if made.manifest.producer.config_digest.startswith(digest):
+                model = _training_of(store, made, found)
+                return replace(model, name=found.name, notes=(*found.notes, *model.notes))
+    return found
 
 
-def _of_artifact(store: Store, artifact: Artifact) -> Trained:
+def _training_of(store: Store, artifact: Artifact, run: Trained | None = None) -> Trained:
+    """A finished training, by its model. Log and settings are those of its run where `run` is given."""
+    scores, problems = _scores(store, artifact.reference)
+    parents = [parent.reference for parent in artifact.manifest.parents]
+    identity = f"{artifact.reference} {artifact.manifest.digest}"
+    if run is not None:
+        settings = _resolved(run.settings, parents)
+        return Trained(artifact.reference, identity, "finished", run.entries, settings, scores, tuple(problems))
     log = log_of(artifact, store)
     if not log.entries and not log.problem:
         raise UserError(f"{artifact.reference} has no log of a training", NAME_ONE)
     settings, unknown = _settings(folder_that_made(artifact, store))
-    resolved = _resolved(settings, [parent.reference for parent in artifact.manifest.parents])
-    scores, problems = _scores(store, artifact.reference)
     unknown = unknown and f"{artifact.reference}: {unknown}"
     notes = tuple(filter(None, (manifest_problem(artifact), log.problem, unknown, *problems)))
-    return Trained(artifact.reference, _identity(artifact), "finished", log.entries, resolved, scores, notes)
-
-
-def _identity(artifact: Artifact) -> str:
-    return f"{artifact.reference} {artifact.manifest.digest}"
+    return Trained(artifact.reference, identity, "finished", log.entries, _resolved(settings, parents), scores, notes)
 
 
 def _settings(folder: Path) -> tuple[dict[str, Any], str | None]:
@@ -188,10 +182,10 @@ def _resolved(settings: Mapping[str, Any], references: Iterable[str]) -> dict[st
     known = dict(settings)
     for key in ("run.data", "run.model"):
         with suppress(UserError):
-            asked = known.get(key)
-            if isinstance(asked, str) and not is_path(asked):
-                name = parse_reference(asked, str(known.get("run.family"))).name
-                known[key] = exact.get(name, asked)
+            reference = known.get(key)
+            if isinstance(reference, str) and not is_path(reference):
+                name = parse_reference(reference, str(known.get("run.family"))).name
+                known[key] = exact.get(name, reference)
     return known
 
 
@@ -213,21 +207,6 @@ def _scores(store: Store, reference: str) -> tuple[dict[tuple[str, str], float],
                 scores = (score for score in results["scores"] if score["model"] in models)
                 return {(score["task"], score["metric"]): score["value"] for score in scores}, problems
     return {}, problems
-
-
-# One page for several trainings: differing settings, figures, and curves of all of them in each chart.
-#
-# Written once for `--compare`, and every few seconds while they run for `--live`.
-
-DRAWN: dict[Metric, str] = {
-    "loss": "Loss", "reward": "Reward", "valid_loss": "Validation loss", "valid_reward": "Validation reward",
-    "grad_norm": "Gradient norm", "lr": "Learning rate", "entropy": "Entropy",
-    "completion_length": "Tokens per answer", "tokens_per_second": "Tokens per second", "memory_gb": "Memory held, GB",
-}  # fmt: skip
-EXACT = {"lr", "valid_loss", "valid_reward", "memory_gb"}
-"""Metrics drawn unsmoothed; others as a moving mean, so that several curves remain distinguishable."""
-SPEED = "Between one logged step and the next."
-Cell = float | str | None
 
 
 @dataclass(frozen=True)
@@ -264,37 +243,27 @@ def figures(trainings: Sequence[Trained]) -> list[Figure]:
     """Progress, speed and final results of each training, without rows that are empty for all."""
     known = [facts(one.entries) for one in trainings]
     known = [each if each.reward is None else replace(each, loss=None, valid_loss=None) for each in known]
-
-    def of(key: str, label: str, write: Callable[[Any], str] = wording.number) -> Figure:
-        return Figure(key, label, [getattr(each, key) for each in known], write)
-
     found = [
         Figure("state", "state", [one.state for one in trainings]),
         Figure("step", "last step", [one.step for one in trainings]),
         Figure("steps", "steps in all", [one.steps for one in trainings]),
-        of("seconds", "training loop", wording.duration),
-        of("tokens_per_second", "tokens/s"),
-        of("loss", f"loss, mean of last {LAST_POINTS}"),
-        of("valid_loss", "validation loss"),
-        of("reward", f"reward, mean of last {LAST_POINTS}"),
-        of("valid_reward", "validation reward"),
-        replace(of("memory", "memory held, GB"), key="memory_gb"),
-        *_score_figures(trainings),
+        Figure("seconds", "training loop", [each.seconds for each in known], wording.duration),
     ]
+    for key, label in (
+        ("tokens_per_second", "tokens/s"),
+        ("loss", f"loss, mean of last {LAST_POINTS}"),
+        ("valid_loss", "validation loss"),
+        ("reward", f"reward, mean of last {LAST_POINTS}"),
+        ("valid_reward", "validation reward"),
+        ("memory_gb", "memory held, GB"),
+    ):
+        values = [getattr(each, key.removesuffix("_gb")) for each in known]
+        found.append(Figure(key, label, values, wording.number))
+    for task, metric in dict.fromkeys(key for one in trainings for key in one.scores):
+        values = [one.scores.get((task, metric)) for one in trainings]
+        label = f"{task}, {wording.metric_name(metric)}"
+        found.append(Figure(f"{task}/{metric}", label, values, lambda value, of=metric: wording.value(of, value)))
     return [one for one in found if any(value is not None for value in one.values)]
-
-
-def _score_figures(trainings: Sequence[Trained]) -> list[Figure]:
-    keys = dict.fromkeys(key for one in trainings for key in one.scores)
-    return [
-        Figure(
-            f"{task}/{metric}",
-            f"{task}, {wording.metric_name(metric)}",
-            [one.scores.get((task, metric)) for one in trainings],
-            lambda value, metric=metric: wording.value(metric, value),
-        )
-        for task, metric in keys
-    ]
 
 
 def numbers(trainings: Sequence[Trained]) -> Table:
@@ -339,7 +308,7 @@ def panels(trainings: Sequence[Trained]) -> list[tuple[Panel, str]]:
     """One chart for each metric that any of them logged, and the meaning of the metric."""
     found = []
     for name, title in DRAWN.items():
-        lines = [_line(one, name) for one in trainings]
+        lines = [_points(one, name) for one in trainings]
         windows = [1 if name in EXACT else window_of(line) for line in lines]
         series = [
             Series(one.name, moving_mean(line, window), tint=tint)
@@ -354,23 +323,12 @@ def panels(trainings: Sequence[Trained]) -> list[tuple[Panel, str]]:
     return found
 
 
-def _line(one: Trained, name: Metric) -> list[Point]:
+def _points(one: Trained, name: Metric) -> list[Point]:
     if name == "tokens_per_second":
         return speed(one.entries)
     if name.endswith("loss") and points(one.entries, "reward"):
         return []  # the loss is not meaningful in RL
     return points(one.entries, name)
-
-
-# `nemotron report --live`: show running trainings in the terminal and on a page that refreshes itself.
-#
-# It only reads files that the trainings write, so it can be started and stopped at any time without affecting them.
-
-RENEW_SECONDS = 5
-PATIENCE_SECONDS = 20.0
-"""Time to wait before ending when nothing runs, e.g. between two steps of a pipeline."""
-SPARKS, SPARK_WIDTH = "▁▂▃▄▅▆▇█", 50
-FOLLOWED = ("reward", "loss")
 
 
 def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: float = PATIENCE_SECONDS) -> int:
@@ -385,81 +343,66 @@ def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: flo
     console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings go on)"), soft_wrap=True)
     seen = dict[str, Trained]()
     with suppress(KeyboardInterrupt), _shown_on(console) as show:
-        for found in _looks(store, renew, patience):
-            seen |= {one.name: one for one in found}
-            write_text(page, render(found, "Trainings that run now", f"Renewed every {renew} s", renew=renew))
-            show(found)
+        last_seen = time.monotonic()
+        while time.monotonic() - last_seen < patience:
+            found = trainings_running(store)
+            if found:
+                last_seen = time.monotonic()
+                seen |= {one.name: one for one in found}
+                write_text(page, render(found, "Trainings that run now", f"Renewed every {renew} s", renew=renew))
+                show(found)
+            time.sleep(renew if found else min(1.0, patience / 4))
         show([training_in(store.home / "runs" / name) for name in seen])
     last = [training_in(store.home / "runs" / name) for name in seen]
-    going_on = any(one.state == "running" for one in last)
-    title = "Trainings that were watched" if going_on else "Trainings that have ended"
+    still_running = any(one.state == "running" for one in last)
+    title = "Trainings that were watched" if still_running else "Trainings that have ended"
     write_text(page, render(last, title, "As they were when the view ended"))
     return 0
 
 
-def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]:
-    """Yield the running trainings repeatedly, until none has run for a while."""
-    last = time.monotonic()
-    while time.monotonic() - last < patience:
-        if found := trainings_running(store):
-            last = time.monotonic()
-            yield found
-        time.sleep(renew if found else min(1.0, patience / 4))
-
-
 @contextmanager
 def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
-    """A function that displays the trainings: updates in place on a terminal, otherwise prints new lines."""
-    if not console.is_terminal:
-        yield _print_news()
+    """A function that displays the trainings: updates in place on a terminal, otherwise prints what has changed."""
+    if console.is_terminal:
+        from rich.console import Group
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False) as view:
+            yield lambda found: view.update(
+                Group(*(text_of(console, line) for one in found for line in progress_lines(one))), refresh=True
+            )
         return
-    from rich.console import Group
-    from rich.live import Live
-
-    with Live(console=console, auto_refresh=False) as view:
-        yield lambda found: view.update(
-            Group(*(text_of(console, line) for one in found for line in said(one))), refresh=True
-        )
-
-
-def _print_news() -> Callable[[Sequence[Trained]], None]:
-    """Print a line for a training only if it has changed."""
     before: set[str] = set()
 
     def show(found: Sequence[Trained]) -> None:
-        lines = ["".join(said(one, course=False)) for one in found]
+        lines = ["".join(progress_lines(one, course=False)) for one in found]
         for line in lines:
             if line not in before:
                 tell(line)
         before.clear()
         before.update(lines)
 
-    return show
+    yield show
 
 
-def said(one: Trained, *, course: bool = True) -> list[str]:
+def progress_lines(one: Trained, *, course: bool = True) -> list[str]:
     """Three lines about one training: its name, its progress and speed, and a sparkline of its main metric."""
-    known = facts(one.entries)
+    known, steps = facts(one.entries), one.steps or one.step
+    if not one.entries:  # nothing on disk shows what it is doing
+        starting = f"no step yet: it is starting, {steps} to make"
+        progress = [starting if one.state == "running" else f"{one.state} before its first step"]
+    elif one.state != "running":
+        progress = [f"{one.state}: step {one.step}/{steps}"]
+    else:
+        share = one.step / max(1, steps)
+        progress = [f"step {one.step}/{steps}", bar(share)]
+        progress += [f"{clock(known.seconds * (1 / share - 1))} left"] if known.seconds and share else []
+    progress += [f"{known.tokens_per_second:,.0f} tokens/s"] if known.tokens_per_second else []
+    progress += [f"{known.memory:.2f} GB"] if known.memory else []
     name = next((name for name in FOLLOWED if points(one.entries, name)), FOLLOWED[-1])
     values = [value for _, value in points(one.entries, name)]
-    words = [one.name, f"  {'  '.join(_progress(one))}"]
-    words[1] += f"  {known.tokens_per_second:,.0f} tokens/s" if known.tokens_per_second else ""
-    words[1] += f"  {known.memory:.2f} GB" if known.memory else ""
     drawn = f"  {sparkline(values)}" if course else ""
-    return [*words, *([f"  {name} {values[-1]:.4g}{drawn}"] if values else [])]
-
-
-def _progress(one: Trained) -> list[str]:
-    """Progress. Before the first step, nothing on disk shows what it is doing."""
-    steps = one.steps or one.step
-    if not one.entries:
-        begun = "no step yet: it is starting" if one.state == "running" else f"{one.state} before its first step"
-        return [f"{begun}, {steps} to make" if one.state == "running" else begun]
-    if one.state != "running":
-        return [f"{one.state}: step {one.step}/{steps}"]
-    share, seconds = one.step / max(1, steps), facts(one.entries).seconds
-    left = [f"{clock(seconds * (1 / share - 1))} left"] if seconds and share else []
-    return [f"step {one.step}/{steps}", bar(share), *left]
+    return [one.name, f"  {'  '.join(progress)}", *([f"  {name} {values[-1]:.4g}{drawn}"] if values else [])]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:

@@ -15,8 +15,6 @@ from nemotron_app.report.training import facts
 from nemotron_app.wording import minute
 from nemotron_shared.stages import TRAINING, Stage
 
-# Tables about data, time and environment, from the manifests.
-
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("kind", "documents", "conversations", "rows", "packed_rows", "tokens", "trained_tokens", "fill")
 READ = {"rows", "bytes"}
