@@ -1,8 +1,4 @@
-"""Geometry of the page's charts: numbers in, positions and SVG paths out. Colors come from the style sheet.
-
-Drawn here and not with a plotting library, so that the page's style controls the colors (light, dark, print), text
-stays text, and a chart takes only a few kilobytes. `charts.js` shows the values of a point.
-"""
+"""Geometry of charts and histograms for HTML pages: numbers in, positions and SVG paths out."""
 
 import math
 from collections import Counter
@@ -12,8 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 
-# Geometry of the page's charts: numbers in, positions and SVG paths out. Colors come from the style sheet.
-#
 # Drawn here and not with a plotting library, so that the page's style controls the colors (light, dark, print), text
 # stays text, and a chart takes only a few kilobytes. `charts.js` shows the values of a point.
 

@@ -25,9 +25,7 @@ from click.shell_completion import (
 from nemotron_shared.errors import UserError
 from nemotron_shared.stages import STAGES
 
-# Shell completions: configs, settings and their values, artifacts and files.
-#
-# Each function is a `shell_complete` callback of click. Imports are local, so they cost nothing until a shell asks:
+# Each completer is a `shell_complete` callback of click. Imports are local, so they cost nothing until a shell asks:
 # the commands are declared on every start.
 
 ARTIFACTS = {"model": "model", "base": "model", "data": "data"}

@@ -36,8 +36,6 @@ from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.stages import STAGES
 
-# What a recipe requires of a cluster, for `nemotron doctor --for`: from its dry run and its guide.
-
 RECIPE = Group("recipe")
 GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}
 """Free space (GB) that the guides of these recipes ask for: model, data, cache and checkpoints."""

@@ -1,4 +1,4 @@
-"""Write the exported folder: the model's files, without paths of the machine that made them."""
+"""Exported models: a folder without paths of the machine that made it, and a model card with recorded facts."""
 
 import json
 import os
@@ -32,8 +32,6 @@ from nemotron_shared.runtime.models.weights import (
     SINGLES,
     weight_files,
 )
-
-# Write the exported folder: the model's files, without paths of the machine that made them.
 
 README = "README.md"
 NAMES_OF_PLACES = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
@@ -173,10 +171,6 @@ def _without_places(settings: Any, *, texts: bool) -> Any:
         return kept
     return [_without_places(value, texts=texts) for value in settings] if isinstance(settings, list) else settings
 
-
-# Model cards: front matter for the hub, and a page for people. Contains only recorded facts.
-#
-# card(store, artifact, "my-model", adapter=False, licence=None)      the text of README.md
 
 UNKNOWN = "unknown"
 HELD_OUT, TRAINED_ON = "held_out", "rows that were trained on"

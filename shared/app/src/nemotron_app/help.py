@@ -1,4 +1,4 @@
-"""The table of commands and pipeline steps."""
+"""The texts of `nemotron --help`, `nemotron super3 sft --help` and `nemotron pipeline --help`."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES
-
-# The table of commands and pipeline steps.
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,6 @@ def options() -> str:
     """The options section, shared by all commands about a model."""
     return OPTIONS.rstrip("\n")
 
-
-# Help for the steps of a model: `nemotron super3 sft --help`, `nemotron sft --help`, `nemotron pipeline --help`.
 
 EXAMPLES = {
     "pretrain": (

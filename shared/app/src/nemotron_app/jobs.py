@@ -25,8 +25,6 @@ from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.console import pass_on, say, tell
 
-# Wait for a job and show its log. The job does not depend on this process.
-
 LOOK_SECONDS, LOOK_FAR_SECONDS = 2.0, 10.0
 REMIND_SECONDS = 600.0
 DETACHED = 130

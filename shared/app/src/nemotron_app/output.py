@@ -1,4 +1,4 @@
-"""Text tables, for the terminal (with rich) and for the templates of HTML pages."""
+"""Text tables for the terminal, and self-contained HTML pages."""
 
 import base64
 import hashlib
@@ -16,8 +16,6 @@ from nemotron_shared.errors import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-# Text tables, for the terminal (with rich) and for the templates of HTML pages.
 
 WIDTH_IN_A_PIPE = 160
 GAP = 2

@@ -112,8 +112,6 @@ def _stage_of(path: Path, stages: Sequence[str]) -> str:
     return stage
 
 
-# Descriptions and values of settings, for `nemotron config explain`.
-
 LINK = re.compile(r"\[([^]]+)\]\(([^)#]*)(#[\w-]+)?\)")
 """A Markdown link: descriptions are shared with the READMEs of the stages."""
 SHOWN = ("default", "local", "tiny")

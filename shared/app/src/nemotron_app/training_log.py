@@ -65,12 +65,6 @@ def summed_up(damage: Sequence[str]) -> str:
     return "; ".join(damage[:2]) + more
 
 
-# Load a training log for the report. Long logs are thinned without distorting the figures shown.
-#
-# entries = read_log(artifact.path / "metrics.jsonl")
-# entries[-1]["loss"]         # exact, as in the file
-# entries.means["loss"]       # of a long log: the moving mean over all of its values
-
 LONG = 4_000
 """Logs with at least this many entries are thinned."""
 Points = list[tuple[float, float]]

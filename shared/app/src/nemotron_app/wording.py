@@ -1,4 +1,4 @@
-"""Format numbers for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 seconds are 3 min 5 s."""
+"""Numbers, times and columns as text for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 s are 3 min 5 s."""
 
 import json
 import math
@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 
 from nemotron_shared.errors import printable
-
-# Format numbers for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 seconds are 3 min 5 s.
 
 SHARES = {"right", "exact_match", "acc", "followed", "passed"}
 METRIC_NAMES = {

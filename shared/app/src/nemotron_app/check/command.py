@@ -25,7 +25,7 @@ from nemotron_app.wording import table_lines
 from nemotron_shared.errors import printable
 from nemotron_shared.runtime.console import renew, tell
 
-# Judge readings against expectations: pass, watch, fail, or not judged, which never counts as a pass.
+# Verdicts: pass, watch, fail, or not judged, which never counts as a pass.
 
 Verdict = Literal["pass", "watch", "fail", "not judged"]
 EARLIEST = 10
@@ -74,6 +74,13 @@ class Situation:
     over: bool
     silent: bool
 
+    @property
+    def progress(self) -> str:
+        """The last step, and how many there will be."""
+        train = (self.target.config or {}).get("train")
+        steps = self.readings.steps or (train.get("train_iters") if isinstance(train, Mapping) else None)
+        return f"{self.readings.step} of {steps}" if steps else str(self.readings.step)
+
     @classmethod
     def of(cls, target: Target, readings: Readings) -> "Situation":
         """Determine whether the run is still active."""
@@ -86,32 +93,29 @@ class Situation:
 
 def judge(expectation: Expectation, situation: Situation) -> Judged:
     """Judge one expectation."""
-    remedy = _filled_in(expectation.remedy.strip(), situation)
+    readings = situation.readings
+    theirs, ours = LAUNCHERS
+    logs = ours if any(name in readings.newest for name in ours.values()) else theirs
+
+    def filled_in(text: str) -> str:
+        for place, name in {"{family}": situation.target.family, **logs}.items():
+            text = text.replace(place, name)
+        return text
+
+    remedy = filled_in(expectation.remedy.strip())
     try:
         value = _value(expectation, situation)
     except NotYet as reason:
-        return Judged(expectation, "not judged", None, _filled_in(str(reason), situation), remedy)
+        return Judged(expectation, "not judged", None, filled_in(str(reason)), remedy)
     missed = (expectation.line or expectation.how == "count") and not value and expectation.within.at_least
     if missed and not situation.over and not situation.silent:
         return Judged(expectation, "not judged", value, "not seen yet", remedy)
-    if math.isnan(value) and situation.readings.step:
+    if math.isnan(value) and readings.step:
         return Judged(expectation, "fail", value, "a number that is none", NO_NUMBER)
-    verdict: Verdict = "fail"
     if expectation.within.hold(value):
-        verdict = "pass"
-    elif expectation.watch is not None and expectation.watch.hold(value):
-        verdict = "watch"
-    seen = situation.readings.seen.get(expectation.line or "")
-    return Judged(expectation, verdict, value, seen if seen and verdict != "pass" else "", remedy)
-
-
-def _filled_in(text: str, situation: Situation) -> str:
-    """Fill in the family, and the log names that the run's launcher uses."""
-    theirs, ours = LAUNCHERS
-    named = ours if any(name in situation.readings.newest for name in ours.values()) else theirs
-    for place, name in {"{family}": situation.target.family, **named}.items():
-        text = text.replace(place, name)
-    return text
+        return Judged(expectation, "pass", value, "", remedy)
+    verdict: Verdict = "watch" if expectation.watch is not None and expectation.watch.hold(value) else "fail"
+    return Judged(expectation, verdict, value, readings.seen.get(expectation.line or "", ""), remedy)
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:
@@ -259,31 +263,24 @@ def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool
             return 0 if overall(judged) in {"pass", "watch"} else 1
         shown = now
         if not look.json:
-            renew(f"{datetime.now():%H:%M:%S}  step {_progress(readings, target)}  {overall(judged)}")
+            renew(f"{datetime.now():%H:%M:%S}  step {situation.progress}  {overall(judged)}")
         time.sleep(max(every, (time.monotonic() - began) / SHARE_OF_READING))
-
-
-def _progress(readings: Readings, target: Target) -> str:
-    train = (target.config or {}).get("train")
-    steps = readings.steps or (train.get("train_iters") if isinstance(train, Mapping) else None)
-    return f"{readings.step} of {steps}" if steps else str(readings.step)
 
 
 def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> list[str]:
     """Text output: the run, one line per expectation, and the remedies of those that failed."""
     target, readings = situation.target, situation.readings
     state = target.state or ("over" if situation.over else "silent for half an hour" if situation.silent else "")
-    step = f"; step {_progress(readings, target)}" if target.files else ""
+    step = f"; step {situation.progress}" if target.files else ""
     lines = [f"{target.title}: {', '.join(filter(None, (target.kind, state)))}{step}"]
     read_from = [*readings.libraries, *(["the artifact's scores"] if target.scores else [])]
     in_files = f", in {len(target.files)} file{'s' if len(target.files) > 1 else ''}" if target.files else ""
     lines += [f"read: {', '.join(read_from) or 'nothing that is known'}{in_files}"]
     lines += [f"expected: {expected.content.title} ({expected.path})", ""]
-    rows = []
-    for one in judged:
-        rows.append(
-            [one.verdict, one.expectation.id, _found(one, readings), str(one.expectation.within), one.expectation.what]
-        )
+    rows = [
+        (one.verdict, one.expectation.id, _found(one, readings), str(one.expectation.within), one.expectation.what)
+        for one in judged
+    ]
     lines += table_lines(("verdict", "expectation", "found", "expected", "what"), rows, right=("found",))
     for one in judged:
         if one.verdict == "not judged":
@@ -291,7 +288,9 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
         elif one.verdict != "pass":
             lines += ["", f"{one.verdict}: {one.expectation.id}", *([f"  found: {one.why}"] if one.why else [])]
             lines += [f"  {one.remedy}"]
-    lines += ["", *(f"note: {note}" for note in readings.notes), f"verdict: {_summary(judged)}"]
+    verdicts = [one.verdict for one in judged]
+    counts = [f"{verdicts.count(kind)} {kind}" for kind in ("pass", "watch", "fail", "not judged") if kind in verdicts]
+    lines += ["", *(f"note: {note}" for note in readings.notes), f"verdict: {overall(judged)} ({', '.join(counts)})"]
     return [printable(line, keep="\n") for line in lines]
 
 
@@ -302,12 +301,6 @@ def _found(one: Judged, readings: Readings) -> str:
     if one.value is not None and have and wanted and wanted[-1]:
         return f"{have[-1]:,.0f} of {wanted[-1]:,.0f} ({100 * have[-1] / wanted[-1]:.0f} %)"
     return "" if one.value is None else f"{one.value:.4g}"
-
-
-def _summary(judged: list[Judged]) -> str:
-    verdicts = [one.verdict for one in judged]
-    counts = [f"{verdicts.count(kind)} {kind}" for kind in ("pass", "watch", "fail", "not judged") if kind in verdicts]
-    return f"{overall(judged)} ({', '.join(counts)})"
 
 
 def _document(situation: Situation, expected: Expected, judged: list[Judged]) -> dict[str, Any]:

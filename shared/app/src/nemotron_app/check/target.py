@@ -107,15 +107,9 @@ def find(wanted: str, look: Look) -> Target:
     except NotFound as error:
         stopped = sorted(begun, key=lambda folder: folder.stat().st_mtime)
         if not stopped:
-            raise _nothing(wanted, error) from error
+            path_too = f"{wanted}: no such file or folder, and " if "/" in wanted else ""
+            raise NotFound(path_too + error.message, GIVE if path_too else error.remedy) from error
         return _run(stopped[-1])
-
-
-def _nothing(wanted: str, error: NotFound) -> NotFound:
-    """The error for a missing RUN. Text with a slash is treated as a path first."""
-    if "/" not in wanted:
-        return NotFound(error.message, error.remedy)
-    return NotFound(f"{wanted}: no such file or folder, and {error.message}", GIVE)
 
 
 def _folder(path: Path, look: Look) -> Target:
@@ -219,9 +213,7 @@ def is_quiet(newest: float) -> bool:
     return time.time() - newest > QUIET_SECONDS
 
 
-# Facts from a model's config.json: type, class, and whether its layers differ from each other.
-#
-# Never runs code from the model folder.
+# Facts from a model's config.json. Code from the model folder is never run.
 
 HUB_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)")
 

@@ -1,4 +1,8 @@
-"""Statistics of one split, from one pass over its examples or a sample of them, in constant memory."""
+"""Inspect a prepared set: its tokens as text, statistics, duplicates, overlap, and warnings about all of these.
+
+found = inspect_data("super3-sft-data:latest", Store.open(None), Options(rows=3))
+print(found.summary()["splits"]["train"]["tokens"], found.warnings)
+"""
 
 import hashlib
 import random
@@ -344,8 +348,6 @@ def _measure_sequences(found: SplitStatistics, example: Example, vocab_size: int
             found.problems.add(SEQUENCE_NOTHING, example.place)
 
 
-# Warnings about a data set, shown before training on it: what was found, where, and what it means.
-
 LEAST_FILL = 0.7
 FEW_ROWS = 10
 MEANING = {
@@ -417,11 +419,6 @@ def warnings_of(
             found.append(f"{split.name}: packed rows are only {fill:.0%} full; the rest of each step is wasted")
     return found + [overlap.sentence for overlap in overlaps if overlap.found]
 
-
-# Inspect a path or artifact: statistics, warnings, and the examples to show.
-#
-# found = inspect_data("super3-sft-data:latest", Store.open(None), Options(rows=3))
-# print(found.summary()["splits"]["train"]["tokens"], found.warnings)
 
 BUDGET = 20_000_000
 ITEMS = {"documents": "documents", "packs": "sequences", "lines": "questions"}

@@ -1,4 +1,4 @@
-"""Statistics as text tables, shared by the page and the terminal."""
+"""Show an inspection: tables and histograms, in the terminal and on an HTML page."""
 
 from collections import Counter
 from itertools import groupby
@@ -15,8 +15,6 @@ from nemotron_app.wording import short_count
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-# Statistics as text tables, shared by the page and the terminal.
 
 KIND_NAMES = {"documents": "pretraining documents", "packs": "packed conversations", "lines": "JSON rows"}
 SHIFT_NOTE = (
@@ -259,8 +257,6 @@ def _sequence_text(
         text.right_crop(1)  # the table adds its own line break
     return text
 
-
-# Template values for the HTML page of an inspection, in the style of the training report.
 
 WIDTH, WIDTH_ALONE = 520, 1036
 

@@ -1,9 +1,4 @@
-"""The common form of all prepared sets: splits that hold examples.
-
-pretraining   an example is one document: a single sequence, trained on completely
-SFT           an example is one packed row: several sequences, with the loss on the assistant's tokens
-RL, eval      an example is one JSON row: prompt turns, and facts such as the expected answer
-"""
+"""Prepared sets in one form: splits that hold examples, read from bin/idx pairs, packed Parquet or JSON lines."""
 
 import json
 import math
@@ -29,11 +24,8 @@ from nemotron_shared.errors import UserError, disk_remedy
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-# The common form of all prepared sets: splits that hold examples.
-#
-# pretraining   an example is one document: a single sequence, trained on completely
-# SFT           an example is one packed row: several sequences, with the loss on the assistant's tokens
-# RL, eval      an example is one JSON row: prompt turns, and facts such as the expected answer
+# An example of pretraining is one document: a single sequence, trained on completely. Of SFT it is one packed row:
+# several sequences, with the loss on the assistant's tokens. Of RL and evaluation it is one JSON row.
 
 
 @dataclass(frozen=True)

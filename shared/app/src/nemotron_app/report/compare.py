@@ -215,7 +215,7 @@ class Figure:
 
     key: str
     label: str
-    values: list[Cell]
+    values: Sequence[Cell]
     write: Callable[[Any], str] = str
 
 
