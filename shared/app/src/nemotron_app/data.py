@@ -19,7 +19,7 @@ from nemotron_shared.artifacts.names import DEFAULT_FAMILY, check_name
 from nemotron_shared.atomic import copy_content, output_file, read_json, write_json, write_text
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.console import say, tell, tell_json
-from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
+from nemotron_shared.runtime.models.importing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.stages import STAGES
 
 INSPECT = """

@@ -20,8 +20,7 @@ from nemotron_shared.config.files import LARGEST, parsed, require_bounded
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.disk import full_disk_explained
-from nemotron_shared.runtime.models.code import config_of, needs_code
-from nemotron_shared.runtime.models.ends import generation_of
+from nemotron_shared.runtime.models.folder import config_of, generation_of, needs_code
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.models.references import HUB
 from nemotron_shared.runtime.models.weights import (

@@ -20,8 +20,8 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.code import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.references import BARE
 from nemotron_shared.runtime.stop import end_on_sigterm
 

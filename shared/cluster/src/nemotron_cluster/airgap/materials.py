@@ -14,9 +14,7 @@ from tempfile import TemporaryDirectory
 from nemotron_cluster.airgap.uv import SCRATCH
 from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.fetching import fetch
-from nemotron_shared.runtime.models.hub import look_at
-from nemotron_shared.runtime.models.promises import is_as_promised
+from nemotron_shared.runtime.models.hub import fetch, is_as_promised, look_at
 from nemotron_shared.runtime.models.references import HubModel, artifact_name, parse_outside
 
 PARTIAL = ".partial"

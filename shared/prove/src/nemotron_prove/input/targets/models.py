@@ -12,7 +12,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.facts import differences, parameters_in
 from nemotron_prove.input.second import fault_of, is_count, json_value, require
 from nemotron_prove.input.target import Files, Target
-from nemotron_shared.runtime.models.code import config_of, require_loadable
+from nemotron_shared.runtime.models.folder import config_of, require_loadable
 from nemotron_shared.runtime.models.weights import require_whole
 
 CONFIG = {
