@@ -76,23 +76,19 @@ def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") 
 
 def values(incomplete: str, stages: Iterable[str]) -> list[CompletionItem]:
     """Values for `KEY=`: engines, artifacts, files. Each includes its key, as shells expect."""
+    from nemotron_app.launch import stage_directory
+    from nemotron_shared.config.compose import shared_groups
+
     key, _, begun = incomplete.partition("=")
     if key.lstrip("+") == "engine":
-        known = sorted({name for stage in stages for name in _engines(stage)})
+        folders = [*(stage_directory(stage) / "config" for stage in stages), *shared_groups()]
+        known = sorted({file.stem for folder in folders for file in (folder / "engine").glob("*.yaml")})
         return [CompletionItem(f"{key}={name}") for name in known if name.startswith(begun)]
     last = key.rpartition(".")[2]
     if last in ARTIFACTS:
         names = [name for name in _named(f"-{ARTIFACTS[last]}", None) if name.startswith(begun)]
         return [CompletionItem(f"{key}={name}") for name in names] or [CompletionItem(incomplete, type="file")]
     return [CompletionItem(incomplete, type="file")] if last in FILES else []
-
-
-def _engines(stage: str) -> list[str]:
-    from nemotron_app.launch import stage_directory
-    from nemotron_shared.config.compose import shared_groups
-
-    folders = (stage_directory(stage) / "config", *shared_groups())
-    return [file.stem for folder in folders for file in (folder / "engine").glob("*.yaml")]
 
 
 def of_pipeline(config: str | None, incomplete: str) -> list[str]:

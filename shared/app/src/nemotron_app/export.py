@@ -71,7 +71,11 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
         made.mkdir()
         for name, source in wanted.items():
             if source.suffix == ".json" and name not in INDICES and not name.startswith(("tokenizer.", "vocab")):
-                write_text(made / name, _settings(source, texts=name in SETTINGS))
+                try:
+                    settings = _without_places(read_json(source), texts=name in SETTINGS)
+                except RecursionError as error:
+                    raise UserError(f"{source}: nested too deep for a model's settings", "correct the file") from error
+                write_text(made / name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
             else:
                 shutil.copyfile(source, made / name)
                 sync(made / name)
@@ -145,14 +149,6 @@ def _adapter_files(artifact: Artifact) -> dict[str, Path]:
     return {path.name: path for path in (*own, *beside)}
 
 
-def _settings(file: Path, *, texts: bool) -> str:
-    """The exported text of a settings file; see `_without_places`."""
-    try:
-        return json.dumps(_without_places(read_json(file), texts=texts), indent=2, ensure_ascii=False) + "\n"
-    except RecursionError as error:
-        raise UserError(f"{file}: nested too deep for a model's settings", "correct the file") from error
-
-
 def _without_places(settings: Any, *, texts: bool) -> Any:
     """Remove local paths from settings.
 
@@ -187,7 +183,13 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
         raise UserError(f"--licence {licence}: not an identifier of the hub", "write it as the hub does: apache-2.0")
     history = [] if artifact.is_external else ancestors(store, artifact)
     steps = [] if artifact.is_external else list(edges(store, artifact))
-    bases, sets = base_models(artifact, history), hub_sets(history, steps)
+    models = [one for one in (*history, artifact) if one.manifest.type == "ModelArtifact"]
+    repositories = (one.manifest.metadata.get("repository") for one in models)
+    bases = list(dict.fromkeys(name for name in repositories if isinstance(name, str)))
+    addresses = {source.uri for one in models if one is not artifact for source in one.manifest.sources}
+    labels = (edge.input.label for edge in steps if edge.input.is_source and edge.input.label not in addresses)
+    matches = (re.match(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)", label) for label in labels)
+    sets = list(dict.fromkeys(found[1] for found in matches if found))
     scores = scores_of(store, artifact)
     known, why = licence_of(artifact, history, licence)
     front: dict[str, Any] = {**known, "library_name": "peft" if adapter else "transformers",
@@ -204,30 +206,19 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
     return redact("\n".join(parts))
 
 
-def base_models(artifact: Artifact, history: list[Artifact]) -> list[str]:
-    """Hub models that this model is, or derives from."""
-    found = (one.manifest.metadata.get("repository") for one in (*history, artifact)
-             if one.manifest.type == "ModelArtifact")  # fmt: skip
-    return list(dict.fromkeys(name for name in found if isinstance(name, str)))
-
-
-def hub_sets(history: list[Artifact], steps: list[Edge]) -> list[str]:
-    """Hub data sets that a model was trained on, excluding model addresses."""
-    models = {source.uri for one in history if one.manifest.type == "ModelArtifact"
-              for source in one.manifest.sources}  # fmt: skip
-    labels = (edge.input.label for edge in steps if edge.input.is_source)
-    matches = (re.match(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)", label) for label in labels if label not in models)
-    return list(dict.fromkeys(found[1] for found in matches if found))
-
-
 def scores_of(store: Store, artifact: Artifact) -> list[dict[str, Any]]:
     """Scores from the newest evaluation of exactly this model; may be empty."""
     if artifact.is_external:
         return []
-    asked = [found for found in store.readable("EvalResultsArtifact") if _asked(found, artifact)]
-    if not asked:
+    this = artifact.reference, artifact.manifest.digest
+    evaluations = [
+        found
+        for found in store.readable("EvalResultsArtifact")
+        if this in ((parent.reference, parent.digest) for parent in found.manifest.parents)
+    ]
+    if not evaluations:
         return []
-    newest = max(asked, key=lambda one: (one.manifest.created_at, one.manifest.version))
+    newest = max(evaluations, key=lambda one: (one.manifest.created_at, one.manifest.version))
     results = read_json(newest.path / "results.json")
     own = {name for name, about in results["models"].items() if about["reference"] == artifact.reference}
     rows = {HELD_OUT: TRAINED_ON} if _held_nothing_back(store, artifact) else {}
@@ -245,11 +236,6 @@ def _held_nothing_back(store: Store, model: Artifact) -> bool:
     except UserError:
         return False  # the evaluated data is gone, so there is no evidence
     return any(known and not known & {"valid", "test"} for known in splits)
-
-
-def _asked(results: Artifact, artifact: Artifact) -> bool:
-    parents = ((parent.reference, parent.digest) for parent in results.manifest.parents)
-    return (artifact.reference, artifact.manifest.digest) in parents
 
 
 def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -> tuple[dict[str, str], str]:

@@ -216,11 +216,10 @@ def consenting(request: Request) -> Request:
     several = request.command == ("pipeline",)
     found = []
     for stage in families()[request.family].stages if several else request.command:
-        said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
-        said = [text for text in said if not override_key(text).startswith("run.env.")]  # keys of env.toml
+        own = tuple(one for text in request.without_machine().overrides if (one := for_one_stage(text, stage)))
         engine = None
         with suppress(UserError):  # the command itself reports the error
-            engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine
+            engine = composed(stage, replace(request, overrides=own)).tree.engine
         if "allow_experimental" in (engine or {}):
             found.append(f"{stage}.{CONSENT}" if several else CONSENT)
     return replace(request, overrides=(*found, *request.overrides))

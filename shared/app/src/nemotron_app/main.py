@@ -22,7 +22,6 @@ from click.shell_completion import CompletionItem
 from nemotron_app import completion
 from nemotron_app.request import Mode, Remote, Request
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
@@ -224,7 +223,7 @@ def _run(request: Request) -> int:
         from nemotron_app.remote.command import run_remote
 
         return run_remote(stage, verb, request)
-    if any(override_key(text).startswith("run.env.") for text in request.overrides):
+    if request.machine_settings:
         raise UserError("run.env is about the machines of a job, and this runs here", "add --run or --batch PROFILE")
     if command == ("pipeline",):
         from nemotron_app.pipeline import run_pipeline

@@ -129,8 +129,15 @@ def explained(key: str, stages: Sequence[str]) -> list[dict[str, Any]]:
     wanted = [one for one in known if one == key or one.startswith(f"{key}.")]
     if not wanted:
         raise _unknown(key, stages, known)
-    values = {stage: {name: _values(stage, name) for name in SHOWN} for stage in stages}
-    return [_explain(one, words, values) for one in wanted]
+    values = {stage: {name: dict(leaves(tree(composed(stage, name, [])))) for name in SHOWN} for stage in stages}
+    found = []
+    for one in wanted:
+        meaning = next(keys[one] for keys in words.values() if one in keys)
+        held = {}
+        for stage, configs in values.items():
+            held[stage] = {name: known[one] for name, known in configs.items() if one in known}
+        found.append({"key": one, "meaning": meaning, "values": {stage: its for stage, its in held.items() if its}})
+    return found
 
 
 def _unknown(key: str, stages: Sequence[str], known: Sequence[str]) -> UserError:
@@ -152,14 +159,6 @@ def meaning_of(key: str, stage: str) -> str:
     return dict(_words(stage))[key]
 
 
-def _explain(key: str, words: dict[str, dict[str, str]], values: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    meaning = next(keys[key] for keys in words.values() if key in keys)
-    found = {
-        stage: {name: held[key] for name, held in configs.items() if key in held} for stage, configs in values.items()
-    }
-    return {"key": key, "meaning": meaning, "values": {stage: held for stage, held in found.items() if held}}
-
-
 def _words(stage: str) -> Iterator[tuple[str, str]]:
     """Key and description of all settings of a stage and its engines. A key may occur twice with different meanings."""
     step = import_module(f"stages.{stage}.train").STEP
@@ -175,7 +174,3 @@ def _words(stage: str) -> Iterator[tuple[str, str]]:
 def _plain(meaning: str, stage: str) -> str:
     """Replace Markdown links by the name of the section or page they point to."""
     return LINK.sub(lambda link: f"{link[1]} in {link[2] or f'stages/{stage}/README.md'}", meaning)
-
-
-def _values(stage: str, name: str) -> dict[str, Any]:
-    return dict(leaves(tree(composed(stage, name, []))))

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from nemotron_app import completion
-from nemotron_app.finetune.plan import Plan, evaluate, make_plan, prepare, train
+from nemotron_app.finetune.plan import evaluate, make_plan, prepare, train
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import CONTROL, plain_turns
 from nemotron_data.formats.json_lines import read_lines
@@ -108,14 +108,11 @@ def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: b
     say("\n── 3/3  before and after ──")
     results = evaluate(plan, tuned)
     comparison = Comparison.read(results)
-    found = {"model": tuned.reference, "path": str(tuned.path), "data": prepared.reference, "config": str(plan.folder)}
-    look.tell(found | comparison.as_json(), *comparison.lines(prepared), "", *_next_commands(plan, tuned.reference))
-    return 0
-
-
-def _next_commands(plan: Plan, model: str) -> list[str]:
     home = f" --home {plan.look.store.home}" if plan.home_was_given else ""
-    return [f"nemotron {words.format(model=model)}{home}" for words in USE]
+    uses = [f"nemotron {words.format(model=tuned.reference)}{home}" for words in USE]
+    found = {"model": tuned.reference, "path": str(tuned.path), "data": prepared.reference, "config": str(plan.folder)}
+    look.tell(found | comparison.as_json(), *comparison.lines(prepared), "", *uses)
+    return 0
 
 
 def _is_override(word: str) -> bool:

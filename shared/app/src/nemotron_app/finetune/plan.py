@@ -132,7 +132,8 @@ class Plan:
             raise SystemExit(code)
 
     def _is_said(self, key: str) -> bool:
-        return any(_covers(override_key(word), key) for word in self.overrides)
+        given = [override_key(word) for word in self.overrides]
+        return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in given)
 
     def add(self, found: Sequence[Choice]) -> list[Choice]:
         """Take over what the command line does not say itself, and say it."""
@@ -141,10 +142,6 @@ class Plan:
             say(f"[finetune] {choice}")
         self.choices += taken
         return taken
-
-
-def _covers(given: str, key: str) -> bool:
-    return given == key or given.startswith(f"{key}.") or key.startswith(f"{given}.")
 
 
 def make_plan(
@@ -273,17 +270,13 @@ def train(plan: Plan, prepared: Artifact) -> Artifact:
     """The fine-tuned model."""
     data = override("run.data", prepared.reference)
     request = plan.request(plan.stage, str(choose_training(plan, prepared)), *plan.overrides, data)
-    _say_what_it_takes(plan, request)
-    return _run(plan, plan.stage, "train", request)
-
-
-def _say_what_it_takes(plan: Plan, request: Request) -> None:
-    """Memory and time of the training, estimated; what keeps it from starting, it says itself."""
+    step = import_module(f"stages.{plan.stage}.train").STEP
     asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
-    estimate = preflight(import_module(f"stages.{plan.stage}.train").STEP, asked).estimate
+    estimate = preflight(step, asked).estimate  # what keeps it from starting, the training says itself
     for name, said in lines(estimate) if estimate else ():
         if name.startswith(("memory", "all steps")):
             say(f"[finetune] the training, estimated: {name} {said}")
+    return _run(plan, plan.stage, "train", request)
 
 
 def evaluate(plan: Plan, tuned: Artifact) -> Artifact:

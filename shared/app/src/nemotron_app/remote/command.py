@@ -107,10 +107,12 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         tell_json(preview | more | {"problems": problems})
         return 1 if problems else 0
     tell(as_text(Preview(**preview)))
+    loaded = place.loaded
+    about_profile = [f"# profile {loaded.name}, {loaded.file}"]
+    for key, value in loaded.profile.model_dump(exclude_unset=True).items():
+        about_profile.append(f"{f'{key}: {value}':<56}  # {loaded.origins.get(key, 'default')}")
     tell(
-        "\n".join(
-            ["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile))]
-        )
+        "\n".join(["", *about_profile, "", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile))])
     )
     tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
@@ -145,25 +147,16 @@ def _facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
         yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"
 
 
-def _about_profile(place: Place) -> list[str]:
-    said = place.loaded.profile.model_dump(exclude_unset=True)
-    lines = [f"{f'{key}: {value}':<56}  # {place.loaded.origins.get(key, 'default')}" for key, value in said.items()]
-    return [f"# profile {place.loaded.name}, {place.loaded.file}", *lines]
-
-
-def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
-    """A file that describes the machine of the job, for `--machine`."""
-    file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
-    yaml.safe_dump(dict(described(place, job)), file)
-    file.flush()
-    return file
-
-
 def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
     """The step's own dry run on the job's machine, as JSON."""
-    with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
-        described = None if place.here else Path(machine.name)
-        request = replace(place.request, dry_run=True, json=True, machine=described)
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-") as machine,
+        tempfile.TemporaryFile() as answer,
+    ):
+        yaml.safe_dump(dict(described(place, job)), machine)
+        machine.flush()
+        file = None if place.here else Path(machine.name)
+        request = replace(place.request, dry_run=True, json=True, machine=file)
         run_process(step_command(stage, verb, request), stdout=answer)
         answer.seek(0)
         with suppress(ValueError):
@@ -190,11 +183,16 @@ def run_chain(request: Request) -> int:
             place = place_of(stage, verb, for_stage(request, stage))
             codes.append(show(stage, verb, place, job_of(stage, verb, place)))
         return max(codes)
-    places = {work: _place(*work, request) for work in works}
+    places: dict[tuple[str, str], Place] = {}
+    for stage, verb in works:
+        try:
+            places[stage, verb] = place_of(stage, verb, for_stage(request, stage))
+        except UserError as error:
+            raise UserError(f"{stage}: {error.message}", error.remedy) from error
     if launched := [stage for (stage, _), place in places.items() if place.here]:
         what = f"{launched[0]}: its launcher runs on this machine, and cannot wait for the jobs before it"
         raise UserError(what, "run the pipeline there step by step, or with a config whose engine is lm_eval")
-    require_configs(steps, replace(request, overrides=_of_steps(request)))
+    require_configs(steps, request.without_machine())
     first = works[0]
     if wrong := problems(*first, places[first], job_of(*first, places[first])):
         raise UserError("\n".join(["the first step could not run:", *wrong]))
@@ -203,25 +201,26 @@ def run_chain(request: Request) -> int:
         job = replace(job_of(*work, places[work]), after=tuple(str(record.id) for record in done[-1:]))
         done.append(_submit(job, places[work], done))
     last = places[works[-1]]
-    done.append(
-        _submit(_report(request, job_of(*works[-1], last), str(last.composed.tree.run.home), done[-1]), last, done)
+    home = str(last.composed.tree.run.home)
+    report = replace(
+        job_of(*works[-1], last),
+        name=f"{request.family}-report",
+        command=("-m", "nemotron_app.main", "report", "--family", request.family, "--home", home),
+        start="single",
+        nodes=1,
+        processes_per_node=1,
+        gpus_per_node=0,
+        cpus_per_node=1,
+        whole_nodes=False,
+        secrets=(),
+        force=False,
+        after=(str(done[-1].id),),
     )
+    done.append(_submit(report, last, done))
     if request.remote.mode == "batch":
         tell_submitted(request, done)
         return 0
     return next((code for record in done if (code := follow(backend_of(last.profile), record))), 0)
-
-
-def _place(stage: str, verb: str, request: Request) -> Place:
-    try:
-        return place_of(stage, verb, for_stage(request, stage))
-    except UserError as error:
-        raise UserError(f"{stage}: {error.message}", error.remedy) from error
-
-
-def _of_steps(request: Request) -> tuple[str, ...]:
-    """Overrides that are settings of steps, excluding those about machines."""
-    return tuple(text for text in request.overrides if not text.lstrip("+~").startswith("run.env."))
 
 
 def _submit(job: Job, place: Place, before: list[Record]) -> Record:
@@ -235,22 +234,3 @@ def _submit(job: Job, place: Place, before: list[Record]) -> Record:
         raise UserError(
             f"{job.name}: {error.message}", f"{error.remedy or ''}\n  submitted before it: {ids}".strip()
         ) from error
-
-
-def _report(request: Request, model: Job, home: str, after: Record) -> Job:
-    """The job that writes the report."""
-    words = ("-m", "nemotron_app.main", "report", "--family", request.family, "--home", home)
-    return replace(
-        model,
-        name=f"{request.family}-report",
-        command=words,
-        start="single",
-        nodes=1,
-        processes_per_node=1,
-        gpus_per_node=0,
-        cpus_per_node=1,
-        whole_nodes=False,
-        secrets=(),
-        force=False,
-        after=(str(after.id),),
-    )

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from nemotron_app.launch import composed, config_of, for_one_stage
-from nemotron_app.request import Mode, Request
+from nemotron_app.request import MACHINE, Request
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
@@ -36,7 +36,6 @@ from nemotron_shared.runtime.environments import installed
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.trackers.wandb_key import can_log
 
-ENV = "run.env"
 DRIVERS = ("nemo_rl",)
 """Engines with a single driver process, whose workers are started by Ray."""
 ENGINE = "nemo_evaluator_launcher"
@@ -72,17 +71,18 @@ def place_of(stage: str, verb: str, request: Request) -> Place:
     """
     asked = request.remote
     assert asked is not None
-    typed = {key.removeprefix(f"{ENV}."): _value(text) for key, text in _of_machine(request)}
-    request = replace(request, overrides=tuple(text for text in request.overrides if not _is_of_machine(text)))
+    typed = {key: _value(text) for key, text in request.machine_settings.items()}
+    request = request.without_machine()
     loaded = load_profile(asked.profile)
     config, found = config_of(request, stage), composed(stage, request)
     recipe: Any = resolve_section(found.tree, "run").get("env") or {}
     if not isinstance(recipe, dict):
         raise UserError(f"run.env holds keys of env.toml, and here it is {recipe!r}", "write: run.env.nodes=4")
-    origins = {key: found.origins.get(f"{ENV}.{key}", config) for key in recipe}
+    origins = {key: found.origins.get(f"{MACHINE}{key}", config) for key in recipe}
     loaded = changed(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
-    if "partition" not in typed:
-        loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
+    if "partition" not in typed and isinstance(profile := loaded.profile, Slurm):
+        partition = (profile.run_partition if asked.mode == "run" else profile.batch_partition) or profile.partition
+        loaded = replace(loaded, profile=profile.model_copy(update={"partition": partition}))
     if verb == "train":
         loaded = _as_many_as_fit(loaded, found)
     store = Store.open(resolve_section(found.tree, "run")["home"]).home
@@ -104,14 +104,6 @@ def place_of(stage: str, verb: str, request: Request) -> Place:
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
 
 
-def _of_machine(request: Request) -> list[tuple[str, str]]:
-    return [(override_key(text), text) for text in request.overrides if _is_of_machine(text)]
-
-
-def _is_of_machine(text: str) -> bool:
-    return override_key(text).startswith(f"{ENV}.")
-
-
 def _value(text: str) -> Any:
     value = text.partition("=")[2]
     if re.fullmatch(r"[\d:-]+:[\d:]+", value):
@@ -123,14 +115,6 @@ def _value(text: str) -> Any:
         raise UserError(
             f"{text[:MOST_SAID]}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]"
         ) from error
-
-
-def _for_mode(profile: Profile, mode: Mode) -> Profile:
-    """A Slurm profile may name different partitions for --run and --batch."""
-    if not isinstance(profile, Slurm):
-        return profile
-    partition = profile.run_partition if mode == "run" else profile.batch_partition
-    return profile.model_copy(update={"partition": partition or profile.partition})
 
 
 def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
@@ -150,7 +134,9 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     wanted = {"nodes": nodes, "gpus_per_node": min(some, profile.gpus_per_node)}
     wanted |= dict.fromkeys(written or TWINS[:1], some)
     change = {key: value for key, value in wanted.items() if value != getattr(profile, key)}
-    why = {key: f"{rows} rows per step{_instead(loaded, key)}" for key in change}
+    why = dict.fromkeys(change, f"{rows} rows per step")
+    for key in change.keys() & loaded.origins.keys():
+        why[key] += f"; {loaded.origins[key]} says {getattr(profile, key)}"
     return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
 
 
@@ -170,11 +156,6 @@ def _layout(loaded: Loaded, stage: str, found: Composed, request: Request) -> li
         return []
     say(f"{loaded.name} has {gpus} GPUs: the layout engine={layout} is used; another one: engine=NAME")
     return [Said(f"engine={layout}", origin)]
-
-
-def _instead(loaded: Loaded, key: str) -> str:
-    """A note about a key whose number was replaced."""
-    return f"; {loaded.origins[key]} says {getattr(loaded.profile, key)}" if key in loaded.origins else ""
 
 
 def _rows(composed: Composed) -> int | None:
@@ -318,7 +299,8 @@ def settings(loaded: Loaded, home: str) -> Iterator[Said]:
     values["username"] = "user", profile.user or getpass.getuser()
     values |= {key: (key, getattr(profile, key)) for key in ("account", "partition")}
     if "time" in profile.model_fields_set:
-        values["walltime"] = "time", _clock(profile.time)
+        minutes, seconds = divmod(seconds_of(profile.time), 60)
+        values["walltime"] = "time", f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     folder = profile.remote_job_dir if profile.tunnel == "ssh" else home
     values["output_dir"] = "home", str(PurePosixPath(str(folder)) / "evaluations")
     yield from (said(key, override(f"{EXECUTION}.{to}", text)) for to, (key, text) in values.items() if text)
@@ -360,8 +342,3 @@ def left_out(profile: Profile) -> list[str]:
     assert isinstance(profile, Slurm)
     said = [key for key in LEFT_OUT if key in profile.model_fields_set]
     return said + [one for one in profile.extra_directives if not re.fullmatch(r"--[\w-]+=.+", one)]
-
-
-def _clock(time: str) -> str:
-    minutes, seconds = divmod(seconds_of(time), 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
