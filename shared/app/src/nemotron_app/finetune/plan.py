@@ -164,7 +164,10 @@ def make_plan(
     said = {override_key(word): word.partition("=")[2] for word in overrides}
     if taken := next((key for key in SAID_BY_WORDS if key in said), None):
         raise UserError(f"{taken}: the first words say it already", "say: nemotron finetune MODEL FILE")
-    model = _model(look, reference, trusted=trust_code, dry_run=dry_run)
+    outside = parse_outside(spelled_out(reference, look.store, look.family)[0]) if dry_run else None
+    if outside is not None and (found := find(look.store, outside, weights=True, trusted=trust_code)).bring_in:
+        raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
+    model = find_model(look.store, reference, family=look.family, trusted=trust_code)
     paths = [path if "://" in path else str(Path(os.path.expanduser(path)).absolute()) for path in data]  # noqa: PTH111
     if wrong := next((path for path in paths if "${" in path), None):
         raise UserError(f"{wrong}: configs take '${{' for a reference to one of their keys", "give it another name")
@@ -249,13 +252,6 @@ def _stage(files: Sequence[InputFile], said: Mapping[str, str]) -> tuple[str, st
     found = detect_files([replace(file, reading=reading) for file in files])
     fields = {"data_prep.text_field": found.fields[0]} if found.kind == "text" else {}
     return STAGES[found.kind], found.reason, fields
-
-
-def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:
-    outside = parse_outside(spelled_out(reference, look.store, look.family)[0]) if dry_run else None
-    if outside is not None and (found := find(look.store, outside, weights=True, trusted=trusted)).bring_in:
-        raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
-    return find_model(look.store, reference, family=look.family, trusted=trusted)
 
 
 # The three steps of a fine-tuning, each run as the stage's own process.

@@ -181,7 +181,9 @@ class Copies:
     def add(self, example: Example) -> None:
         """Add the sequences, or the question, of one example."""
         if not example.sequences and example.question:
-            self._learn(example, digest_of_text(example.question), example.question)
+            self._learn(
+                example, _digest(normalise_key(example.question).encode("utf-8", "surrogatepass")), example.question
+            )
         for sequence in example.sequences:
             if not len(sequence.ids):
                 continue
@@ -249,11 +251,6 @@ def occurrences(keys: Sequence[str], split: Split, budget: int, decoder: Decoder
 def digest_of_ids(ids: np.ndarray) -> int:
     """64-bit digest of token ids, independent of their integer type."""
     return _digest(np.ascontiguousarray(ids, np.int64).tobytes())
-
-
-def digest_of_text(text: str) -> int:
-    """64-bit digest of a text, ignoring case and whitespace."""
-    return _digest(normalise_key(text).encode("utf-8", "surrogatepass"))
 
 
 def _digest(content: bytes) -> int:
