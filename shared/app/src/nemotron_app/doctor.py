@@ -208,9 +208,14 @@ def _bytes(path: Path) -> int:
 PACKAGES = Group("packages of this machine")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """Command-line arguments."""
+    """Command-line arguments, and what profile and recipe say, which is collected before any check.
+
+    Attributes:
+        machine: description of the job's machine according to the profile, in the format of `--machine`;
+            None: this machine.
+    """
 
     look: Look
     profile: str | None
@@ -218,6 +223,9 @@ class Asked:
     nodes: bool
     wait: int
     online: bool
+    loaded: Loaded | None = None
+    recipe: Recipe | None = None
+    machine: Mapping[str, Any] | None = None
 
 
 @click.command("doctor", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -266,64 +274,48 @@ def command(
     return 1 if any(check.state == "FAIL" for check in found) else 0
 
 
-@dataclass
-class Plan:
-    """What the profile and the recipe say, collected before any check.
-
-    Attributes:
-        machine: description of the job's machine according to the profile, in the format of `--machine`;
-            None: this machine.
-    """
-
-    loaded: Loaded | None = None
-    request: Request | None = None
-    recipe: Recipe | None = None
-    machine: Mapping[str, Any] | None = None
-
-
 def _checks(asked: Asked) -> Iterator[Check]:
     """Yield all checks as they complete, slowest last."""
-    plan = Plan(request=asked.request)
-    yield from profile.PROFILE.guarded(asked.profile or "", partial(_plan, asked, plan))
-    if plan.request:
-        yield from RECIPE.guarded("recipe", partial(_read, plan))
-    chosen, recipe = plan.loaded.profile if plan.loaded else None, plan.recipe
+    yield from profile.PROFILE.guarded(asked.profile or "", partial(_load, asked))
+    if asked.request:
+        yield from RECIPE.guarded("recipe", partial(_read, asked))
+    chosen, recipe = asked.loaded.profile if asked.loaded else None, asked.recipe
     wanted = recipe.wanted_bytes if recipe else 0
     yield from machine.checks(chosen, asked.look.store.home, wanted, online=asked.online)
-    if plan.loaded is None or plan.loaded.profile.runs_here:
+    if asked.loaded is None or asked.loaded.profile.runs_here:
         yield from _packages(recipe)
     else:
-        there = transport_of(plan.loaded.profile)
-        yield from profile.checks(plan.loaded, there)
+        there = transport_of(asked.loaded.profile)
+        yield from profile.checks(asked.loaded, there)
         if isinstance(chosen, Slurm):
-            yield from _cluster(asked, plan, chosen)
-    if plan.recipe:
-        yield from checks(plan.recipe, chosen, asked.look.store)
+            yield from _cluster(asked, chosen)
+    if asked.recipe:
+        yield from checks(asked.recipe, chosen, asked.look.store)
 
 
-def _plan(asked: Asked, plan: Plan) -> Checks:
-    """Load the profile and the recipe, and apply the recipe's settings to the profile."""
-    if asked.profile and plan.request:
-        stage = plan.request.command[0]
-        place = place_of(stage, "train", plan.request)
+def _load(asked: Asked) -> Checks:
+    """Load the profile, and apply the recipe's settings to it."""
+    if asked.profile and asked.request:
+        stage = asked.request.command[0]
+        place = place_of(stage, "train", asked.request)
         job = job_of(stage, "train", place)
         # the recipe's image takes precedence over the profile's
         changed = place.profile.model_copy(update={"container_image": job.container})
-        plan.loaded, plan.request = replace(place.loaded, profile=changed), place.request
-        plan.machine = described(place, job)
+        asked.loaded, asked.request = replace(place.loaded, profile=changed), place.request
+        asked.machine = described(place, job)
     elif asked.profile:
-        plan.loaded = load_profile(asked.profile)
+        asked.loaded = load_profile(asked.profile)
     yield from ()
 
 
-def _read(plan: Plan) -> Checks:
+def _read(asked: Asked) -> Checks:
     """Run the recipe's dry run."""
-    assert plan.request is not None
-    plan.recipe = read_recipe(plan.request, plan.machine)
+    assert asked.request is not None
+    asked.recipe = read_recipe(asked.request, asked.machine)
     yield from ()
 
 
-def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
+def _cluster(asked: Asked, chosen: Slurm) -> Iterator[Check]:
     """Check Slurm and its nodes, then the recipe against the nodes that were found."""
     takes = True
     for check in scheduler.checks(chosen, transport_of(chosen)):
@@ -332,10 +324,10 @@ def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
     if not asked.nodes or not takes:
         yield nodes.NODES.skip("nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given")
         return
-    facts = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, chosen, plan.recipe))
-    if facts and plan.machine:
-        plan.machine = {**plan.machine, **nodes.described(chosen, facts, home_of(chosen, asked.look.store.home))}
-        yield from RECIPE.guarded("recipe", partial(_read, plan))
+    facts = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, chosen, asked.recipe))
+    if facts and asked.machine:
+        asked.machine = {**asked.machine, **nodes.described(chosen, facts, home_of(chosen, asked.look.store.home))}
+        yield from RECIPE.guarded("recipe", partial(_read, asked))
 
 
 def _packages(recipe: Recipe | None) -> Iterator[Check]:
