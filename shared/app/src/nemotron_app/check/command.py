@@ -140,7 +140,7 @@ def _value(expectation: Expectation, situation: Situation) -> float:
             raise NotYet("no line of a library that is known: that bad ones are absent says nothing")
         return count
     if expectation.file is not None:
-        return _of_files(expectation, situation)
+        return _file_value(expectation, situation)
     points = _points(expectation, situation)
     if readings.step < expectation.at_step:
         ended = "ended at" if situation.over else "is at"
@@ -206,7 +206,7 @@ REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
 }
 
 
-def _of_files(expectation: Expectation, situation: Situation) -> float:
+def _file_value(expectation: Expectation, situation: Situation) -> float:
     name = expectation.file or ""
     newest = situation.readings.newest.get(name)
     if expectation.how == "count":

@@ -152,7 +152,9 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
         log = log_of(model, store) if model else Log([])
         metrics[stage.name] = log.entries
         problems += [f"{log.problem}."] if log.problem else []
-    data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
+    data = {
+        kind: read_data_set(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")
+    }
     scores = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     samples = read_samples(artifacts[RESULTS], scores) if RESULTS in artifacts else {}
     changed = results_problem(artifacts[RESULTS]) if RESULTS in artifacts else None
@@ -252,7 +254,7 @@ BUDGET = 2_000_000
 WIDTH = 460
 
 
-def look_at(artifact: Artifact, store: Store, family: str) -> DataSet:
+def read_data_set(artifact: Artifact, store: Store, family: str) -> DataSet:
     """Read lengths and refused rows of a data artifact. Damage is shown in the report and does not stop it."""
     try:
         found = find_set(str(artifact.path), store, family)

@@ -86,7 +86,7 @@ def stage_sentence(results: Results, stage: str) -> str | None:
     score = stage_score(results, stage)
     if score is None:
         return None
-    gains, setbacks = [], []
+    gains, regressions = [], []
     for entry in results["comparisons"]:
         if entry["to"] != score["model"]:
             continue
@@ -94,7 +94,7 @@ def stage_sentence(results: Results, stage: str) -> str | None:
         before, amount = label(results, entry["from"]), wording.amount(metric, difference)
         if entry["task"] != score["task"]:
             if found == WORSE:
-                setbacks.append(f"{entry['task']} by {amount}")
+                regressions.append(f"{entry['task']} by {amount}")
         elif difference == 0 and not any(entry["ci95"]):
             gains.append(f"No change from {before}.")
         elif found == UNCLEAR:
@@ -104,7 +104,7 @@ def stage_sentence(results: Results, stage: str) -> str | None:
         else:
             low, high = (wording.difference(metric, abs(bound)).lstrip("+") for bound in sorted(entry["ci95"], key=abs))
             gains.append(f"{amount} {found} than {before} (95% interval {low} to {high}).")
-    worse = [f"But worse: {', '.join(setbacks)}."] if setbacks else []
+    worse = [f"But worse: {', '.join(regressions)}."] if regressions else []
     return " ".join([*(gains or ["There is no model before it to compare with."]), *worse])
 
 
@@ -158,7 +158,7 @@ STAGE_OF_MODEL = {stage.model: stage for stage in TRAINING if stage.model}
 
 
 @dataclass(frozen=True)
-class Setback:
+class Regression:
     """A score that got worse from one model to the next."""
 
     task: str
@@ -167,7 +167,7 @@ class Setback:
     facts: list[Fact]
 
 
-def setbacks(collected: Collected) -> list[Setback]:
+def regressions(collected: Collected) -> list[Regression]:
     """Every comparison whose entire interval is on the worse side, in evaluation order."""
     results, found = collected.results, []
     for entry in results["comparisons"]:
@@ -178,12 +178,16 @@ def setbacks(collected: Collected) -> list[Setback]:
         metric, name = entry["metric"], entry["task"]
         values = [wording.value(metric, score["value"]) for score in (before, after) if score]
         words = f"{name}, {wording.metric_name(metric)}: {' → '.join(values)}, {label(results, entry['to'])}"
-        facts = [*_of_form(before, after), *_of_data(collected, stage, name), *_of_log(collected.metrics[stage.name])]
-        found.append(Setback(name, entry["to"], f"{words}.", facts))
+        facts = [
+            *_facts_of_form(before, after),
+            *_facts_of_data(collected, stage, name),
+            *_facts_of_log(collected.metrics[stage.name]),
+        ]
+        found.append(Regression(name, entry["to"], f"{words}.", facts))
     return found
 
 
-def _of_form(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Fact]:
+def _facts_of_form(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[Fact]:
     if before and after and after.get("lenient", -1.0) >= before.get("lenient", math.inf):
         lenient = [f"{score['lenient']:.1%}" for score in (before, after)]
         yield (
@@ -192,7 +196,7 @@ def _of_form(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) 
         )
 
 
-def _of_data(collected: Collected, stage: Stage, task: str) -> Iterator[Fact]:
+def _facts_of_data(collected: Collected, stage: Stage, task: str) -> Iterator[Fact]:
     if stage.name == "pretrain" or collected.results["tasks"][task]["kind"] not in {"text", "choice"}:
         return
     data = collected.artifacts.get(stage.data.kind)
@@ -208,7 +212,7 @@ def _of_data(collected: Collected, stage: Stage, task: str) -> Iterator[Fact]:
     )
 
 
-def _of_log(entries: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
+def _facts_of_log(entries: Sequence[Mapping[str, Any]]) -> Iterator[Fact]:
     validated = (entry for entry in entries if math.isfinite(entry.get("valid_loss", math.nan)))
     losses = [(entry["valid_loss"], entry["step"]) for entry in validated]
     if losses and not any("reward" in entry for entry in entries) and losses[-1][0] > RISEN * min(losses)[0]:

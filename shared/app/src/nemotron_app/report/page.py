@@ -9,7 +9,7 @@ from nemotron_app import output, wording
 from nemotron_app.output import Table
 from nemotron_app.report import findings, training
 from nemotron_app.report.collect import STEPS, Collected, seconds_of, total
-from nemotron_app.report.findings import setbacks
+from nemotron_app.report.findings import regressions
 from nemotron_app.report.results import choose_questions, in_order, sample_task
 from nemotron_app.report.training import facts
 from nemotron_app.wording import minute
@@ -146,7 +146,7 @@ def render(collected: Collected) -> str:
         "stages": [_stage(collected, stage) for stage in TRAINING],
         "scores": findings.by_task(results, "scores"),
         "changes": findings.by_task(results, "comparisons"),
-        "setbacks": setbacks(collected),
+        "regressions": regressions(collected),
         "settings": settings(results),
         "sample_task": sample_task(results),
         "questions": choose_questions(collected.samples, asked),
