@@ -67,8 +67,9 @@ def test_commands_alone_print_their_help(capsys: pytest.CaptureFixture[str]) -> 
 def test_every_setting_of_every_stage_can_be_explained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compose = cache(lambda stage, name, compose=recipes.composed: compose(stage, name, []))
-    monkeypatch.setattr(recipes, "composed", lambda stage, name, _: compose(stage, name))  # once for all sections
+    composed = recipes.composed
+    once = cache(lambda stage, name: composed(stage, name, []))  # the same configs for each section
+    monkeypatch.setattr(recipes, "composed", lambda stage, name, _: once(stage, name))
     for stage in STAGES:
         told = json.loads(ask(capsys, "config", "show", f"{stage}/tiny", "--json"))
         for section in told["config"]:
