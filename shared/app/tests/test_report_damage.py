@@ -73,7 +73,7 @@ def test_scores_that_are_not_what_was_published_are_told(tmp_path: Path, capsys:
     assert said in capsys.readouterr().out and said in Page(report.html_path.read_text()).text
     assert said in report.summary()["problems"][0]
     reference = next(iter(results["models"].values()))["reference"]
-    assert said in compare._scores(store, reference)[1][0]
+    assert said in compare.training_named(store, reference, FAMILY).notes[-1]
 
 
 @pytest.mark.parametrize(
