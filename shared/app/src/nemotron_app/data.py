@@ -22,33 +22,6 @@ from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.models.importing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.stages import STAGES
 
-INSPECT = """
-\b
-`nemotron data inspect`: look at a prepared set before training on it.
-
-\b
-nemotron data inspect sft-data                             statistics, histograms and the first rows
-nemotron data inspect sft-data --row 12                    one row
-nemotron data inspect pretrain-data --shuffle 1 --rows 20  random documents, with a seed
-nemotron data inspect out/train.parquet --html look.html   a self-contained page
-nemotron data inspect rl-data --against eval-data          check for test questions in its questions
-nemotron data inspect sft-data --json                      the statistics, for programs
-"""
-IMPORT = """
-\b
-`nemotron data import`: publish data that was prepared elsewhere as an artifact.
-
-\b
-nemotron data import pretrain ./tokens    blend.json and the .bin/.idx pairs that it names; or train.bin and train.idx
-nemotron data import sft ./packed         train.parquet with packed rows; valid.parquet, test.parquet
-nemotron data import rl ./rows            train.jsonl; val.jsonl, test.jsonl
-nemotron data import eval ./tasks         tasks.json and the file of each task
-nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
-nemotron data import sft ./packed --tokenizer ./model    if the folder has no tokenizer/
-
-\b
-Every file is read completely and checked first. Only files that belong to the data are copied.
-"""
 TOKENS_SHOWN = 600
 TOKENS_ON_PAGE = 4_096
 NATURAL = click.IntRange(min=0)
@@ -59,7 +32,7 @@ def command() -> None:
     """Inspect or import data. To prepare it, use: nemotron MODEL data prep STAGE."""
 
 
-@command.command("inspect", help=INSPECT)
+@command.command("inspect")
 @click.argument("path", shell_complete=completion.data)
 @click.option("--split", metavar="NAME", help="show examples of this split (default: the first)")
 @click.option("--rows", type=NATURAL, default=5, show_default=True, metavar="N", help="how many examples")
@@ -84,7 +57,17 @@ def command() -> None:
 @click.option("--html", metavar="FILE", help="write a page instead")
 @store_options
 def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: Any) -> int:
-    """Inspect a prepared set."""
+    """\b
+    `nemotron data inspect`: look at a prepared set before training on it.
+
+    \b
+    nemotron data inspect sft-data                             statistics, histograms and the first rows
+    nemotron data inspect sft-data --row 12                    one row
+    nemotron data inspect pretrain-data --shuffle 1 --rows 20  random documents, with a seed
+    nemotron data inspect out/train.parquet --html look.html   a self-contained page
+    nemotron data inspect rl-data --against eval-data          check for test questions in its questions
+    nemotron data inspect sft-data --json                      the statistics, for programs
+    """
     page = None if html is None else output_file(html)
     found = inspect_data(path, look.store, Options(family=look.family, **choice))
     if page:
@@ -117,14 +100,27 @@ class Prepared:
     """Contents of blend.json, generated if the folder has none."""
 
 
-@command.command("import", help=IMPORT)
+@command.command("import")
 @click.argument("stage", type=click.Choice(list(STAGES)))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--as", "name", metavar="NAME", help="name of the artifact (default: that of the stage's data)")
 @click.option("--tokenizer", metavar="DIR", type=click.Path(path_type=Path), help="the tokenizer that made the ids")
 @store_options
 def import_(look: Look, stage: str, folder: Path, name: str | None, tokenizer: Path | None) -> int:
-    """Publish a prepared folder as an artifact."""
+    """\b
+    `nemotron data import`: publish data that was prepared elsewhere as an artifact.
+
+    \b
+    nemotron data import pretrain ./tokens    blend.json and the .bin/.idx pairs that it names; or train.bin and train.idx
+    nemotron data import sft ./packed         train.parquet with packed rows; valid.parquet, test.parquet
+    nemotron data import rl ./rows            train.jsonl; val.jsonl, test.jsonl
+    nemotron data import eval ./tasks         tasks.json and the file of each task
+    nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
+    nemotron data import sft ./packed --tokenizer ./model    if the folder has no tokenizer/
+
+    \b
+    Every file is read completely and checked first. Only files that belong to the data are copied.
+    """  # noqa: E501 - a column of the help
     name = STAGES[stage].data.name(look.family) if name is None else name
     check_name(name)
     folder = folder.expanduser()
