@@ -8,7 +8,7 @@ import pytest
 from nemotron_data.chat.template import template_text
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.links import require_own_files
+from nemotron_shared.runtime.models.folder import require_own_files
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../private.json", "inner/../../private.json"])
@@ -34,7 +34,7 @@ def test_a_link_below_the_top_is_refused_and_the_search_ends(tmp_path: Path, mon
     (inner / "default.jinja").symlink_to("/etc/hostname")
     with pytest.raises(UserError, match=r"default\.jinja: a link out of the folder, to /etc/hostname"):
         require_own_files(folder)
-    monkeypatch.setattr("nemotron_shared.runtime.models.links.MOST_FILES", 2)
+    monkeypatch.setattr("nemotron_shared.runtime.models.folder.MOST_FILES", 2)
     with pytest.raises(UserError, match="holds more than 2 files and folders"):
         require_own_files(folder)
 

@@ -23,7 +23,7 @@ from nemotron_data.chat.rows import REASONING_NAMES, Message, counts, parsed_cal
 from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
 from nemotron_shared.atomic import require_size
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.models.small import LARGEST_TEMPLATE
+from nemotron_shared.runtime.models.folder import LARGEST_TEMPLATE
 
 SHIPPED = Path(__file__).parent / "templates"
 # Exceptions that a template's code raises on conversations that it was not written for.
