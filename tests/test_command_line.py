@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import last_json, nemotron, script
 
-HEAVY = ("torch", "transformers", "numpy", "hydra", "pydantic", "pyarrow", "matplotlib")
+HEAVY = ("torch", "transformers", "numpy", "hydra", "pydantic", "pyarrow", "tokenizers", "jinja2", "rich")
 
 
 def test_help_imports_nothing_heavy(run) -> None:

@@ -36,7 +36,7 @@ COMMAND = re.compile(
     r"|python3? (?=-|\w+/)|(?<!uv )(?<!-m )pip (?=install))"
 )
 END = re.compile(r"[;`(\n]|, |: | and set | \(")
-BUILT = ("plan.py", "data_choice.py", "remedies.py", "guide.py")
+BUILT = ("plan.py", "data_choice.py", "remedies.py", "help.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
 STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
@@ -110,8 +110,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}": {
         "artifact.reference": ["super3-sft-model:v1"]
     },
-    ", or make {one.reference} anew too: nemotron artifacts replay {made.reference} --lineage": {
-        "one.reference": ["super3-sft-data:v1"],
+    ", or make {read.reference} anew too: nemotron artifacts replay {made.reference} --lineage": {
+        "read.reference": ["super3-sft-data:v1"],
         "made.reference": ["super3-sft-model:v1"],
     },
     "nemotron artifacts replay {artifact.reference} --repair": {"artifact.reference": ["super3-sft-model:v1"]},
@@ -140,8 +140,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "{hidden} finished: nemotron runs --all": {"hidden": ["3"]},
     "see what is: nemotron runs": {},
     "stop it first: nemotron runs stop {run.name}": {"run.name": ["super3-sft-model-0123456789ab"]},
-    "nemotron {words.format(model=model)}{home}": {
-        "words.format(model=model)": [words.format(model="super3-sft-model:v1") for words in USE],
+    "nemotron {words.format(model=tuned.reference)}{home}": {
+        "words.format(model=tuned.reference)": [words.format(model="super3-sft-model:v1") for words in USE],
         "home": [" --home home"],
     },
     # nemotron_shared

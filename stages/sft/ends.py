@@ -4,7 +4,7 @@ from nemotron_data.chat.shown import learnt_end
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.engine import run_engine
-from nemotron_shared.runtime.models.ends import end_answers_at
+from nemotron_shared.runtime.models.folder import end_answers_at
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
 

@@ -49,7 +49,7 @@ from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.checkpoints import Layout, Mark, damage_of
 from nemotron_shared.runtime.metrics import RESULT_METRICS, MetricsLog, last_values, read_metrics
-from nemotron_shared.runtime.models.code import config_of, require_loadable
+from nemotron_shared.runtime.models.folder import config_of, require_loadable
 from nemotron_shared.runtime.models.weights import require_whole
 from nemotron_shared.runtime.segments import changes, read_segments
 from nemotron_shared.runtime.validation import Validation

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,8 +10,8 @@ import pytest
 from packed_support import add_document, write_packed
 from rich.console import Console
 
-from nemotron_app.inspect import Options, inspect_data
-from nemotron_app.inspect.terminal import print_inspection
+from nemotron_app.inspect.measure import Options, inspect_data
+from nemotron_app.inspect.show import print_inspection
 from nemotron_app.main import dispatch
 from nemotron_app.main import main as nemotron
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
@@ -265,12 +263,3 @@ def test_the_command_line_leads_here_and_prep_still_works(chats, capsys, monkeyp
     monkeypatch.setattr("nemotron_app.launch.run_step", lambda stage, verb, request: ran.append((stage, verb)))
     assert nemotron(["super3", "data", "prep", "sft", "-c", "tiny"]) == 0 and ran == [("sft", "data_prep")]
     assert nemotron(["data", "inspect", str(chats / "nothing")]) == 2
-
-
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys; from nemotron_app.main import main; main(['--help']); "
-        "print(sorted({'numpy', 'pyarrow', 'tokenizers', 'jinja2', 'rich', 'torch'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "data inspect PATH" in done.stdout and done.stdout.endswith("[]\n")

@@ -12,14 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_support import add_document, pack_row, write_packed
 
-from nemotron_app.inspect.documents import blend_splits
-from nemotron_app.inspect.duplicates import digest_of_ids
-from nemotron_app.inspect.examples import TokenSequence
-from nemotron_app.inspect.histogram import fill_histogram, histogram, quantile
-from nemotron_app.inspect.lines import LineSplit
-from nemotron_app.inspect.packs import PackedSplit, row_example
-from nemotron_app.inspect.pieces import Decoder, visible
-from nemotron_app.inspect.refused import read_refused
+from nemotron_app.charts import fill_histogram, histogram, quantile
+from nemotron_app.inspect.find import read_refused
+from nemotron_app.inspect.measure import Decoder, digest_of_ids, visible
+from nemotron_app.inspect.splits import LineSplit, PackedSplit, TokenSequence, blend_splits, row_example
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, data_set_of, write_blend
 from nemotron_data.formats.packed import PackedRow, labels_of
 from nemotron_data.tokenizers.tiny import save_tokenizer

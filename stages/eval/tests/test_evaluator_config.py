@@ -6,7 +6,8 @@ import pytest
 import yaml
 from evaluator_support import CONFIG, config_of
 
-from nemotron_app.main import Request, dispatch
+from nemotron_app.main import dispatch
+from nemotron_app.request import Request
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import engine_of, problems_of, refuse
 from nemotron_shared.runtime.machine import Machine

@@ -34,7 +34,7 @@ from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.estimate import count
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.code import require_loadable
+from nemotron_shared.runtime.models.folder import require_loadable
 from nemotron_shared.runtime.needs import Needs, Problem, requirements
 
 TOKENIZER = "tokenizer.json"

@@ -21,7 +21,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.ends import generation_of
+from nemotron_shared.runtime.models.folder import generation_of
 from nemotron_shared.stages import STAGES
 
 DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nemotron_app import complete
+from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.models.finding import find_model
@@ -51,7 +51,7 @@ def model_options(default_newest: bool) -> Callable[[Callable[..., int | None]],
             "model",
             metavar=f"[{MODEL}]" if default_newest else MODEL,
             required=not default_newest,
-            shell_complete=complete.models,
+            shell_complete=completion.models,
         )
         @click.option(
             "--device", type=click.Choice(["auto", "cpu"]), default="auto", help="auto: a GPU if there is one"

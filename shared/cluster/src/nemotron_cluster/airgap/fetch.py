@@ -37,9 +37,8 @@ from nemotron_shared.lock import locked
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, require_room, size
-from nemotron_shared.runtime.models.fetching import fetch as fetch_model
-from nemotron_shared.runtime.models.hub import look_at
-from nemotron_shared.runtime.models.promises import is_as_promised
+from nemotron_shared.runtime.models.hub import fetch as fetch_model
+from nemotron_shared.runtime.models.hub import is_as_promised, look_at
 from nemotron_shared.runtime.models.references import HubModel, artifact_name, parse_outside
 
 MANIFEST, WHEELS, SOURCES = "manifest.json", "wheels", "wheels/source"

@@ -27,8 +27,7 @@ PRESENTATION = frozenset({
     "nemotron_shared.runtime.places", "stages.rl.sizes",
     # a model counts by its files, however they were obtained
     "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",
-    "nemotron_shared.runtime.models.fetching", "nemotron_shared.runtime.models.publishing", "nemotron_shared.redaction",
-    "nemotron_shared.runtime.models.links",
+    "nemotron_shared.redaction",
 })  # fmt: skip
 STATEMENTS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 """Fields of a syntax tree that contain statements."""

@@ -10,8 +10,8 @@ from nemotron_shared.config.schema import RunSection
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.data_choice import data_by_settings
-from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
 from nemotron_shared.runtime.models.finding import look_before_hashing, require_usable
+from nemotron_shared.runtime.models.folder import OPTION, config_of, needs_code
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.remedies import SECTION, how_to_make, how_to_prepare

@@ -42,7 +42,7 @@ from nemotron_data.chat.spans import (
 )
 from nemotron_shared.atomic import require_size
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.models.small import LARGEST_TEMPLATE
+from nemotron_shared.runtime.models.folder import LARGEST_TEMPLATE
 
 # Put around generated text whose position is not known yet. U+FDD0 and U+FDD1 are permanently reserved noncharacters.
 OPEN, CLOSE = "\ufdd0generation\ufdd1", "\ufdd1generation\ufdd0"

@@ -17,8 +17,7 @@ from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.links import require_own_files
-from nemotron_shared.runtime.models.small import require_small
+from nemotron_shared.runtime.models.folder import require_own_files, require_small
 
 TINY = "tiny"
 AGAIN = "download or copy the file again"

@@ -21,7 +21,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.code import OPTION
+from nemotron_shared.runtime.models.folder import OPTION
 from nemotron_shared.runtime.needs import Needs, Problem
 
 PLACEHOLDER = "/path/to/"

@@ -15,11 +15,15 @@ from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.artifacts.verified import remove_and_make, require_intact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import (
+    config_of,
+    needs_code,
+    require_loadable,
+    require_own_files,
+    require_small,
+)
 from nemotron_shared.runtime.models.importing import find
-from nemotron_shared.runtime.models.links import require_own_files
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
-from nemotron_shared.runtime.models.small import require_small
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
 

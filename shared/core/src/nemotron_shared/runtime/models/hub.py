@@ -4,17 +4,22 @@
     look.commit, look.artifact.manifest.files, look.missing_bytes
     fetch(look, into)
 
-huggingface_hub does the transfers: its cache, resumed downloads, HF_TOKEN, HF_ENDPOINT, proxies, HF_HUB_OFFLINE. We
-add what it lacks: which files make up a model, and whether their content has the promised digest.
+huggingface_hub does the transfers: its cache, HF_TOKEN, HF_ENDPOINT, proxies, HF_HUB_OFFLINE. We add what it lacks:
+which files make up a model, whether their content has the promised digest, and downloads that continue after a kill.
 """
 
 import glob
+import hashlib
 import io
 import math
+import os
 import re
 import shutil
+import threading
 import time
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,16 +30,10 @@ from nemotron_shared.artifacts.manifest import FileEntry, Manifest
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
-from nemotron_shared.runtime.models.promises import (
-    SHA256,
-    check_answers,
-    is_plain,
-    require_commit,
-    require_promise,
-)
+from nemotron_shared.lock import locked
+from nemotron_shared.runtime.console import clock, renew, say
+from nemotron_shared.runtime.disk import full_disk_explained, size
+from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.references import HubModel
 from nemotron_shared.runtime.models.weights import (
     LARGEST_HEADER,
@@ -44,6 +43,69 @@ from nemotron_shared.runtime.models.weights import (
     shapes_of,
     weight_files,
 )
+
+# What a hub, or a mirror of it, says about files must be validated: its digests, commits and ETags become file names in
+# the hub's cache, and one with a slash would lead out of it.
+
+SHA256, GIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
+ETAG = re.compile(r'(?:W/)?"?[\w.+=:-]{1,200}"?', re.ASCII)
+REMEDY = "check the mirror in HF_ENDPOINT, or the proxy; nothing was imported"
+
+
+def require_commit(text: str, commit: Any) -> str:
+    """Check that a commit is 40 hexadecimal digits.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(commit, str) or not GIT.fullmatch(commit):
+        raise UserError(f"{text}: what the hub gives for its commit is none: {str(commit)[:80]!r}", REMEDY)
+    return commit
+
+
+def require_promise(text: str, name: str, digest: Any, size: Any, *, large: bool) -> None:
+    """Refuse an invalid digest (SHA-256, or git's SHA-1 if not `large`) or size.
+
+    Raises:
+        UserError: with the file.
+    """
+    forms = (SHA256,) if large else (SHA256, GIT)
+    if not isinstance(digest, str) or not any(form.fullmatch(digest) for form in forms):
+        raise UserError(f"{text}: {name}: what the hub gives for its digest is none: {str(digest)[:80]!r}", REMEDY)
+    if type(size) is not int or size < 0:
+        raise UserError(f"{text}: {name}: what the hub gives for its size is none: {str(size)[:80]!r}", REMEDY)
+
+
+def is_plain(name: Any) -> bool:
+    """Whether a file is at the top of a repository, with a name that is safe on every file system."""
+    if not isinstance(name, str):
+        return False
+    return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
+
+
+def check_answers() -> None:
+    """Make the library's HTTP client refuse responses with headers unsafe as file names; once per client."""
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks.setdefault("response", [])
+    if _check_headers not in hooks:
+        hooks.append(_check_headers)
+
+
+def _check_headers(answer: Any) -> None:
+    for header, form in (("ETag", ETAG), ("X-Linked-ETag", ETAG), ("X-Repo-Commit", GIT)):
+        value = answer.headers.get(header)
+        if value is not None and not form.fullmatch(value):
+            raise UserError(f"{answer.url.host}: an answer with {header} {value[:80]!r}, which cannot be one", REMEDY)
+
+
+def is_as_promised(path: Path, expected: str) -> bool:
+    """Whether a file has the promised digest."""
+    if SHA256.fullmatch(expected):
+        return file_digest(path) == expected
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == expected
+
 
 TOKENIZER_FILES = re.compile(
     r"tokenizer\.(json|model)|tokenizer_config\.json|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)"
@@ -265,3 +327,117 @@ def download(model: HubModel, commit: str, names: list[str]) -> Path:
 
 def _some(files: dict[str, Any]) -> str:
     return ", ".join(list(files)[:5]) + (", ..." if len(files) > 5 else "") if files else "no files"
+
+
+PROGRESS_SECONDS = 5.0
+RANGE = 32 * 2**20
+"""Bytes per request, and the most that a kill loses."""
+TRANSFERS = 8
+
+
+def fetch(look: Look, into: Path) -> dict[str, str]:
+    """Download missing files, check everything against the hub's digests, and link it into `into`.
+
+    Returns:
+        SHA-256 by name.
+
+    Raises:
+        UserError: no space, no connection, or content that differs from the hub's digests, even after a second try.
+    """
+    text, entries, cache_folder = str(look.model), look.artifact.manifest.files, look.require_room()
+    names = list(entries)
+    if look.missing:
+        say(f"[{text}] downloading {size(look.missing_bytes)} of commit {look.commit[:12]} to {cache_folder}")
+    place = HubPlace(look.model.repository, look.model.revision, "model")
+    with hub_errors(text, place), full_disk_explained(cache_folder):
+        with _progress(text, look):
+            _resume(look, look.missing)
+            download(look.model, look.commit, names)
+        if damaged := _damaged(look):
+            # the cached blob does not match its name: damaged on disk or in transit
+            say(f"[{text}] {', '.join(damaged)}: not what the hub promises; fetching again")
+            for name in damaged:
+                (look.folder / name).resolve().unlink()
+                (look.folder / name).unlink(missing_ok=True)
+            _resume(look, {name: entries[name].bytes for name in damaged if SHA256.fullmatch(look.expected[name])})
+            download(look.model, look.commit, names)
+            damaged = _damaged(look)
+    if damaged:
+        what = f"{text}: {', '.join(damaged)}: the content has another digest than the hub promises"
+        raise UserError(what, REMEDY)
+    elsewhere = False
+    for name in names:
+        blob, target = (look.folder / name).resolve(), into / name
+        try:
+            os.link(blob, target)  # no second copy of the bytes, and they survive cleaning the hub's cache
+        except OSError:
+            target.symlink_to(blob)
+            elsewhere = True
+    if elsewhere:
+        say(f"[{text}] the hub's cache is on another disk: the artifact links to it, and needs it: {cache_folder}")
+    return {name: entry.sha256 for name, entry in look.artifact.manifest.files.items()}
+
+
+def _resume(look: Look, sizes: dict[str, int]) -> None:
+    """Download large files into the hub's cache by ranges, resuming where an earlier process was killed.
+
+    The library's own download resumes only within one process.
+    """
+    from huggingface_hub import HfFileSystem
+
+    blobs, system = look.folder.parent.parent / "blobs", HfFileSystem(skip_instance_cache=True)
+
+    def bring(name: str) -> None:
+        blob = blobs / look.expected[name]
+        partial = blob.with_name(f"{blob.name}.partial")
+        address = f"{look.model.repository}@{look.commit}/{name}"
+        with locked(blob.with_name(f".{blob.name}.lock"), wait=True):  # another store may be downloading it, too
+            if blob.is_file():
+                return
+            with partial.open("ab") as file, system.open(address, "rb", block_size=RANGE, cache_type="none") as there:
+                while (begun := file.tell()) < sizes[name]:
+                    there.seek(begun)
+                    part = there.read(min(RANGE, sizes[name] - begun))
+                    if not part:
+                        what = (
+                            f"{look.model}: {name}: ends after {begun} of the {sizes[name]} bytes that the hub promises"
+                        )
+                        raise UserError(what, REMEDY)
+                    file.write(part)
+                    file.flush()
+            partial.replace(blob)
+
+    with ThreadPoolExecutor(TRANSFERS) as pool:
+        list(pool.map(bring, sizes))
+
+
+def _damaged(look: Look) -> list[str]:
+    """Files whose content differs from the hub's digest."""
+    return [name for name, expected in look.expected.items() if not is_as_promised(look.folder / name, expected)]
+
+
+@contextmanager
+def _progress(text: str, look: Look) -> Generator[None]:
+    """Show a download's progress, by the size of the cache."""
+    blobs, done = look.folder.parent.parent / "blobs", threading.Event()
+
+    def here() -> int:
+        return sum(path.stat().st_size for path in blobs.glob("*") if path.exists())
+
+    began, before = time.monotonic(), here()
+
+    def watch() -> None:
+        while not done.wait(PROGRESS_SECONDS):
+            got, seconds = here() - before, time.monotonic() - began
+            left = (look.missing_bytes - got) * seconds / got if got > 0 else 0
+            renew(f"[{text}] {size(max(got, 0))} of {size(look.missing_bytes)}  {clock(max(left, 0))} left")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if look.missing:
+        watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if look.missing:
+            watcher.join()

@@ -12,29 +12,118 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
+from nemotron_shared.artifacts.claim import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests
 from nemotron_shared.atomic import copy_content, link_or_copy
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
+from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
-from nemotron_shared.runtime.models.code import config_of, require_loadable
-from nemotron_shared.runtime.models.fetching import fetch
-from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, look_at
-from nemotron_shared.runtime.models.links import is_blob, require_inside
-from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
+from nemotron_shared.runtime.models.folder import config_of, is_blob, require_inside, require_loadable, require_small
+from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
-from nemotron_shared.runtime.models.small import require_small
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
+from nemotron_shared.runtime.provenance import environment, package_version
+from nemotron_shared.stages import products
+
+# Publish an import once: concurrent processes wait for it and reuse the result.
+#
+# with made_once(store, "my-model", "./folder"), staging(store, "my-model") as folder:
+#     made = made_from(store, "my-model", source)        # by another process, just now or long ago
+#     ...                                                # fetch, convert or copy into the folder
+#     publish(store, folder, "my-model", source, "ModelArtifact", producer(...), "./folder")
+
+LOCKS = Path("cache", "imports")
+
+
+@contextmanager
+def made_once(store: Store, name: str, reference: str) -> Generator[None]:
+    """Let one process at a time make versions of a name, across all machines that share the store."""
+    locks = store.home / LOCKS
+    locks.mkdir(parents=True, exist_ok=True)
+    waiting = f"[{reference}] another process brings it in: waiting for that"
+    with locked(locks / f"{name}.lock", wait=True, announce=lambda: say(waiting)):
+        yield
+
+
+def made_from(store: Store, name: str, source: Source) -> Artifact | None:
+    """The version made from the same content, if it is intact."""
+    made = store.find_by_fingerprint(name, _fingerprint(source))
+    return made if made is not None and not store.verify(made) else None
+
+
+@contextmanager
+def staging(store: Store, name: str) -> Generator[Path]:
+    """A temporary folder on the store's own file system, so publishing is one rename."""
+    place = store.root / STAGING
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def publish(
+    store: Store,
+    folder: Path,
+    name: str,
+    source: Source,
+    type: ArtifactType,
+    producer: Producer,
+    reference: str,
+    metadata: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Publish a staged folder and report its name; `reference` is the user's name for it."""
+    artifact = store.publish(
+        folder,
+        name=name,
+        type=type,
+        fingerprint=_fingerprint(source),
+        producer=producer,
+        sources=[source],
+        metadata=metadata,
+    )
+    say(f"[{reference}] imported as {artifact.reference} ({artifact.path})")
+    return artifact
+
+
+def require_name(store: Store, name: str, type: ArtifactType) -> None:
+    """Refuse a name that steps publish under, or that already exists, with another type."""
+    own = next((made.type for made in products() if name.endswith(f"-{made.kind}")), type)
+    there = [store.load(name, version).manifest.type for version in store.versions(name)[-1:]]
+    for other in (own, *there):
+        if other != type:
+            raise UserError(f"'{name}' is a name for a {other}, and this is a {type}", "choose another name: --as NAME")
+
+
+def producer(command: str) -> Producer:
+    """The producer entry of an import; `command` is `model import hf://org/name`."""
+    return Producer(
+        stage=command.partition(" ")[0],
+        verb="import",
+        stage_version="",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest="",
+        code_digest="",
+        git=None,
+        command=f"nemotron {command}",
+        environment=environment(),
+    )
+
+
+def _fingerprint(source: Source) -> str:
+    return json_digest({"imported": source.digest})
+
 
 MEGATRON = "megatron_bridge"
 CONVERTER = "nemotron_engines.megatron_bridge.import_checkpoint"

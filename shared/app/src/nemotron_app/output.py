@@ -1,9 +1,15 @@
-"""Text tables, for the terminal (with rich) and for the templates of HTML pages."""
+"""Text tables for the terminal, and self-contained HTML pages."""
 
+import base64
+import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from nemotron_shared.errors import printable
 
@@ -91,3 +97,29 @@ def _print_block(console: "Console", table: Table, *, right: bool, wrapped: str,
     for row in table.rows:
         shown.add_row(*(text_of(console, cell) for cell in row))
     console.print(shown)
+
+
+# Self-contained HTML pages: one file each, without network access.
+#
+# Templates escape all text that comes from data. The style sheet is inlined, and the content-security policy forbids
+# loading anything or running any script except ours, which it identifies by digest.
+
+
+def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..., Any]] | None = None) -> str:
+    """Render a page from one of the templates of `report` or `inspect`."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(f"nemotron_app.{name}", ".") for name in ("report", "inspect")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters or {}
+    return environment.get_template(template).render({"renew": None, **values, "script": script()})
+
+
+def script() -> dict[str, str]:
+    """The script that shows chart values: its `text`, and its `digest` for the content-security policy."""
+    text = resources.files("nemotron_app.report").joinpath("charts.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "digest": f"sha256-{digest}"}

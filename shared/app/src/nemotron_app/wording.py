@@ -1,8 +1,11 @@
-"""Format numbers for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 seconds are 3 min 5 s."""
+"""Numbers, times and columns as text for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 s are 3 min 5 s."""
 
 import json
 import math
+import re
 from collections.abc import Sequence
+
+from nemotron_shared.errors import printable
 
 SHARES = {"right", "exact_match", "acc", "followed", "passed"}
 METRIC_NAMES = {
@@ -15,6 +18,8 @@ METRIC_NAMES = {
 }
 NEWER = "Newer than this report's models and data, and not part of it:"
 NOT_FINITE = "not finite"
+CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
+TURN = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 def metric_name(metric: str) -> str:
@@ -93,3 +98,30 @@ def duration(seconds: float | None) -> str:
     hours, minutes = divmod(minutes, 60)
     amounts = {"h": hours, "min": minutes, "s": 0 if hours else rest}
     return " ".join(f"{number} {unit}" for unit, number in amounts.items() if number)
+
+
+def plain_turns(question: str) -> str:
+    """A conversation up to the answer that is asked for, without the marks of its template."""
+    turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
+    return CONTROL.sub(" ", turns).strip()
+
+
+# Plain output for the commands that inspect a store: aligned columns, no cursor movement.
+#
+# Names, commands and metadata come from files that others may have written. Control characters in them are escaped;
+# otherwise an escape sequence could rewrite the terminal.
+
+
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Aligned columns; those named in `right` are right-aligned."""
+    clean = [headings, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
+    # build the pattern once, because a store may list ten thousand lines
+    sides = [">" if name in right else "<" for name in headings]
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)).format
+    return [line(*row).rstrip() for row in clean]
+
+
+def minute(moment: str) -> str:
+    """Format an ISO 8601 UTC time as `2026-01-31 12:00 UTC`."""
+    return moment[:16].replace("T", " ") + " UTC"

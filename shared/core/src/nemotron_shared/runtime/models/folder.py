@@ -1,10 +1,6 @@
-"""Code that comes with a model: whether it is needed, and refusing to run it without permission.
+"""A model's folder, which others may have made: its settings, the code that it needs, links and sizes to refuse."""
 
-A model whose `model_type` the installed transformers knows needs none, even if its `auto_map` has some; but an
-`auto_map` in one of its parts (`text_config` in a composite model) counts, because transformers decides for each part
-separately. Other models need `--trust-code`, which is a command-line option so that no file can set it.
-"""
-
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -13,8 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import read_json
+from nemotron_shared.atomic import LARGEST_JSON, read_json, require_size, write_text
 from nemotron_shared.errors import UserError, printable
+
+# Code that comes with a model: whether it is needed, and refusing to run it without permission.
+#
+# A model whose `model_type` the installed transformers knows needs none, even if its `auto_map` has some; but an
+# `auto_map` in one of its parts (`text_config` in a composite model) counts, because transformers decides for each part
+# separately. Other models need `--trust-code`, which is a command-line option so that no file can set it.
 
 OPTION = "--trust-code"
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
@@ -115,3 +117,95 @@ def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
         if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):
             said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is no setting of a model"
             raise UserError(f"{printable(str(file))}: {printable(said)}", f"take {printable(key)} out of the file")
+
+
+# Size limits for config and tokenizer files: libraries read them whole, and a sparse file of any size costs nothing.
+#
+# require_small(Path("./model"))     before transformers or tokenizers reads it
+
+VOCABULARIES = ("tokenizer.json", "vocab.json")
+LARGEST_VOCABULARY = 1024 * 2**20
+"""In bytes; a vocabulary of a million tokens takes a hundredth to a tenth of it."""
+LARGEST_TEMPLATE = 2**20
+"""In bytes; templates of published models are a hundred times smaller."""
+MORE_TEMPLATES = "additional_chat_templates"
+AGAIN = "download or copy the file again"
+
+
+def require_small(folder: Path) -> None:
+    """Refuse settings, vocabularies and chat templates larger than any real model's.
+
+    Raises:
+        UserError: with the file.
+    """
+    for file in sorted([*folder.iterdir(), *folder.glob(f"{MORE_TEMPLATES}/*")]):
+        if file.suffix == ".jinja":
+            require_size(file, LARGEST_TEMPLATE, AGAIN)
+        elif file.suffix == ".json":
+            require_size(file, LARGEST_VOCABULARY if file.name in VOCABULARIES else LARGEST_JSON, AGAIN)
+
+
+# Refuse symlinks out of an untrusted folder: they would import other files of the user.
+
+MOST_FILES = 100_000
+"""Far more than any model has, to bound the search for links."""
+
+
+def require_inside(path: Path, folder: Path) -> None:
+    """Refuse a link out of the folder, unless it stays in the hub-cache repository the folder belongs to.
+
+    Raises:
+        UserError: with the link.
+    """
+    target = path.resolve()
+    if not target.is_relative_to(folder.resolve()) and not is_blob(path, folder):
+        what = f"{printable(str(path))}: a link out of the folder, to {printable(str(target))}"
+        raise UserError(what, "copy the file into the folder")
+
+
+def is_blob(path: Path, folder: Path) -> bool:
+    """Whether a file is a blob in a hub's cache, which is named by content and never edited."""
+    place = folder.resolve()  # models--org--name/snapshots/<commit>, next to models--org--name/blobs/
+    return place.parent.name == "snapshots" and path.resolve().is_relative_to(place.parent.parent / "blobs")
+
+
+def require_own_files(folder: Path) -> None:
+    """Refuse a folder with such a link at any depth; hidden folders are not part of a model and are skipped.
+
+    Raises:
+        UserError: with the link, or because there are too many files.
+    """
+    seen = 0
+    for here, folders, files in os.walk(folder):
+        names = sorted(folders + files)
+        if (seen := seen + len(names)) > MOST_FILES:
+            what = f"{printable(str(folder))}: holds more than {MOST_FILES:,} files and folders"
+            raise UserError(what, "give the folder of the model or tokenizer alone")
+        for path in filter(Path.is_symlink, (Path(here) / name for name in names)):
+            require_inside(path, folder)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+# Tokens that end an answer, from the model's generation_config.json, as transformers, vLLM and we read it.
+
+FILE = "generation_config.json"
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def generation_of(folder: Path) -> dict[str, Any]:
+    """The folder's generation_config.json, or the equivalent values in its config.json."""
+    if (folder / FILE).is_file():
+        return read_json(folder / FILE)
+    config = config_of(folder)
+    return {name: config[name] for name in IDS if config.get(name) is not None}
+
+
+def end_answers_at(folder: Path, token: int) -> None:
+    """Make `token` end answers of the model in a folder, in addition to those that already do."""
+    told = generation_of(folder)
+    known = told.get("eos_token_id")
+    known = config_of(folder).get("eos_token_id") if known is None else known
+    ids = known if isinstance(known, list) else [] if known is None else [known]
+    if token not in ids:
+        told["eos_token_id"] = [*ids, token]
+        write_text(folder / FILE, json.dumps(told, indent=2) + "\n")

@@ -1,14 +1,4 @@
-"""`nemotron data import`: publish data that was prepared elsewhere as an artifact.
-
-nemotron data import pretrain ./tokens    blend.json and the .bin/.idx pairs that it names; or train.bin and train.idx
-nemotron data import sft ./packed         train.parquet with packed rows; valid.parquet, test.parquet
-nemotron data import rl ./rows            train.jsonl; val.jsonl, test.jsonl
-nemotron data import eval ./tasks         tasks.json and the file of each task
-nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
-nemotron data import sft ./packed --tokenizer ./model    if the folder has no tokenizer/
-
-Every file is read completely and checked first. Only files that belong to the data are copied.
-"""
+"""`nemotron data`: look at a prepared set, and publish data that was prepared elsewhere as an artifact."""
 
 import shlex
 from collections.abc import Mapping
@@ -18,16 +8,78 @@ from typing import Any
 
 import click
 
-from nemotron_app.inspect.lines import PLACEHOLDER
+from nemotron_app import completion
+from nemotron_app.inspect.measure import BUDGET, Options, inspect_data
+from nemotron_app.inspect.show import print_inspection, render
+from nemotron_app.inspect.splits import PLACEHOLDER
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, check_name
-from nemotron_shared.atomic import copy_content, read_json, write_json
+from nemotron_shared.atomic import copy_content, output_file, read_json, write_json, write_text
 from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
+from nemotron_shared.runtime.console import say, tell, tell_json
+from nemotron_shared.runtime.models.importing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.stages import STAGES
+
+TOKENS_SHOWN = 600
+TOKENS_ON_PAGE = 4_096
+NATURAL = click.IntRange(min=0)
+
+
+@click.group("data", no_args_is_help=False)
+def command() -> None:
+    """Inspect or import data. To prepare it, use: nemotron MODEL data prep STAGE."""
+
+
+@command.command("inspect")
+@click.argument("path", shell_complete=completion.data)
+@click.option("--split", metavar="NAME", help="show examples of this split (default: the first)")
+@click.option("--rows", type=NATURAL, default=5, show_default=True, metavar="N", help="how many examples")
+@click.option("--row", type=NATURAL, metavar="I", help="show only this one, counted from 0")
+@click.option("--shuffle", type=int, metavar="SEED", help="choose the examples by this seed")
+@click.option(
+    "--tokens",
+    type=NATURAL,
+    metavar="N",
+    help=f"show N tokens of an example (default: {TOKENS_SHOWN}, on the page {TOKENS_ON_PAGE})",
+)
+@click.option(
+    "--scan",
+    "budget",
+    default=str(BUDGET),
+    metavar="N|all",
+    callback=lambda ctx, param, value: 2**62 if value == "all" else NATURAL(value, param, ctx),
+    help=f"read N tokens per split for the statistics (default: {BUDGET:,}); beyond, a sample",
+)
+@click.option("--against", metavar="PATH", help="look for the questions of this held-out set")
+@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="decode with this tokenizer")
+@click.option("--html", metavar="FILE", help="write a page instead")
+@store_options
+def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: Any) -> int:
+    """\b
+    `nemotron data inspect`: look at a prepared set before training on it.
+
+    \b
+    nemotron data inspect sft-data                             statistics, histograms and the first rows
+    nemotron data inspect sft-data --row 12                    one row
+    nemotron data inspect pretrain-data --shuffle 1 --rows 20  random documents, with a seed
+    nemotron data inspect out/train.parquet --html look.html   a self-contained page
+    nemotron data inspect rl-data --against eval-data          check for test questions in its questions
+    nemotron data inspect sft-data --json                      the statistics, for programs
+    """
+    page = None if html is None else output_file(html)
+    found = inspect_data(path, look.store, Options(family=look.family, **choice))
+    if page:
+        write_text(page, render(found, tokens or TOKENS_ON_PAGE))
+    if look.json:
+        tell_json(found.summary())
+    elif page:
+        tell("\n".join([*(f"warning: {warning}" for warning in found.warnings), f"page: {html}"]))
+    else:
+        print_inspection(found, tokens or TOKENS_SHOWN)
+    return 0
+
 
 TOKENIZER, STATS, BLEND = "tokenizer", "stats.json", "blend.json"
 ROWS = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
@@ -48,14 +100,27 @@ class Prepared:
     """Contents of blend.json, generated if the folder has none."""
 
 
-@click.command("import", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@command.command("import")
 @click.argument("stage", type=click.Choice(list(STAGES)))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--as", "name", metavar="NAME", help="name of the artifact (default: that of the stage's data)")
 @click.option("--tokenizer", metavar="DIR", type=click.Path(path_type=Path), help="the tokenizer that made the ids")
 @store_options
 def import_(look: Look, stage: str, folder: Path, name: str | None, tokenizer: Path | None) -> int:
-    """Publish a prepared folder as an artifact."""
+    """\b
+    `nemotron data import`: publish data that was prepared elsewhere as an artifact.
+
+    \b
+    nemotron data import pretrain ./tokens    blend.json and the .bin/.idx pairs that it names; or train.bin and train.idx
+    nemotron data import sft ./packed         train.parquet with packed rows; valid.parquet, test.parquet
+    nemotron data import rl ./rows            train.jsonl; val.jsonl, test.jsonl
+    nemotron data import eval ./tasks         tasks.json and the file of each task
+    nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
+    nemotron data import sft ./packed --tokenizer ./model    if the folder has no tokenizer/
+
+    \b
+    Every file is read completely and checked first. Only files that belong to the data are copied.
+    """  # noqa: E501 - a column of the help
     name = STAGES[stage].data.name(look.family) if name is None else name
     check_name(name)
     folder = folder.expanduser()

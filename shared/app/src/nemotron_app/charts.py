@@ -1,13 +1,15 @@
-"""Geometry of the page's charts: numbers in, positions and SVG paths out. Colors come from the style sheet.
-
-Drawn here and not with a plotting library, so that the page's style controls the colors (light, dark, print), text
-stays text, and a chart takes only a few kilobytes. `charts.js` shows the values of a point.
-"""
+"""Geometry of charts and histograms for HTML pages: numbers in, positions and SVG paths out."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import numpy as np
+
+# Drawn here and not with a plotting library, so that the page's style controls the colors (light, dark, print), text
+# stays text, and a chart takes only a few kilobytes. `charts.js` shows the values of a point.
 
 Point = tuple[float, float]
 MAX_POINTS = 400
@@ -237,3 +239,126 @@ def strip_axis(values: Sequence[float], *, share: bool, signed: bool = False) ->
     axis = StripAxis([], marks[0], marks[-1])
     placed = [Tick(axis.place(mark), text) for mark, text in zip(marks, texts, strict=True)]
     return replace(axis, ticks=placed)
+
+
+# Histograms of whole numbers, with round bin edges, from counts of each value.
+
+BINS = 16
+FILL_BINS = 10
+WIDE = 40  # from this ratio of maximum to median, bin widths double
+ROUND = (1, 2, 5, 10)
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Number of values from `low` to `high`, inclusive."""
+
+    low: int
+    high: int
+    count: int
+
+    @property
+    def label(self) -> str:
+        """`40–49`, `7`."""
+        return f"{self.low:,}" if self.low == self.high else f"{self.low:,}–{self.high:,}"
+
+
+def histogram(values: Counter[int], bins: int = BINS) -> list[Bin]:
+    """About `bins` bins at most: of equal width, or of doubling width if a few values are far above the rest."""
+    present = [value for value, count in values.items() if count]
+    if not present:
+        return []
+    low, high = min(present), max(present)
+    if high > WIDE * max(1, quantile(values, 0.5)):
+        edges = [0, *(2**power for power in range(max(0, low.bit_length() - 1), high.bit_length() + 1))]
+        return _counted(values, [edge for edge in edges if edge > 0 or low == 0])
+    raw = max(1.0, (high - low + 1) / bins)
+    power = 10 ** math.floor(math.log10(raw))
+    width = next(step * power for step in ROUND if step * power >= raw)
+    return _counted(values, list(range(low // width * width, high + width + 1, width)))
+
+
+def fill_histogram(percents: Counter[int]) -> list[Bin]:
+    """Bins of ten percent. Rows over the pack size get a separate bin."""
+    edges = [*range(0, 100, 100 // FILL_BINS), 101]
+    over = max(percents, default=0)
+    return _counted(percents, [*edges, over + 1] if over > 100 else edges)
+
+
+def quantile(values: Counter[int], share: float) -> int:
+    """The smallest value that is at least as large as this share of all values; 0 without values."""
+    needed, seen = share * values.total(), 0
+    for value in sorted(values):
+        seen += values[value]
+        if seen >= needed:
+            return value
+    return 0
+
+
+def _counted(values: Counter[int], edges: list[int]) -> list[Bin]:
+    """Bins between the edges (the last one inclusive), up to the last non-empty bin."""
+    counts, _ = np.histogram(list(values), edges, weights=list(values.values()))
+    last = max(np.flatnonzero(counts), default=0)
+    return [Bin(edges[i], edges[i + 1] - 1, int(counts[i])) for i in range(last + 1)]
+
+
+# Lay out histograms as bar charts, for both the report and the inspection.
+
+BARS_HEIGHT, BARS_LEFT, BARS_BOTTOM = 190, 46, 26
+X_LABELS = 6
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A histogram with its caption."""
+
+    title: str
+    unit: str
+    bins: list[Bin]
+    note: str
+    look: str
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """SVG geometry of a histogram. Each bar has x, y, width, height and a tooltip."""
+
+    histogram: Histogram
+    bars: list[tuple[float, float, float, float, str]]
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    width: int
+    height: int = BARS_HEIGHT
+    left: int = BARS_LEFT
+    bottom: int = BARS_HEIGHT - BARS_BOTTOM
+
+
+def bar_chart(histogram: Histogram, width: int) -> BarChart:
+    """Lay out a histogram; bins of doubling width get bars of equal width."""
+    bins = histogram.bins
+    marks = ticks(0.0, float(max(found.count for found in bins)), 4)
+    bottom, step = BARS_HEIGHT - BARS_BOTTOM, (width - BARS_LEFT - 10) / len(bins)
+
+    def y_of(value: float) -> float:
+        return round(bottom - (bottom - TOP) * value / marks[-1], 1)
+
+    bars = []
+    for i, found in enumerate(bins):
+        y, text = y_of(found.count), f"{found.label}: {found.count:,}"
+        bars.append((round(BARS_LEFT + step * i + 1, 1), y, round(max(step - 2, 1), 1), round(bottom - y, 1), text))
+    x_ticks = [Tick(round(BARS_LEFT + step * at, 1), f"{value:,}") for at, value in _x_marks(bins)]
+    y_ticks = [Tick(y_of(mark), label) for mark, label in zip(marks, tick_labels(marks), strict=True)]
+    return BarChart(histogram, bars, x_ticks, y_ticks, width)
+
+
+def _x_marks(bins: Sequence[Bin]) -> list[tuple[float, int]]:
+    """Labels below the bars, at positions in bar widths: bin edges, or values if every bin holds a single value."""
+    every = max(1, -(-len(bins) // X_LABELS))
+    if all(found.low == found.high for found in bins):
+        return [(at + 0.5, found.low) for at, found in enumerate(bins) if at % every == 0]
+    marks: list[tuple[float, int]] = [(at, found.low) for at, found in enumerate(bins) if at % every == 0]
+    if every == 1 or (len(bins) - 1) % every >= every // 2:
+        last, edge = bins[-1], bins[-1].high + 1
+        even = 2 * last.low - bins[-2].low if len(bins) > 1 else edge
+        marks.append((len(bins), even if abs(edge - even) == 1 else edge))  # 100 % is in the bin that starts with 90
+    return marks
