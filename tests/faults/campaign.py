@@ -32,7 +32,7 @@ from faults.cases import Kind
 from faults.steps import Command, adopt_orphans, compile_shim
 from faults.verdict import Tried
 
-from nemotron_app.plain import table_lines
+from nemotron_app.wording import table_lines
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.config.compose import Composed, compose

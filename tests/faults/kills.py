@@ -26,8 +26,8 @@ from faults.bench import EMPTY, Bench, Target
 from faults.campaign import TRAINED, TRAINING, import_all, remember_config, section, tiny_words, workspace
 from faults.steps import Command, adopt_orphans, run
 
-from nemotron_app.plain import table_lines
 from nemotron_app.replay.compare import compare
+from nemotron_app.wording import table_lines
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.artifact import problems

@@ -17,8 +17,7 @@ from fuzz.damage import Files, damaged
 from fuzz.parser import Parser, is_count, is_number, json_examples, json_lines, lines_of
 
 from nemotron_app.report.findings import by_task, headline, overlap_sentence, stage_sentence
-from nemotron_app.report.results import read_results, read_samples
-from nemotron_app.report.samples import choose_questions
+from nemotron_app.report.results import choose_questions, read_results, read_samples
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.formats import CHAT_FORMATS, messages_of
 from nemotron_data.chat.rows import tools_of, validate_messages
