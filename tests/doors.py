@@ -36,7 +36,6 @@ from nemotron_serving.model import Model
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
-from stages.eval.endpoint import Answers, BadRequestError
 from stages.rl.engines.trl.prompts import read_prompts
 from stages.sft.rendering import Renderer
 from stages.sft.schema import SFTConfig, SFTData
@@ -145,7 +144,7 @@ class Doors:
         )  # fmt: skip
         self._model.room = lambda *words: Model.room(self._model, *words)
         self._api = Api(self._model, ("m",), 16)
-        self._endpoint = Answers(SimpleNamespace(tokenizer=encoded, generate=begin), "m")  # ty: ignore[invalid-argument-type]
+        self._endpoint = Api(self._model, ("m",), 16, whole_answers=True)
 
     def sft(self, line: str, prompt: Prompt) -> list[list[int]]:
         """What stands before each of the answers `ENDS`, where that is what the model is prompted with."""
@@ -174,9 +173,9 @@ class Doors:
         rows, prompts = read_prompts(file, self.prompter, grpo, SimpleNamespace(say=print))
         return [prompts[name].ids for name in rows["prompt"]]
 
-    def evaluation(self, line: str) -> list[int]:
+    def evaluation(self, line: str) -> list[int] | None:
         """By the server that NeMo Evaluator asks."""
-        return self._asked(lambda: self._endpoint.chat_completions({**json.loads(line), "temperature": 0}))
+        return self._requested(self._endpoint, line)
 
     def chat(self, line: str) -> list[int] | None:
         """In a terminal, which knows no tools."""
@@ -193,9 +192,13 @@ class Doors:
         return self.prompter.chat(read.messages, read.tools)
 
     def serve(self, line: str) -> list[int] | None:
-        """By a request; None where it is refused because the template would not show all of it."""
+        """By a request."""
+        return self._requested(self._api, line)
+
+    def _requested(self, api: Api, line: str) -> list[int] | None:
+        """None where it is refused because the template would not show all of it."""
         try:
-            return self._asked(lambda: asyncio.run(self._api.chat(None, orjson.loads(line))))  # ty: ignore[invalid-argument-type]
+            return self._asked(lambda: asyncio.run(api.chat(None, orjson.loads(line))))  # ty: ignore[invalid-argument-type]
         except Refusal as refusal:
             assert "the chat template shows no" in json.dumps(refusal.content)
             return None
@@ -239,7 +242,7 @@ class Doors:
             try:
                 getattr(self, name)(line)
                 taken.append(name)
-            except (UserError, BadRequestError, Refusal):
+            except (UserError, Refusal):
                 pass
         return taken
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 COLDEST = 1e-6
-"""A lower temperature would be 0 in single precision, and samples the likeliest token anyway."""
+"""Up to this temperature the likeliest token is taken: a lower one would be 0 in single precision."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Chooser:
         require_finite(logits)
         sampling = self.sampling
         weighed = self._penalized(logits)
-        chosen = int(weighed.argmax()) if sampling.temperature == 0 else self._drawn(weighed)
+        chosen = int(weighed.argmax()) if sampling.temperature <= COLDEST else self._drawn(weighed)
         self._there.add(chosen)
         if sampling.logprobs is None:
             return Token(chosen)
@@ -100,7 +100,7 @@ class Chooser:
 
     def _drawn(self, logits: torch.Tensor) -> int:
         # subtract the maximum first: a tiny temperature must not produce infinities
-        shares = torch.softmax((logits - logits.max()) / max(self.sampling.temperature, COLDEST), dim=-1)
+        shares = torch.softmax((logits - logits.max()) / self.sampling.temperature, dim=-1)
         sampling = self.sampling
         if sampling.top_p == 1 and not sampling.top_k and not sampling.min_p:
             return int(torch.multinomial(shares, 1, generator=self._generator))

@@ -27,6 +27,9 @@ class Piece(NamedTuple):
 class Text:
     """Decoder for an answer. Without `markup` everything is content, as for plain completions.
 
+    Args:
+        begin: text in front of the first token.
+
     Attributes:
         stopped: a stop string was found.
         length: characters so far, including markup.
@@ -40,9 +43,10 @@ class Text:
         markup: bool = True,
         in_thought: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
+        begin: str = "",
     ) -> None:
         self.stopped, self.length = False, 0
-        self._words, self._stop, self._held = Words(tokenizer), list(stop), ""
+        self._words, self._stop, self._held = Words(tokenizer), list(stop), begin
         self._parts = Parts(in_thought, tools) if markup else None
 
     def feed(self, token: int) -> list[Piece]:
