@@ -32,6 +32,11 @@ def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def unchecked(overrides: Mapping[str, Any], library: str) -> list[str]:
+    """A note about keys that only the library knows, and which no table of ours repeats."""
+    return [f"{ROOT}: {library} checks these keys when the training starts; they were not checked yet"] * bool(overrides)
+
+
 @dataclass(frozen=True)
 class Strict:
     """What is refused.

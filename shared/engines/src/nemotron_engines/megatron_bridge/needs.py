@@ -6,7 +6,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
-from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.megatron_bridge.optimizer import optimizer_bytes
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.splits import split_problems, unpadded
@@ -31,7 +30,6 @@ def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> 
         yield from split_problems(engine, fields, getattr(config.train, "seq_length", None))
     if not isinstance(config.train, PretrainTrain):
         yield from unpadded(engine)
-    yield from unknown_overrides(engine.name, engine.overrides)
     yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
         what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
