@@ -34,7 +34,9 @@ def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def unchecked(overrides: Mapping[str, Any], library: str) -> list[str]:
     """A note about keys that only the library knows, and which no table of ours repeats."""
-    return [f"{ROOT}: {library} checks these keys when the training starts; they were not checked yet"] * bool(overrides)
+    if not overrides:
+        return []
+    return [f"{ROOT}: {library} checks these keys when the training starts; they were not checked yet"]
 
 
 @dataclass(frozen=True)
