@@ -10,7 +10,7 @@ import torch
 
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_engines.megatron_bridge import versions
-from nemotron_engines.megatron_bridge.datasets import blend_per_split
+from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_engines.stand_ins.te_only import switch_off
 from nemotron_shared.errors import UserError
 

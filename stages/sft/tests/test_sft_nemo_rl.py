@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from nemotron_engines.nemo_rl.dialect import sft_file
 from nemotron_engines.nemo_rl.needs import check_config
 from nemotron_engines.nemo_rl.translate import resolved, with_variables
-from nemotron_engines.nemo_rl.versions import at, has, load_bases
-from nemotron_engines.overrides import leaves
+from nemotron_engines.nemo_rl.versions import load_bases
+from nemotron_engines.overrides import at, has, leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate

@@ -11,7 +11,7 @@ import pytest
 from megatron_support import prepared
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter, read_blend, write_blend
-from nemotron_engines.megatron_bridge.datasets import blend_per_split
+from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_shared.artifacts import Artifact
 
 pytestmark = pytest.mark.megatron

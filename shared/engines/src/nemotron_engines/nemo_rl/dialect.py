@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.translate import RESOLVERS
-from nemotron_engines.nemo_rl.versions import VERSIONS, at, has, load_bases
-from nemotron_engines.overrides import merge
+from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
+from nemotron_engines.overrides import at, betas, has, merge
 from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference, only
 from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.references import computing_with, plain
@@ -64,11 +64,6 @@ def rows(key: str) -> Callable[[Any], Settings]:
         return {} if "art:data" in str(value) else {key: value, "run.data": None}
 
     return say
-
-
-def betas(value: Any) -> Settings:
-    """Both of Adam's."""
-    return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
 
 
 def clip(value: Any) -> Settings:

@@ -14,8 +14,7 @@ from typing import Any, TypedDict
 
 from nemotron_engines.nemo_rl.installation import Installation, ask
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.versions import at, has
-from nemotron_engines.overrides import ROOT
+from nemotron_engines.overrides import ROOT, at, has
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import did_you_mean
 

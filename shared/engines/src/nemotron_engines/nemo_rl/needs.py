@@ -17,8 +17,8 @@ from nemotron_engines.nemo_rl.installation import Installation, ask, find_instal
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.training import code_in, not_finished
 from nemotron_engines.nemo_rl.translate import Places, build
-from nemotron_engines.nemo_rl.versions import VERSIONS, at, load_bases
-from nemotron_engines.overrides import leaves, section
+from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
+from nemotron_engines.overrides import at, leaves, section
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs

@@ -22,7 +22,8 @@ from nemotron_engines.nemo_rl.keys import require_known
 from nemotron_engines.nemo_rl.metrics import write_metrics
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.translate import Places, build
-from nemotron_engines.nemo_rl.versions import VERSIONS, at
+from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_engines.overrides import at
 from nemotron_shared.atomic import link_or_copy, write_text
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.errors import UserError

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
-from nemotron_engines.nemo_rl.versions import VERSIONS, at, has
-from nemotron_engines.overrides import Strict, leaves
+from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_engines.overrides import Strict, at, has, leaves
 from nemotron_shared.config.references import computing_with, plain
 from nemotron_shared.config.training import EXPERIMENT, GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError

@@ -104,21 +104,6 @@ def as_tree(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def at(values: Any, key: str, otherwise: Any = None) -> Any:
-    """The value at a dotted key."""
-    for name in key.split("."):
-        if not isinstance(values, dict) or name not in values:
-            return otherwise
-        values = values[name]
-    return values
-
-
-def has(values: dict[str, Any], key: str) -> bool:
-    """Whether a dotted key is set, to null as well."""
-    missing = object()
-    return at(values, key, missing) is not missing
-
-
 def load_base(checkout: Path, path: str) -> dict[str, Any]:
     """A config of the checkout with what it inherits; its interpolations are kept as they are written.
 
