@@ -14,8 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from nemotron_engines.exact.decode import Answer, follow, sample
-from nemotron_engines.exact.scoring import code, places_of_mask, places_of_starts, score
-from nemotron_engines.exact.support import why_not
+from nemotron_engines.exact.scoring import code, places_of_mask, places_of_starts, score, why_not
 from nemotron_engines.modeling.build import load_model
 from nemotron_serving.options import Chosen
 from nemotron_shared.config.schema import ModelLoadingEngine
