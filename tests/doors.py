@@ -31,8 +31,8 @@ from nemotron_serving.api import Api
 from nemotron_serving.batch import Full
 from nemotron_serving.chat import Talk
 from nemotron_serving.generate import _row
-from nemotron_serving.guard import Refusal
 from nemotron_serving.model import Model
+from nemotron_serving.server import Refusal
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError

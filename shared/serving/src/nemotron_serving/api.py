@@ -4,34 +4,69 @@ GET /v1/models /health /metrics and / (a chat page); POST /v1/chat/completions a
 """
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from nemotron_data.chat.prompt import Prompt, asked_messages
 from nemotron_data.chat.rows import Message
 from nemotron_data.chat.shown import SYSTEM, TOOLS, told
 from nemotron_data.chat.thought import OPEN
-from nemotron_serving.batch import CannotAnswer, Full, TokenScore
-from nemotron_serving.choice import Choice, merged
-from nemotron_serving.guard import Guard, Refusal, json_of
-from nemotron_serving.model import Model
-from nemotron_serving.page import page
-from nemotron_serving.requests import Asked, ChatCompletion, Completion
-from nemotron_serving.sampling import COLDEST, Sampling, Token
-from nemotron_serving.streamed import Streamed, event
+from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
+from nemotron_serving.model import Choice, Model, merged
+from nemotron_serving.server import ENDING, Guard, Refusal, json_of
 from nemotron_serving.text import Text
-from nemotron_serving.wire import Wire, usage
+from nemotron_serving.wire import Asked, ChatCompletion, Completion, Wire, usage
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+
+
+class Streamed(StreamingResponse):
+    """Answers as server-sent events; stops if they cannot be sent."""
+
+    def __init__(self, events: AsyncIterator[bytes], choices: list[Choice]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._choices = choices
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the base class, which leaves its iterator open if sending fails."""
+        try:
+            await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:  # shutdown: the end of the stream alone would not tell the client
+            await send({"type": "http.response.body", "body": event(ENDING.content), "more_body": False})
+        finally:
+            for choice in self._choices:
+                choice.cancel()
+
+
+def event(content: Any) -> bytes:
+    """One event of a stream."""
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+async def page(request: Request) -> Response:
+    """The chat page: one file, allowed to connect to this server only."""
+    html = (files("nemotron_serving") / "page.html").read_text(encoding="utf-8")
+    hashes = {tag: base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+              for tag, inner in re.findall(r"<(style|script)>(.*?)</\1>", html, re.DOTALL)}  # fmt: skip
+    policy = f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; "
+    policy += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
+
 
 COMPLETION_TOKENS = 16
 """OpenAI's default length for /v1/completions."""

@@ -24,9 +24,8 @@ from nemotron_engines.modeling.build import load_tokenizer, read_config
 from nemotron_engines.modeling.generation import ends_of
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_serving.api import Api
-from nemotron_serving.batch import Batch
+from nemotron_serving.batch import Batch, Sampling
 from nemotron_serving.model import LARGEST_CONTEXT, Model
-from nemotron_serving.sampling import Sampling
 from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text

@@ -18,8 +18,8 @@ from nemotron_prove.input.second import fault_of, is_count, is_number, json_valu
 from nemotron_prove.input.target import Files, Target
 from nemotron_serving.api import Api, _answered
 from nemotron_serving.batch import Full
-from nemotron_serving.guard import Refusal
 from nemotron_serving.model import Model
+from nemotron_serving.server import Refusal
 from nemotron_shared.errors import UserError
 
 CONTEXT = 4096
