@@ -1,140 +1,147 @@
-"""Measure our models on one NVIDIA GPU: speed, utilisation and memory on each engine, and the effect of bfloat16.
+"""Measure our models on one NVIDIA GPU: training on two engines, LoRA of Nano, answers, and where sampling differs.
 
-    python benchmarks/gpu.py results/ [--minutes 9] [--automodel-python .venv-automodel/bin/python]
-    python benchmarks/gpu.py results/ --rehearse          on a machine without a GPU: all steps, at toy sizes
+    python benchmarks/gpu.py results/                                   needs a GPU
+    python benchmarks/gpu.py results/ --rehearse                        all parts at toy sizes on a CPU
+    python benchmarks/gpu.py results/ --only training,lora --minutes 5
+    python benchmarks/gpu.py results/ --before ../older-checkout        the same training with older sources, too
 
-Writes results/gpu.json and results/gpu.txt. `ci/gpu.sh` makes the environments, runs `pytest -m gpu` and then this.
-Every case is one of our own commands, `stages/sft/train.py`, in an interpreter of its engine; cases that an
-interpreter cannot run, or for which there is no time, are printed as "not run" with the reason.
+Every part is a program with a limit of its own, and none that fails ends the next. Results are written as they come:
+results/gpu.json and results/gpu.txt; logs lie in --work. Programs load side by side and use the GPU one at a time.
 """
 
 import argparse
 import json
+import os
 import sys
 import tempfile
-from collections.abc import Sequence
+import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
-from gpu_bench import commands, flops, report, training
-from gpu_bench.commands import Clock
-from gpu_bench.outcome import Outcome
-from gpu_bench.training import Bench, Case
+from gpu_bench import commands, flops, report
+from gpu_bench.measure import TURN
+from gpu_bench.parts import HYBRID, MEASURED, REHEARSED, Part, data_family, parts, prepare
 
-GRPO = "GRPO of TRL, vLLM generates"
-GRPO_MODULES = ["trl", "vllm", "nemotron_engines.modeling.build"]
-GRPO_SECONDS = 120.0
-SAMPLING = "log-probabilities, generated against trained"
-SAMPLING_SECONDS = 180.0
+AHEAD = 2
+"""Programs that load while another one has the GPU."""
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
     options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="gpu-bench-") as temporary:
-        work = options.work or Path(temporary)
+        work = Path(options.work or temporary)
         work.mkdir(parents=True, exist_ok=True)
-        clock = Clock(options.minutes)
-        machine = look_around(options, work)
+        machine = commands.probe(options.python, ["torch"], work, environment_of("automodel", options))
         if machine["gpu"] is None and not options.rehearse:
             sys.exit("no GPU: torch.cuda.is_available() is false, so nothing was measured; --rehearse runs without one")
-        bench = bench_of(machine, work, clock)
-        sampling = run_sampling(bench, options)
-        training_outcomes = run_cases(bench, training.REHEARSAL if options.rehearse else training.CASES)
-        grpo = run_grpo(bench, rehearse=options.rehearse)
-    tests = report.lines_of_tests(options.tests)
-    report.write(options.out, machine, tests, training_outcomes, sampling, grpo)
-    bad = [test for test in tests if test["outcome"] == "failed"]
-    return 0 if all(one.good for one in (*training_outcomes, sampling, grpo)) and not bad else 1
+        sizes = MEASURED if machine["gpu"] else REHEARSED
+        problem = prepare(options.python, work, sizes, environment_of("transformers", options))
+        if problem:
+            sys.exit(problem)
+        wanted = parts(work / "home", sizes, before=options.before is not None, on_gpu=machine["gpu"] is not None)
+        wanted = [part for part in wanted if not options.only or part.letter in options.only.split(",")]
+        found = Results(options.out, machine, model_flops(work, sizes.row) if machine["gpu"] else None)
+        run_parts(wanted, options, work, end, found)
+    return 0 if all(one["status"] == "done" for one in found.parts.values()) else 1
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder for gpu.json and gpu.txt")
-    parser.add_argument("--minutes", type=float, default=9.0, help="time for all cases together (default: 9)")
-    parser.add_argument("--transformers-python", default=sys.executable, help="interpreter (default: this one)")
-    parser.add_argument("--automodel-python", default=sys.executable, help="interpreter that has nemo-automodel")
-    parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that has trl and vllm")
-    parser.add_argument("--peak-tflops", type=float, help="dense bfloat16 peak of a GPU that is not in the table")
-    parser.add_argument("--model", type=Path, help="model folder that is sampled from (default: random weights)")
-    parser.add_argument("--tests", type=Path, help="results of pytest -m gpu, to put beside the figures")
-    parser.add_argument("--work", type=Path, help="keep data and logs here (default: a temporary folder)")
-    parser.add_argument("--rehearse", action="store_true", help="a few steps of the tiny model on the CPU")
+    parser.add_argument("--minutes", type=float, default=12.0, help="time for all parts together (default: 12)")
+    parser.add_argument("--only", help="groups of parts: training,lora,answers,differences,more")
+    parser.add_argument("--before", type=Path, help="older sources, to measure the same training with them")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of all parts (default: this one)")
+    parser.add_argument("--automodel-python", help="interpreter that has nemo-automodel (default: --python)")
+    parser.add_argument("--newer-transformers", default=os.environ.get("NEWER_TRANSFORMERS"),
+                        help="folder with the transformers of all parts but Automodel's")  # fmt: skip
+    parser.add_argument("--automodel-transformers", default=os.environ.get("AUTOMODEL_TRANSFORMERS"),
+                        help="folder with that of Automodel's")  # fmt: skip
+    parser.add_argument("--work", type=Path, help="keep data, logs and results of single parts here")
+    parser.add_argument("--rehearse", action="store_true", help="a few steps of tiny models on the CPU")
     return parser.parse_args()
 
 
-def look_around(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """The GPU, its peak, and what each interpreter can run."""
-    pythons = {engine: getattr(options, f"{engine}_python") for engine in (*training.ENGINES, "vllm")}
-    modules = {**training.MODULES, "vllm": GRPO_MODULES}
-    probes = {engine: commands.probe(python, modules[engine], work) for engine, python in pythons.items()}
-    gpu = None if options.rehearse else next((probe["gpu"] for probe in probes.values() if probe["gpu"]), None)
-    peak = flops.peak_of(gpu["name"]) if gpu else None
-    peak = 1e12 * options.peak_tflops if gpu and options.peak_tflops else peak
-    return {"gpu": gpu, "peak_flops": peak, "pythons": pythons, "engines": probes}
+class Results:
+    """What is known so far, in files from the first part on."""
+
+    def __init__(self, folder: Path, machine: dict[str, Any], operations: float | None) -> None:
+        self.folder, self.machine, self.operations = folder, machine, operations
+        self.peak = flops.peak_of(machine["gpu"]["name"]) if machine["gpu"] else None
+        self.parts: dict[str, dict[str, Any]] = {}
+
+    def add(self, part: Part, status: str, figures: Any) -> None:
+        """Note a part's result and write all files."""
+        found: dict[str, Any] = {"group": part.letter, "status": status, "figures": figures}
+        if isinstance(figures, dict) and part.tokens and figures.get("step_ms"):
+            rate = 1e3 * part.tokens / figures["step_ms"]
+            found["tokens_per_second"] = round(rate)
+            if part.letter == "training" and self.operations:
+                found["tflops"] = round(rate * self.operations / 1e12, 1)
+                found["mfu"] = round(rate * self.operations / self.peak, 4) if self.peak else None
+        self.parts[part.name] = found
+        everything = {"machine": self.machine, "parts": self.parts}
+        (self.folder / "gpu.json").write_text(json.dumps(everything, indent=1), encoding="utf-8")
+        (self.folder / "gpu.txt").write_text(report.as_text(self.machine, self.parts), encoding="utf-8")
 
 
-def bench_of(machine: dict[str, Any], work: Path, clock: Clock) -> Bench:
-    problems = {engine: list(probe["problems"]) for engine, probe in machine["engines"].items()}
-    for engine, probe in machine["engines"].items():
-        if machine["gpu"] and not probe["gpu"] and not problems[engine]:
-            problems[engine].append(f"torch of {machine['pythons'][engine]} sees no GPU")
-    return Bench(work, machine["pythons"], problems, clock, machine["gpu"] is not None, machine["peak_flops"])
-
-
-def run_cases(bench: Bench, cases: Sequence[Case]) -> list[Outcome]:
-    """All cases, each with its utilisation."""
-    outcomes, sizes = [], {}
-    for model in dict.fromkeys(case.model for case in cases):
-        rows = training.prepare_data(bench, model) if not bench.problems["transformers"] else "see transformers"
-        sizes[model] = rows if isinstance(rows, str) else training.model_sizes(model, rows)
-    for case in cases:
-        found = sizes[case.model]
-        if isinstance(found, str):
-            why = "; ".join(bench.problems["transformers"]) or found
-            outcomes.append(Outcome(case.name, "not run", f"no data: {why}"))
+def run_parts(wanted: list[Part], options: argparse.Namespace, work: Path, end: float, found: Results) -> None:
+    """Run the parts in order; the next ones load while one is measured."""
+    loading: dict[str, commands.Started] = {}
+    for place, part in enumerate(wanted):
+        for ahead in wanted[place : place + 1 + AHEAD]:
+            if ahead.name not in loading and time.monotonic() < end:
+                loading[ahead.name] = start(ahead, options, work)
+        if part.name not in loading:
+            found.add(part, "not run: no time was left", None)
             continue
-        print(f"{case.name} ...", file=sys.stderr, flush=True)
-        one = training.run_case(bench, case)
-        training.add_utilisation(one, found, bench.peak_flops)
-        one.figures["model"] = found.as_json()
-        training.forget(bench, case)
-        outcomes.append(one)
-    return outcomes
+        (work / f"{part.file}.turn").touch()
+        limit = min(part.seconds, end - time.monotonic())
+        print(f"{part.name}: at most {limit:.0f} s", flush=True)
+        ended = loading[part.name].wait(max(1.0, limit))
+        result = work / f"{part.file}.json"
+        figures = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else None
+        status = "done" if ended.in_time and ended.code == 0 else f"stopped after {limit:.0f} s"
+        if ended.in_time and ended.code:
+            status = f"exit code {ended.code}: {commands.last_words(ended.output)}"
+        found.add(part, status, figures)
+        print(f"{part.name}: {status} ({ended.seconds:.0f} s with loading)", flush=True)
+        if status != "done":
+            print(textwrap.indent("\n".join(ended.output.splitlines()[-25:]), "    "), flush=True)
 
 
-def run_sampling(bench: Bench, options: argparse.Namespace) -> Outcome:
-    """Gap between log-probabilities of generation and of training, with this device's kernels."""
-    if bench.problems["transformers"]:
-        return Outcome(SAMPLING, "not run", "; ".join(bench.problems["transformers"]))
-    words = ["--folder", str(bench.work / "sampling")]
-    words += ["--model", str(options.model.resolve())] if options.model else []
-    words += ["--tokens", "1000", "--answers", "32", "--length", "16"] if options.rehearse else []
-    return run_program(bench, SAMPLING, "transformers", "sampling_gap", words, SAMPLING_SECONDS)
+def start(part: Part, options: argparse.Namespace, work: Path) -> commands.Started:
+    python = options.automodel_python if part.engine == "automodel" and options.automodel_python else options.python
+    program = commands.PROGRAMS / f"{part.program}.py"
+    environment = environment_of(part.engine, options) | part.environment
+    environment[TURN] = str(work / f"{part.file}.turn")
+    words = [python, str(program), str(work / f"{part.file}.json"), *part.words]
+    return commands.Started(words, work / f"{part.file}.log", environment)
 
 
-def run_grpo(bench: Bench, *, rehearse: bool) -> Outcome:
-    """Two steps of GRPO with vLLM in the training process."""
-    if bench.problems["vllm"]:
-        return Outcome(GRPO, "not run", "; ".join(bench.problems["vllm"]))
-    if rehearse:
-        return Outcome(GRPO, "not run", "a rehearsal has no GPU")
-    return run_program(bench, GRPO, "vllm", "grpo_step", ["--folder", str(bench.work / "grpo")], GRPO_SECONDS)
+def environment_of(engine: str, options: argparse.Namespace) -> dict[str, str]:
+    """PYTHONPATH: sources of ours, or older ones; transformers for all but Automodel; then what was there."""
+    sources = options.before.resolve() if engine == "before" else ROOT
+    folders = [str(folder) for folder in sorted(sources.glob("shared/*/src"))] + [str(sources)]
+    library = options.automodel_transformers if engine == "automodel" else options.newer_transformers
+    folders += [library] if library else []
+    return {"PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 
-def run_program(bench: Bench, name: str, engine: str, program: str, words: list[str], most: float) -> Outcome:
-    """Run one of `programs/` in an engine's interpreter for at most `most` seconds; its result file has the figures."""
-    limit = min(most, bench.clock.left())
-    if limit < training.LEAST:
-        return Outcome(name, "not run", f"the time limit of {bench.clock.minutes:g} minutes was reached")
-    result = bench.work / f"{program}.json"
-    command = [bench.pythons[engine], str(commands.PROGRAMS / f"{program}.py"), str(result), *words]
-    ended = commands.run(command, limit, bench.work / f"{program}.log")
-    if not ended.in_time:
-        return Outcome(name, "not run", f"it did not end within {limit:.0f} s")
-    if ended.code:
-        return Outcome(name, "failed", f"exit code {ended.code}: {commands.last_words(ended.output)}")
-    return Outcome(name, "done", "", json.loads(result.read_text(encoding="utf-8")))
+def model_flops(work: Path, row: int) -> float:
+    """Operations that one token of the trained rows needs, forward and backward."""
+    from transformers import NemotronHConfig
+
+    sys.path[:0] = [str(folder) for folder in ROOT.glob("shared/*/src")]
+    from nemotron_engines.modeling.architecture import load_architecture
+
+    file = max((work / "home" / "artifacts" / f"{data_family(row)}-sft-data").glob("v*")) / "train.parquet"
+    keys = flops.keys_per_token(flops.packed_document_lengths(file))
+    return flops.sizes_of(NemotronHConfig(**load_architecture(HYBRID, {})), keys).operations.per_training_token()
 
 
 if __name__ == "__main__":

@@ -1,48 +1,104 @@
-"""Run a stage's training command, and write its peak of allocated GPU memory to a file.
+"""Run a stage's training command, measure its steps, and end when they are measured.
 
-python benchmarks/gpu_bench/programs/measured_stage.py memory.json sft -c tiny engine=automodel
+    python benchmarks/gpu_bench/programs/measured_stage.py result.json --steps 20 -- sft -c tiny engine=automodel
+
+No checkpoint and no model is written: the process ends after the last step that is measured.
 """
 
+import argparse
 import importlib
-import json
 import sys
-from collections.abc import Callable
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-
-class PeakMemory:
-    """torch's own peak, across all resets by an engine."""
-
-    def __init__(self, read: Callable[[], int], reset: Callable[..., Any]) -> None:
-        self.read = read
-        self._reset = reset
-        self._before = 0
-
-    def reset(self, *args: Any, **kwargs: Any) -> None:
-        """Replacement for `torch.cuda.reset_peak_memory_stats`: save the peak, then reset it."""
-        self._before = self.highest()
-        self._reset(*args, **kwargs)
-
-    def highest(self) -> int:
-        """Bytes."""
-        return max(self._before, self.read())
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from gpu_bench.measure import Measure, compile_side_by_side, wait_for_turn
 
 
-def main(words: list[str]) -> int:
-    """Run the stage; returns its exit code."""
-    file, stage, *rest = words
-    step = importlib.import_module(f"stages.{stage}.train").STEP
-    if not torch.cuda.is_available():
-        return step.main(rest)
-    peak = PeakMemory(torch.cuda.max_memory_allocated, torch.cuda.reset_peak_memory_stats)
-    torch.cuda.reset_peak_memory_stats = peak.reset
-    code = step.main(rest)
-    Path(file).write_text(json.dumps({"peak_bytes": peak.highest()}), encoding="utf-8")
-    return code
+def main() -> int:
+    """Run the stage; returns its exit code if it ends before it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--warm-up", type=int, default=5, help="steps before those that are timed")
+    parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
+    parser.add_argument("--profiled", type=int, default=3, help="steps that are profiled after those")
+    parser.add_argument("--weights-on-device", action="store_true", help="draw random weights there, in bfloat16")
+    parser.add_argument("stage", nargs="+", help="sft -c tiny ...")
+    options = parser.parse_args()
+    if torch.cuda.is_available():
+        compile_side_by_side()
+    take_turns()
+    measure = Measure(options.result, options.warm_up, options.steps, options.profiled)
+    stage, *words = options.stage
+    module = importlib.import_module(f"stages.{stage}.train")
+    if options.weights_on_device:
+        draw_on_device()
+    if stage == "rl":
+        time_sampling(measure)
+    return module.STEP.main(words)
+
+
+def take_turns() -> None:
+    """Load at once, and train when it is this program's turn."""
+    from nemotron_shared.runtime.run import Run
+
+    watched = Run.watched
+
+    @contextmanager
+    def in_turn(self: Any, **how: Any) -> Any:
+        wait_for_turn()
+        with watched(self, **how):
+            yield
+
+    Run.watched = in_turn
+
+
+def draw_on_device() -> None:
+    """Make a random model where it is trained and in the type of frozen weights, instead of on the host in float32."""
+    from nemotron_engines.modeling import build, start
+
+    def whole(task: Any, tokenizer: Path) -> Any:
+        wait_for_turn()
+        began = time.perf_counter()
+        build.install_kernels()
+        config = build.random_config(task.config.model, build.load_tokenizer(tokenizer))
+        how = build._implementations(config, task.config.engine)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model = build.class_of(task.config.engine).from_config(config, dtype=torch.bfloat16, **how)
+        build.lift_time_step_limit(model)
+        print(f"{model.num_parameters():,} weights drawn in {time.perf_counter() - began:.0f} s", flush=True)
+        return model
+
+    start._whole = whole
+
+
+def time_sampling(measure: Measure) -> None:
+    """Add the time of sampling to the figures of GRPO's steps."""
+    from stages.rl.engines.trl.sampling import SamplingTrainer
+
+    sample, took = SamplingTrainer._generate_single_turn, []
+
+    def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        synchronize()
+        began = time.perf_counter()
+        found = sample(self, *args, **kwargs)
+        synchronize()
+        took.append(time.perf_counter() - began)
+        measure.figures["sampling_ms"] = [round(1e3 * one, 1) for one in took]
+        measure.figures["sampled_tokens"] = sum(len(one) for one in found[1])
+        return found
+
+    SamplingTrainer._generate_single_turn = timed
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

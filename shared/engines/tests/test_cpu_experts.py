@@ -1,4 +1,4 @@
-"""The sorted experts against the loop that transformers calls eager."""
+"""The sorted and the grouped experts against the loop that transformers calls eager."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
 from nemotron_engines.kernels.cpu_experts import SortedExperts, register_cpu_experts, sorted_experts_forward
+from nemotron_engines.kernels.grouped_experts import grouped_experts_forward, register_grouped_experts
 
 torch.set_num_threads(1)
 
@@ -32,16 +33,41 @@ def routed(tokens: int, chosen: list[int]) -> tuple[torch.Tensor, torch.Tensor, 
     return x, index, torch.rand(tokens, 2, generator=random, dtype=torch.float64, requires_grad=True)
 
 
+@pytest.mark.parametrize("ours", [sorted_experts_forward, grouped_experts_forward], ids=["sorted", "grouped"])
 @pytest.mark.parametrize("chosen", [[0, 1, 2, 3, 4], [1, 3]], ids=["all", "some_without_tokens"])
-def test_results_and_gradients_are_those_of_the_eager_loop(chosen):
-    module, (x, index, weight) = experts(), routed(13, chosen)
+def test_results_and_gradients_are_those_of_the_eager_loop(chosen, ours):
+    module, (x, index, weight) = experts(width=8), routed(13, chosen)
     leaves = [x, weight, module.up_proj, module.down_proj]
-    outputs = [forward(x, index, weight) for forward in (module, sorted_experts_forward.__get__(module))]
+    if ours is grouped_experts_forward:  # a grouped product has no float64
+        module, x, weight = (
+            module.float(),
+            x.detach().float().requires_grad_(),
+            weight.detach().float().requires_grad_(),
+        )
+        leaves = [x, weight, module.up_proj, module.down_proj]
+    outputs = [forward(x, index, weight) for forward in (module, ours.__get__(module))]
     torch.testing.assert_close(outputs[1], outputs[0])
-    upstream = torch.randn(13, 8, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    upstream = torch.randn(13, 8, generator=torch.Generator().manual_seed(8)).to(x.dtype)
     gradients = [torch.autograd.grad(output, leaves, upstream) for output in outputs]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_grouped_experts_multiply_in_mixed_precision():
+    module, (x, index, weight) = experts(width=8).float(), routed(13, [0, 1, 2, 3, 4])
+    given = (x.detach().float(), index, weight.detach().float())
+    kinds, product = set(), torch.nn.functional.grouped_mm
+
+    def noted(*operands, **keywords):
+        kinds.update(operand.dtype for operand in operands)
+        return product(*operands, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
+        patch.setattr(torch.nn.functional, "grouped_mm", noted)
+        found = grouped_experts_forward(module, *given)
+    assert kinds == {torch.bfloat16}
+    expected = module(*given)
+    assert (found - expected).norm() < 1e-2 * expected.norm()
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -50,12 +76,13 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(SortedExperts.apply, inputs)
 
 
-def test_a_model_can_ask_for_them_by_name():
+@pytest.mark.parametrize("register", [register_cpu_experts, register_grouped_experts])
+def test_a_model_can_ask_for_them_by_name(register):
     config = NemotronHConfig(
         hybrid_override_pattern="E*", hidden_size=16, vocab_size=32, num_attention_heads=2, num_key_value_heads=1,
         head_dim=8, n_routed_experts=4, moe_intermediate_size=8, moe_shared_expert_intermediate_size=8,
     )  # fmt: skip
-    name, ids = register_cpu_experts(), torch.arange(3, 13)[None]
+    name, ids = register(), torch.arange(3, 13)[None]
     model = NemotronHForCausalLM._from_config(config, experts_implementation=name)
     assert model.config._experts_implementation == name
     found = model(ids).logits

@@ -1,7 +1,7 @@
 """Which rows of a pass through a model are tokens, for what counts inside of it: the others only fill it up.
 
 note_real_rows(attention_mask)      before the pass
-real_rows(index)                    the rows of a layer that are tokens
+tokens_of_experts(index, 8)         how many of those each expert gets
 """
 
 from torch import Tensor
@@ -18,7 +18,13 @@ def note_real_rows(mask: Tensor | None) -> None:
     _Pass.mask = None if mask is None else mask.detach().flatten().bool()
 
 
-def real_rows(rows: Tensor) -> Tensor:
-    """Those of the rows (n, ...) that are tokens; all of them where the pass has another number of rows."""
+def tokens_of_experts(index: Tensor, experts: int) -> Tensor:
+    """How many tokens of the pass each expert gets, (experts,) int64, without waiting for a GPU.
+
+    Args:
+        index: (tokens, k), the experts of each token; where the pass has another number of tokens, all count.
+    """
     mask = _Pass.mask
-    return rows if mask is None or len(mask) != len(rows) else rows[mask]
+    counted = index.new_ones(len(index)) if mask is None or len(mask) != len(index) else mask.to(index)
+    each = counted[:, None].expand_as(index)
+    return index.new_zeros(experts).scatter_add_(0, index.flatten(), each.flatten())

@@ -3,6 +3,7 @@
 from transformers import TrainingArguments, default_data_collator
 
 from nemotron_data.formats.bin_idx import IndexedDataset, data_set_of, read_blend
+from nemotron_engines.modeling.head_loss import chunk_head_loss
 from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.blended import BlendedRows
@@ -31,7 +32,7 @@ def train(task: StageTask) -> Outcome:
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
         train_dataset=rows,
         eval_dataset=valid,
-        data_collator=default_data_collator,
+        data_collator=chunk_head_loss(model, default_data_collator),
         callbacks=callbacks(config, run, lambda step: step * config.train.global_batch_size * config.train.seq_length),
     )
     return train_to_end(trainer, config, run, data.path / "tokenizer", RESULT_METRICS)

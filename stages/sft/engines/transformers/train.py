@@ -3,7 +3,9 @@
 from transformers import TrainingArguments
 
 from nemotron_data.formats.packed import read_packed
+from nemotron_engines.kernels.packed_attention import attend_by_document
 from nemotron_engines.modeling.apart import keep_apart
+from nemotron_engines.modeling.head_loss import chunk_head_loss
 from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
@@ -33,13 +35,14 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
         valid = PackedRows(packed, min(len(packed), config.train.eval_rows), config.run.seed, vocab_size, held_out)
     else:
         run.say("the valid split is empty: no validation")
+    collate = attend_by_document(model, PackedCollator(tell_padding=True))
     trainer = ScheduledTrainer(
         engine=config.engine,
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
         train_dataset=rows,
         eval_dataset=valid,
-        data_collator=PackedCollator(tell_padding=True),
+        data_collator=chunk_head_loss(model, collate),
         callbacks=callbacks(config, run, lambda step: rows.tokens_before(step * config.train.global_batch_size)),
     )
     return train_to_end(trainer, config, run, data.path / "tokenizer", RESULT_METRICS)

@@ -28,7 +28,10 @@ from transformers.utils.logging import disable_progress_bar
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.kernels.fused_norm import fuse_norms
+from nemotron_engines.kernels.grouped_experts import register_grouped_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
+from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.generation import require_generation
 from nemotron_engines.modeling.loaded import require_finite, require_numbers, require_one_head, require_same_tensors
@@ -102,8 +105,10 @@ def random_of(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -
 
 @cache
 def install_kernels() -> None:
-    """Choose the Mamba code once per process, and say which it is."""
+    """Choose the Mamba code once per process, and say which it is; on a GPU, norms are one kernel each."""
     say(install_cpu_ops())
+    if torch.cuda.is_available():
+        fuse_norms()
 
 
 def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
@@ -118,15 +123,18 @@ def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine
 
 
 def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
-    """Which attention and experts code runs; the experts of our own only where there is no GPU."""
+    """Which attention and experts code runs; Nemotron's experts have code of our own for each kind of device."""
     attention = engine.attn_implementation
     known: Any = AutoModelForCausalLM._model_mapping.get(type(config), None)  # none: code of the model's own
     if attention == "sdpa" and known is not None and not known._supports_sdpa:
         say(f"attention: eager, for {known.__name__} has no sdpa")
         attention = "eager"
     chosen = {"attn_implementation": attention}
-    if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():
-        chosen["experts_implementation"] = register_cpu_experts()
+    if isinstance(config, NemotronHConfig):
+        on_gpu = torch.cuda.is_available() and engine.device != "cpu"
+        chosen["experts_implementation"] = register_grouped_experts() if on_gpu else register_cpu_experts()
+        if on_gpu and attention == "sdpa":
+            chosen["attn_implementation"] = register_packed_attention()
     return chosen
 
 

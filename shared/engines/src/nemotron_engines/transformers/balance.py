@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from nemotron_engines.real_rows import tokens_of_experts
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -127,9 +128,7 @@ class Router:
         return hidden, index, _Beside.apply(weights, self.balancing.coefficient * self.balancing.weight * loss)
 
     def _count(self, index: Tensor) -> None:
-        if self.balancing.real is not None:
-            index = index[self.balancing.real.flatten()]
-        self.tokens += torch.bincount(index.flatten(), minlength=len(self.tokens))
+        self.tokens += tokens_of_experts(index, len(self.tokens))
 
 
 def sequence_loss(logits: Tensor, top_k: int, real: Tensor | None) -> Tensor:

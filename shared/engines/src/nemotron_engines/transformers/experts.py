@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemotron_engines.real_rows import note_real_rows, real_rows
+from nemotron_engines.real_rows import note_real_rows, tokens_of_experts
 from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 
@@ -30,19 +30,18 @@ class ExpertLoad:
         Every process calls it, and every one gets the figures of all of them together.
         """
         counts, self._counts = self._counts, {}
-        if counts and torch.distributed.is_initialized():
-            whole = torch.stack(list(counts.values()))
-            torch.distributed.all_reduce(whole)
-            counts = dict(zip(counts, whole, strict=True))
-        return {
-            EXPERT_METRIC.format(layer=layer): round(float(found.max() / found.sum() * len(found)), 3)
-            for layer, found in counts.items()
-        }
+        if not counts:
+            return {}
+        tokens = torch.stack(list(counts.values()))
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(tokens)
+        busiest = (tokens.amax(1) / tokens.sum(1) * tokens.shape[1]).tolist()  # one wait for the GPU for all layers
+        return {EXPERT_METRIC.format(layer=layer): round(load, 3) for layer, load in zip(counts, busiest, strict=True)}
 
     def _counter(self, layer: str, experts: int) -> Any:
         def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
             if module.training and torch.is_grad_enabled():
-                found = torch.bincount(real_rows(given[1]).flatten(), minlength=experts)
+                found = tokens_of_experts(given[1], experts)
                 self._counts[layer] = self._counts[layer] + found if layer in self._counts else found
 
         return count

@@ -1,0 +1,92 @@
+"""Attention over the documents of packed rows by torch's own flash attention, in mixed precision on a GPU.
+
+transformers keeps documents apart by a mask of tokens times tokens, for which sdpa has no flash attention: it
+computes all pairs of a row's tokens, those of different documents as well. Here the documents are sequences of their
+own to the kernel, and there is no mask.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import NemotronHConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+NAME = "sdpa_by_document"
+HALF = (torch.bfloat16, torch.float16)
+Collator = Callable[[Any], dict[str, Any]]
+
+
+def register_packed_attention() -> str:
+    """Make the implementation known to transformers; returns the name to ask for.
+
+    Without the documents of `attend_by_document` it is sdpa, with its masks.
+    """
+    ALL_ATTENTION_FUNCTIONS.register(NAME, packed_attention_forward)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
+    return NAME
+
+
+def attend_by_document(model: Any, collate: Collator) -> Collator:
+    """Change a model that was loaded with this attention to take the documents of a batch instead of a mask.
+
+    Args:
+        collate: makes a batch with `position_ids` (rows, tokens), which restart with each document.
+
+    Returns:
+        What makes the batches of the changed model.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if not isinstance(base.config, NemotronHConfig) or base.config._attn_implementation != NAME:
+        return collate
+    inner = base.model
+    plain = inner.forward
+
+    def forward(document_bounds: Any = None, longest_document: Any = None, **given: Any) -> Any:
+        mixed = torch.is_autocast_enabled("cuda") or inner.dtype in HALF
+        if document_bounds is None or not mixed:  # the kernel knows no float32
+            return plain(**given)
+        given["attention_mask"] = {"full_attention": None, "linear_attention": None}
+        return plain(**given, document_bounds=document_bounds, longest_document=longest_document)
+
+    def collate_with_documents(rows: Any) -> dict[str, Any]:
+        batch = collate(rows)
+        return batch | document_inputs(batch["position_ids"])
+
+    inner.forward = forward
+    return collate_with_documents
+
+
+def document_inputs(position_ids: Tensor) -> dict[str, Any]:
+    """Where the documents of a flattened batch begin, and its end, (documents + 1,) int32; tokens of the longest."""
+    starts = (position_ids.flatten() == 0).nonzero()[:, 0]
+    bounds = torch.cat([starts, starts.new_tensor([position_ids.numel()])])
+    return {"document_bounds": bounds.int(), "longest_document": int(bounds.diff().max())}
+
+
+def packed_attention_forward(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    document_bounds: Tensor | None = None,
+    longest_document: int = 0,
+    **given: Any,
+) -> tuple[Tensor, None]:
+    """Attention in the form of transformers: three tensors (rows, heads, tokens, d) to one (rows, tokens, heads, d)."""
+    if document_bounds is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **given)
+    from torch.nn.attention.varlen import varlen_attn
+
+    rows, heads, tokens, _ = query.shape
+    repeats = heads // key.shape[1]
+    whole = [query, key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)]
+    flat = [one.transpose(1, 2).flatten(0, 1) for one in whole]
+    bounds = (document_bounds, document_bounds, longest_document, longest_document)
+    out: Any = varlen_attn(*flat, *bounds, scale=scaling, window_size=(-1, 0))
+    return out.unflatten(0, (rows, tokens)), None
