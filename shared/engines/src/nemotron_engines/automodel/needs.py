@@ -1,8 +1,6 @@
-"""What NeMo Automodel needs of a machine, for the checks before a start, and how it shares a model out."""
+"""What NeMo Automodel needs of a machine, for the checks before a start."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -16,12 +14,11 @@ from nemotron_engines.checks import (
     no_chats,
     size_of,
 )
-from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.kernels import HOW_TO_COMPILE
 from nemotron_engines.modeling.facts import NEMOTRON_H
 from nemotron_engines.overrides import foreign_code
 from nemotron_shared.atomic import read_json
-from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, TrainingConfig
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
@@ -110,22 +107,3 @@ def _gpu_only(engine: AutomodelEngine) -> Iterator[Problem]:
         what = "Triton's kernels" if name == "peft.use_triton" else "Transformer Engine's kernels"
         key = f"engine.{name}"
         yield Problem(f"{what} need a GPU, and there is none", f"on a CPU set {key}={other}", key)
-
-
-def layout(config: TrainingConfig, plain: Layout) -> Layout:
-    engine: Any = config.engine
-    size, frozen = 2 if engine.weights_dtype == "bfloat16" else 4, engine.peft is not None
-    return replace(
-        plain,
-        tensor=engine.tp_size,
-        context=engine.cp_size,
-        expert=engine.ep_size,
-        weight=size,
-        gradient=0 if frozen else size,
-        optimizer=0 if frozen else 2 * size,
-        shards=engine.strategy == "fsdp2",
-        spread=engine.strategy == "fsdp2",
-        trained=not frozen,
-        recomputed="everything" if engine.activation_checkpointing else "nothing",
-        activation=2 if engine.dtype == "bfloat16" else 4,
-    )

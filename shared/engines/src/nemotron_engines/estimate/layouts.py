@@ -7,7 +7,7 @@ from typing import Literal
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 
 SHARING = ("megatron_bridge", "automodel", "nemo_rl")
-"""Engines that share a model out in ways of their own: each says so in its module `needs`, which only it knows."""
+"""Engines that share a model out in ways of their own: each says so in its module `layout`, which only it knows."""
 Recomputed = Literal["nothing", "experts", "everything"]
 """What a backward pass computes a second time instead of keeping it."""
 
@@ -71,7 +71,7 @@ def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     plain = Layout(devices, config.rows_per_step, row_tokens, config.train.micro_batch_size or 1)
     if config.engine.name not in SHARING:
         return _whole(config, plain)
-    return import_module(f"nemotron_engines.{config.engine.name}.needs").layout(config, plain)
+    return import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, plain)
 
 
 def _whole(config: TrainingConfig, plain: Layout) -> Layout:

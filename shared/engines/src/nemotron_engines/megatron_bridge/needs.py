@@ -1,12 +1,11 @@
 """What Megatron-Bridge needs of a machine, for the checks before a start: whether the model can be split as the layout
-says, memory and disk, and how it shares a model out.
+says, memory and disk.
 
 The rules of splitting are Megatron-Core's own, which it would only apply on the GPUs: TransformerConfig, MambaMixer and
 its context parallelism, the linear layers, the MoE layer and HybridModel check them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
@@ -14,13 +13,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
-from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
 from nemotron_engines.modeling.described import fields_of
 from nemotron_engines.modeling.facts import DEFAULTS
 from nemotron_engines.overrides import foreign_code, section
-from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, TrainingConfig
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
@@ -251,32 +249,3 @@ def known_width(recipe: str | None) -> int | None:
         return 4
     function = recipe.rpartition(".")[2]
     return next((width for pattern, width in RECIPES.items() if fnmatch(function, pattern)), None)
-
-
-UNKNOWN = "memory: nothing is known of this recipe's optimizer, so 12 bytes of each parameter are assumed, the most"
-
-
-def layout(config: TrainingConfig, plain: Layout) -> Layout:
-    engine: Any = config.engine
-    frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
-    model, precision = section(engine.overrides, "model"), section(engine.overrides, "mixed_precision")
-    reduced_in_32_bits = precision.get("grad_reduce_in_fp32", True) or not small
-    experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
-    return replace(
-        plain,
-        tensor=engine.tensor_model_parallel_size,
-        pipeline=engine.pipeline_model_parallel_size,
-        context=engine.context_parallel_size,
-        expert=engine.expert_model_parallel_size * engine.expert_tensor_parallel_size,
-        weight=2 if small else 4,
-        gradient=0 if frozen else 4 if reduced_in_32_bits else 2,
-        optimizer=0 if frozen else optimizer_bytes(engine),
-        trained=not frozen,
-        recomputed="everything"
-        if model.get("recompute_granularity") == "full"
-        else "experts"
-        if experts
-        else "nothing",
-        activation=2 if small else 4,
-        assumed=() if frozen or known_width(engine.recipe) else (UNKNOWN,),
-    )
