@@ -60,10 +60,10 @@ def make_table(checkout: Path) -> dict[str, Any]:
 
 
 def kept(values: dict[str, Any]) -> dict[str, Any]:
-    """By dotted key: what is read of a config, the paths that a user has to give, and what these refer to."""
+    """By dotted key: what is read of a config, what a user or the environment has to give, and what these refer to."""
     found: dict[str, Any] = {}
     waiting = [key for key in (*GRPO, *SFT, *READ) if "." in key and has(values, key)]
-    waiting += [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
+    waiting += [key for key, value in leaves(values) if PLACEHOLDER in str(value) or "${oc.env:" in str(value)]
     seen: set[str] = set()
     while waiting:
         key = waiting.pop()
