@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 from nemotron_engines.nemo_rl.installation import Installation, ask
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
+from nemotron_engines.nemo_rl.versions import load_base, load_bases
 from nemotron_engines.overrides import ROOT, at, has
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import did_you_mean
@@ -53,7 +54,11 @@ def require_known(
     if not engine.overrides:
         return
     schema: Node = ask(installation, log, "--keys", algorithm)  # ty: ignore[invalid-assignment]
-    add_read_keys(schema, installation.base, source_words(installation.checkout))
+    checkout, words = installation.checkout, source_words(installation.checkout)
+    paths = [path for path, base in load_bases(engine.version).items() if base.algorithm == algorithm]
+    others = [load_base(checkout, path) for path in paths if (checkout / path).is_file()]
+    for base in (installation.base, *others):
+        add_read_keys(schema, base, words)
     for fault in faults(schema, engine.overrides):
         if has(installation.base, fault.key):  # nothing in NeMo-RL reads it, though its own file carries it
             if at(installation.base, fault.key) == at(engine.overrides, fault.key):
