@@ -39,11 +39,15 @@ def main() -> int:
         if machine["gpu"] is None and not options.rehearse:
             sys.exit("no GPU: torch.cuda.is_available() is false, so nothing was measured; --rehearse runs without one")
         sizes = MEASURED if machine["gpu"] else REHEARSED
-        problem = prepare(options.python, work, sizes, environment_of("transformers", options))
-        if problem:
-            sys.exit(problem)
         wanted = parts(work / "home", sizes, before=options.before is not None, on_gpu=machine["gpu"] is not None)
-        wanted = [part for part in wanted if not options.only or part.letter in options.only.split(",")]
+        if options.only:
+            names = options.only.split(",")
+            wanted = [part for name in names for part in wanted if name in (part.letter, part.name)]
+        questions = any(part.name == "grpo" for part in wanted)
+        if problem := prepare(
+            options.python, work, sizes, environment_of("transformers", options), questions=questions
+        ):
+            sys.exit(problem)
         found = Results(options.out, machine, model_flops(work, sizes.row) if machine["gpu"] else None)
         run_parts(wanted, options, work, end, found)
     return 0 if all(one["status"] == "done" for one in found.parts.values()) else 1
@@ -53,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder for gpu.json and gpu.txt")
     parser.add_argument("--minutes", type=float, default=12.0, help="time for all parts together (default: 12)")
-    parser.add_argument("--only", help="groups of parts: training,lora,answers,differences,more")
+    parser.add_argument("--only", help="groups or names of parts, in their order: training,nano lora,answers")
     parser.add_argument("--before", type=Path, help="older sources, to measure the same training with them")
     parser.add_argument("--python", default=sys.executable, help="interpreter of all parts (default: this one)")
     parser.add_argument("--automodel-python", help="interpreter that has nemo-automodel (default: --python)")

@@ -4,13 +4,13 @@
 #   ci/gpu.sh results                    makes the environments with uv (network; the kernels are compiled, which takes long)
 #   ci/gpu.sh --here results             uses the python3 of this shell as it is, for everything; it has our wheels
 #   ci/gpu.sh --rehearse results         no GPU: the whole way with a few steps on the CPU; the tests are left out
-# Instead of making an environment, an interpreter can be named: TRANSFORMERS_PYTHON, AUTOMODEL_PYTHON, VLLM_PYTHON.
+# Instead of making an environment, an interpreter can be named: TRANSFORMERS_PYTHON, AUTOMODEL_PYTHON.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
 usage="usage: ci/gpu.sh [--here | --rehearse] [--minutes N] FOLDER"
 
-mode=uv minutes=9 out=
+mode=uv minutes=12 out=
 while [ $# -gt 0 ]; do
     case $1 in
     --here | --rehearse) mode=${1#--} ;;
@@ -45,14 +45,12 @@ environment() {
 }
 
 if [ "$mode" = uv ]; then
-    transformers=${TRANSFORMERS_PYTHON:-$(environment transformers nemotron-sft "" yes)}
+    transformers=${TRANSFORMERS_PYTHON:-$(environment transformers nemotron-rl "" yes)}
     automodel=${AUTOMODEL_PYTHON:-$(environment automodel nemotron-sft automodel yes)}
-    vllm=${VLLM_PYTHON:-$(environment vllm nemotron-rl vllm no)}
 else
     here=$(command -v python3)
     transformers=${TRANSFORMERS_PYTHON:-$here}
     automodel=${AUTOMODEL_PYTHON:-$here}
-    vllm=${VLLM_PYTHON:-$here}
 fi
 
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
@@ -71,8 +69,7 @@ if [ "$mode" != rehearse ]; then
         tests/gpu || status=$?
     [ "$status" = 124 ] && echo "gpu: the tests were ended after seven minutes; those that had run are in the report" >&2
 fi
-arguments=("$out" --minutes "$minutes" --transformers-python "$transformers" --automodel-python "$automodel"
-    --vllm-python "$vllm" --tests "$tests")
+arguments=("$out" --minutes "$minutes" --python "$transformers" --automodel-python "$automodel")
 [ "$mode" = rehearse ] && arguments+=(--rehearse)
 "$transformers" benchmarks/gpu.py "${arguments[@]}" || status=$?
 exit "$status"

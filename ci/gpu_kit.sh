@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# What a GPU machine without a network lacks to run benchmarks/gpu.py, as wheels in one folder of at most 60 MiB.
+# What a GPU machine without a network lacks to run benchmarks/gpu.py: one archive of about 25 MiB, and what unpacks it.
 #   ci/gpu_kit.sh FOLDER [PYTHON]
 # The machine has a Python 3.12 with torch 2.11 for CUDA 13, Triton, transformers, accelerate and what these need. PYTHON
 # has the same torch (default: an environment that is made); causal-conv1d is compiled against it for compute capability
-# 9.0, which needs nvcc 13. There, `source FOLDER/activate.sh` installs the wheels and sets PYTHONPATH.
+# 9.0, which needs nvcc 13. There, `source FOLDER/activate.sh` unpacks it below /tmp and sets PYTHONPATH. Takes 5 minutes
+# on two cores, most of them for causal-conv1d.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-kit=$(mkdir -p "${1:?usage: ci/gpu_kit.sh FOLDER [PYTHON]}" && cd "$1" && pwd)
+carried=$(mkdir -p "${1:?usage: ci/gpu_kit.sh FOLDER [PYTHON]}" && cd "$1" && pwd)
 python=${2:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-rm -rf "$kit"/{common,transformers,automodel,activate.sh,selective_scan_cuda.py}
+kit=$scratch/wheels
 
 if [ -z "$python" ]; then
     uv venv --quiet --python 3.12 "$scratch/env"
@@ -26,7 +27,7 @@ uv export --quiet --frozen --no-hashes --no-emit-workspace --all-packages --extr
 versions() { grep -E "^($(tr ' ' '|' <<< "$*"))==" "$scratch/locked.txt" | sed 's/ *;.*//'; }
 lacking=(annotated-types antlr4-python3-runtime datasets dill gigatoken hydra-core
     latex2sympy2-extended math-verify megatron-fsdp multiprocess nemo-automodel omegaconf orjson peft pydantic
-    pydantic-core torchao torchdata trl humanize)
+    pydantic-core torchao torchdata trl typing-inspection humanize)
 platforms=()
 for glibc in 39 34 31 28 27 26 24 17; do platforms+=(--platform "manylinux_2_${glibc}_x86_64"); done
 download() { # FOLDER REQUIREMENT..: wheels; what has none is built
@@ -64,18 +65,20 @@ for package in $(versions mamba-ssm causal-conv1d); do
         CAUSAL_CONV1D_FORCE_BUILD=TRUE "$python" -m pip wheel --quiet --no-deps --no-build-isolation --no-binary :all: \
         -w "$kit/common" "$package"
 done
-: > "$kit/selective_scan_cuda.py" # Mamba-1's compiled module, which mamba-ssm imports and no model here uses
-
-cat > "$kit/activate.sh" <<'ACTIVATE'
-# Source this where the kit was carried to: installs it below /tmp and sets PYTHONPATH and where each transformers lies.
-kit=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-site=${GPU_KIT_SITE:-/tmp/gpu-kit}
+# Unpacked and in one archive, in which what two versions of a package share is there once.
+site=$scratch/site
 for part in common transformers automodel; do
-    python3 -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site/$part" \
-        "$kit/$part"/*.whl
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$site/$part" "$kit/$part"/*.whl
 done
-cp "$kit/selective_scan_cuda.py" "$site/common"
-export PYTHONPATH=$site/common${PYTHONPATH:+:$PYTHONPATH} 
+: > "$site/common/selective_scan_cuda.py" # Mamba-1's compiled module, which mamba-ssm imports and no model here uses
+tar -c --sort=name -C "$site" common transformers automodel | xz -T1 --lzma2=preset=4,dict=192MiB > "$carried/site.tar.xz"
+
+cat > "$carried/activate.sh" <<'ACTIVATE'
+site=${GPU_KIT_SITE:-/tmp/gpu-kit}
+mkdir -p "$site"
+python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="tar")' \
+    "$(dirname "${BASH_SOURCE[0]}")/site.tar.xz" "$site"
+export PYTHONPATH=$site/common${PYTHONPATH:+:$PYTHONPATH}
 export NEWER_TRANSFORMERS=$site/transformers AUTOMODEL_TRANSFORMERS=$site/automodel
 ACTIVATE
-du -sh --apparent-size "$kit"
+du -sh --apparent-size "$carried"

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +18,16 @@ from nemotron_engines.kernels import mamba_ops
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.validate import validate
+from stages.rl.schema import RLConfig
 from stages.sft.schema import SFTConfig
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-from gpu_bench import commands, flops, kernels, outcome, report, training
-from gpu_bench.outcome import Outcome
-from gpu_bench.programs import grpo_step, measured_stage, probe, sampling_gap
+import gpu as gpu_program
+from gpu_bench import commands, flops, kernels, measure, parts
+from gpu_bench.programs import answers, layers, probe
 
+SCHEMAS = {"sft": SFTConfig, "rl": RLConfig}
 TINY = kernels.SHAPES["tiny"]
 
 
@@ -55,7 +55,7 @@ def test_published_sizes_are_found() -> None:
 
 
 def test_the_larger_model_may_run_on_the_reference_kernels() -> None:
-    found = flops.sizes_of(config_of(training.HYBRID), 1.0)
+    found = flops.sizes_of(config_of(parts.HYBRID), 1.0)
     assert 0.9e9 < found.parameters < 1e9
     assert found.vocabulary == 131072
 
@@ -81,30 +81,6 @@ def test_utilisation() -> None:
     operations = flops.Operations(matrices=800.0, attention=150.0, scan=50.0)
     assert flops.utilisation(1e9, operations, 6e12) == 0.5
     assert flops.utilisation(1e9, operations, None) is None
-
-
-def entries(seconds: list[float]) -> list[dict[str, Any]]:
-    return [{"step": n, "loss": 500.0 - n, "seconds": s, "tokens": 100 * n} for n, s in enumerate(seconds, start=1)]
-
-
-def test_speed_is_the_median_after_the_warm_up() -> None:
-    found = outcome.speed_of(
-        [*entries([9.0, 10.0, 10.5, 11.0, 14.0, 14.5]), {"step": 6, "valid_loss": 4, "seconds": 99}]
-    )
-    assert found == outcome.Speed(5, 1, 0.5, 100, 200.0)
-    assert outcome.speed_of(entries([9.0, 10.0])) is None
-    assert outcome.speed_of([]) is None
-    long = outcome.speed_of(entries([float(n) for n in range(200)]))
-    assert long is not None
-    assert (long.steps, long.warm_up) == (180, 20)
-
-
-def test_loss_gap() -> None:
-    gap = outcome.loss_gap([4.0, 2.0, 1.0], [4.0, 2.2, 1.0, 0.5])
-    assert gap is not None
-    assert (gap.steps, gap.first, gap.ends) == (3, 0.0, (1.0, 1.0))
-    assert gap.largest == pytest.approx(0.1)
-    assert outcome.loss_gap([], [1.0]) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -141,107 +117,77 @@ def test_what_is_not_finite_or_not_comparable_is_no_agreement() -> None:
         kernels.differences(one, {"output": torch.ones(3)})
 
 
-def test_peak_memory_outlasts_resets() -> None:
-    torch_peak = [700]
-    peak = measured_stage.PeakMemory(lambda: torch_peak[0], lambda: torch_peak.__setitem__(0, 0))
-    peak.reset()
-    torch_peak[0] = 300
-    assert peak.highest() == 700
-
-
-def bench_in(folder: Path, minutes: float = 10, **problems: list[str]) -> training.Bench:
-    none: dict[str, list[str]] = {"transformers": [], "automodel": [], "vllm": ["no vllm"]}
-    pythons = dict.fromkeys(none, sys.executable)
-    return training.Bench(folder, pythons, none | problems, commands.Clock(minutes), True, 989e12)
-
-
-@pytest.mark.parametrize("case", [*training.CASES, *training.REHEARSAL], ids=lambda case: f"{case.name} {case.steps}")
-def test_cases_are_configurations_of_the_stage(tmp_path: Path, case: training.Case) -> None:
-    words = training.command_of(bench_in(tmp_path), case, tmp_path / "memory.json")
-    assert words[3:6] == ["sft", "-c", "tiny"]
-    composed = compose(ROOT / "stages" / "sft" / "config", "tiny", words[6:])
-    config = validate(SFTConfig, OmegaConf.to_container(composed.tree, resolve=True), composed.origins)
-    assert (config.engine.name, config.engine.dtype) == (case.engine, case.dtype)
-    assert config.engine.name != "automodel" or config.engine.peft is None
-
-
-@pytest.mark.slow
-def test_a_rehearsal_prepares_rows_and_trains_on_them(tmp_path: Path) -> None:
-    pythons = dict.fromkeys(training.ENGINES, sys.executable)
-    problems = {"transformers": [], "vllm": ["no vllm"]}
-    bench = training.Bench(tmp_path, pythons, problems, commands.Clock(30), False, None)
-    rows = training.prepare_data(bench, training.REHEARSAL_MODEL)
-    assert isinstance(rows, Path), rows
-    found = training.run_case(bench, replace(training.REHEARSAL[0], seconds=600))
-    assert (found.status, len(found.figures["losses"])) == ("done", 12), found.reason
-    assert training.model_sizes(training.REHEARSAL_MODEL, rows).vocabulary == 512
+@pytest.mark.parametrize("sizes", [parts.MEASURED, parts.REHEARSED], ids=["measured", "rehearsed"])
+def test_trainings_are_configurations_of_the_stages(tmp_path: Path, sizes: parts.Sizes) -> None:
+    found = parts.parts(tmp_path, sizes, before=True, on_gpu=sizes is parts.MEASURED)
+    assert [part.name for part in found][:4] == ["transformers", "before", "automodel", "nano lora"]
+    for part in found:
+        if part.program != "measured_stage":
+            continue
+        stage, *words = part.words[list(part.words).index("--") + 1 :]
+        name = words[words.index("-c") + 1]
+        settings = [word for word in words if word not in ("-c", name)]
+        composed = compose(ROOT / "stages" / stage / "config", name, settings)
+        config = validate(SCHEMAS[stage], OmegaConf.to_container(composed.tree, resolve=True), composed.origins)
+        assert config.engine.dtype == "bfloat16"
+        assert config.run.model is None
 
 
 def test_chats_are_the_same_again(tmp_path: Path) -> None:
-    one, two = (training.write_chats(tmp_path / name, 20) for name in ("one.jsonl", "two.jsonl"))
+    one, two = (parts.write_chats(tmp_path / name, 20) for name in ("one.jsonl", "two.jsonl"))
     assert one.read_bytes() == two.read_bytes()
     chat = json.loads(one.read_text().splitlines()[0])["messages"]
     assert [turn["role"] for turn in chat] == ["user", "assistant"]
 
 
-def ended(code: int, in_time: bool, output: str = "") -> commands.Ended:
-    return commands.Ended(code, in_time, output, 33.0)
+def test_steps_are_measured_from_within(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    measured = measure.Measure(tmp_path / "result.json", 2, 3, 2, last=False)
+    for _ in range(2 + 3 + 2):
+        weight.grad = torch.full((3,), weight.sum().item())
+        optimizer.step()
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert len(found["steps_ms"]) == 3
+    assert found["waits"] == {"aten::_local_scalar_dense": 1.0}
+    assert found["top"]
+    assert measured.done == 7
 
 
-def test_what_the_end_of_a_run_means(tmp_path: Path) -> None:
-    case, steps = training.CASES[0], entries([float(n) for n in range(40)])
-    memory = tmp_path / "memory.json"
-    done = training.judge(case, ended(0, True, "mamba: some kernels\n"), steps, memory)
-    assert (done.status, done.figures["kernels"], done.figures["tokens_per_second"]) == ("done", "some kernels", 100.0)
-    memory.write_text('{"peak_bytes": 5}')
-    cut = training.judge(case, ended(130, False), steps, memory)
-    assert (cut.status, cut.reason, cut.figures["peak_bytes"]) == ("cut short", "40 of 300 steps in 33 s", 5)
-    assert training.judge(case, ended(-15, False), [], memory) == Outcome(
-        case.name, "not run", "0 of 300 steps in 33 s"
-    )
-    failed = training.judge(case, ended(1, True, "Trace\nValueError: no such thing\nnote\n"), [], memory)
-    assert (failed.status, failed.reason) == ("failed", "exit code 1: ValueError: no such thing")
-    assert [one.good for one in (done, cut, failed)] == [True, True, False]
+def test_a_program_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure.wait_for_turn()
+    monkeypatch.setenv(measure.TURN, str(tmp_path / "turn"))
+    monkeypatch.setattr(measure.time, "sleep", lambda _: (tmp_path / "turn").touch())
+    measure.wait_for_turn()
+    assert (tmp_path / "turn").exists()
 
 
-def test_cases_that_cannot_run_say_why(tmp_path: Path) -> None:
-    case = training.CASES[1]
-    lacking = training.run_case(bench_in(tmp_path, automodel=["import nemo_automodel: none"]), case)
-    assert (lacking.status, lacking.reason) == ("not run", "import nemo_automodel: none")
-    late = training.run_case(bench_in(tmp_path, minutes=0.1), case)
-    assert (late.status, late.reason) == ("not run", "the time limit of 0.1 minutes was reached")
-
-
-def test_the_report_shows_figures_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = training.judge(
-        training.CASES[0], ended(0, True, "mamba: kernels"), entries([float(n) for n in range(40)]), tmp_path
-    )
-    training.add_utilisation(done, flops.sizes_of(config_of("super3_tiny"), 10.0), 1e12)
-    full = Outcome("tiny transformers float32", "done", figures={"losses": done.figures["losses"]})
-    other = Outcome("tiny automodel bfloat16", "not run", "no such package")
+def test_the_report_shows_figures_and_reasons(tmp_path: Path) -> None:
     gpu = {"name": "NVIDIA H100", "memory_bytes": 80 * 2**30, "cuda": "13.0", "bf16_matmul_flops": 7.9e14}
-    machine = {"gpu": gpu, "peak_flops": None, "engines": {"transformers": {"versions": {"torch": "2"}}}}
-    tests = [{"test": "a", "outcome": "passed", "seen": {"difference": 2e-3, "of": "x", "limit": 5e-3}, "reason": ""},
-             {"test": "b", "outcome": "skipped", "seen": {}, "reason": "not run: import mamba_ssm: none"}]  # fmt: skip
-    seen = {"tokens": 100, "differing": 25, "mean": 1e-7, "largest": 3e-5, "answers": 4, "answer_ratios": [0.9, 1.1]}
-    sampling = Outcome("sampling", "done", figures={"float32": seen})
-    report.write(tmp_path, machine, tests, [done, other, full], sampling, Outcome("GRPO", "not run", "no vllm"))
+    results = gpu_program.Results(tmp_path, {"gpu": gpu, "versions": {"torch": "2"}}, 1e9)
+    step = {"step_ms": 100.0, "seconds_to_first_step": 9.0, "peak_bytes": 2**31, "top": [["a_kernel", 5.0, 7.0]]}
+    one, *_ = (part for part in parts.parts(tmp_path, parts.MEASURED, before=False, on_gpu=True))
+    results.add(one, "done", step)
+    results.add(parts.Part("answers", "answers", "transformers", "answers", (), 1.0), "stopped after 1 s", {"a": 3})
     text = (tmp_path / "gpu.txt").read_text()
-    assert capsys.readouterr().out.strip() == text.strip()
-    for expected in ("data sheet not known", "2.0e-03 (x)", "b  not run: import mamba_ssm: none",
-                     "GRPO: not run: no vllm", " not run: no such package", "0.0e+00",
-                     "25.0%  1.0e-07  3.0e-05  0.900 to 1.100"):  # fmt: skip
+    for expected in ("NVIDIA H100", "81,920", "81.9", "8.3%", "a_kernel", "stopped after 1 s", "a: 3"):
         assert expected in text, expected
-    assert json.loads((tmp_path / "gpu.json").read_text())["precision"][0]["steps"] == 40
+    assert json.loads((tmp_path / "gpu.json").read_text())["parts"]["transformers"]["mfu"] == 0.0828
 
 
-def test_a_command_is_asked_to_stop_before_it_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    polite = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('saved') or 130))"
-    stopped = commands.run([sys.executable, "-c", f"{polite}; print('on'); time.sleep(60)"], 3, tmp_path / "log")
-    assert (stopped.code, stopped.in_time, stopped.output) == (130, False, "on\nsaved\n")
-    monkeypatch.setattr(commands, "PATIENCE", 0.5)
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    assert commands.run([sys.executable, "-c", deaf], 3, tmp_path / "log").code == -9
+def test_a_command_ends_at_its_limit_with_its_children(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    found = commands.run([sys.executable, "-c", f"print('on', flush=True); {code}"], 5, tmp_path / "log", {})
+    assert (found.code, found.in_time, found.output) == (-9, False, "on\n")
+
+
+def test_both_ways_of_a_small_model_agree_but_for_rounding() -> None:
+    model = answers.load("super3_tiny")
+    options = SimpleNamespace(rows=2, length=24, dtype="float32")
+    found = layers.compare(model, options)
+    assert 0 < max(found["blocks"].values()) < 1e-5
+    assert found["logprob"]["max"] < 1e-4
+    assert set(found["tokens_to_other_experts"].values()) == {0.0}
 
 
 def test_probing() -> None:
@@ -251,30 +197,9 @@ def test_probing() -> None:
 
 
 def test_probing_without_an_interpreter(tmp_path: Path) -> None:
-    assert commands.probe(str(tmp_path / "python"), [], tmp_path)["problems"] == [
+    assert commands.probe(str(tmp_path / "python"), [], tmp_path, {})["problems"] == [
         f"{tmp_path / 'python'}: No such file or directory"
     ]
-
-
-def test_grpo_settings_name_vllm_only_where_it_generates(tmp_path: Path) -> None:
-    make: Callable[[str], dict[str, Any]] = lambda generator: grpo_step.settings(  # noqa: E731
-        SimpleNamespace(folder=tmp_path, steps=1, generator=generator)
-    )
-    assert make("vllm")["use_vllm"]
-    assert not [name for name in make("transformers") if "vllm" in name]
-
-
-def test_log_probabilities_of_generating_are_compared_token_by_token(tmp_path: Path) -> None:
-    model = sampling_gap.load(SimpleNamespace(model=None, folder=tmp_path))
-    options = SimpleNamespace(tokens=100, answers=8, length=8)
-    gap = sampling_gap.measure(model, "float32", options)
-    found = gap.figures()
-    assert (found["tokens"], found["answers"]) == (128, 16)
-    assert 0 < found["largest"] < 1e-4, "the same numbers, rounded in another order"
-    gap.differences[0][0, 0] += 1.0  # a token that training finds likelier by a factor of e
-    moved = gap.figures()
-    assert moved["answer_ratios"][1] == pytest.approx(2.718, rel=1e-3)
-    assert moved["largest"] == pytest.approx(1.0, rel=1e-3)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from slurm_support import Cluster
 
 from nemotron_cluster.diagnose.causes import Diagnosis, Facts, diagnose
 from nemotron_cluster.diagnose.logs import read_logs
-from nemotron_cluster.slurm.scheduler import ask
+from nemotron_cluster.slurm.scheduler import find_job
 
 OVER = ("FAILED", "CANCELLED", "COMPLETED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY")
 
@@ -33,7 +33,7 @@ def test_refusals_are_known(slurm: Cluster, options: list[str], rule: str, tmp_p
 def ended(slurm: Cluster, job: str, folder: Path) -> Diagnosis:
     """What is said of a job that is over, by its log and by Slurm."""
     slurm.wait_for(job, *OVER)
-    known = ask(lambda command: slurm.run("head", *command), job)
+    known = find_job(lambda command: slurm.run("head", *command), job)
     assert known is not None
     (folder / "log.txt").write_text(slurm.output(job))
     raw = {"state": known.state, "reason": known.reason, "exit_code": known.exit_code, "signal": known.signal}

@@ -76,13 +76,13 @@ def test_all_nodes_report_eight_gpus_of_80_gb(slurm: Cluster, tmp_path: Path) ->
     # what the driver is said to show, PyTorch does not find
     assert checks["nodes", "CUDA"]["said"] == "False, with driver 580.65.06 and 8 GPUs (all 2)"
     code, checks = doctor(slurm, "gpu", PATH=path.partition(":")[2])
-    assert code == 1 and failed(checks)["GPUs"] == "8 are asked for: there is no nvidia-smi (all 2)"
+    assert code == 1 and failed(checks)["GPUs"] == "8 wanted, found: nvidia-smi not found (all 2)"
 
 
 @pytest.mark.parametrize(
     ("profile", "name", "said"),
     [
-        ("typo", "partition", "there is no partition 'bacth'"),
+        ("typo", "partition", "partition 'bacth' does not exist"),
         ("large", "partition batch", "has 2 nodes, and the profile asks for 9"),
         ("long", "partition debug", "jobs end after 30:00, and the profile asks for 02:00:00"),
     ],
@@ -92,7 +92,7 @@ def test_what_slurm_would_refuse_is_told_before(slurm: Cluster, profile: str, na
     assert code == 1
     assert failed(checks)[name] == said
     if profile != "long":  # a job over the partition's time is taken, and waits for ever
-        assert failed(checks)["a job like this"].startswith("would be refused: ")
+        assert failed(checks)["a job like this"].startswith("Slurm refuses the job here: ")
         assert checks["nodes", "nodes"]["state"] == "SKIP"
 
 

@@ -13,7 +13,7 @@ from slurm_jobs import Desk
 from slurm_support import Cluster
 
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.script import render
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 from slurm_support import Cluster
 
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.script import render
 
 pytestmark = pytest.mark.slow

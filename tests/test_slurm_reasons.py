@@ -7,8 +7,7 @@ import pytest
 from slurm_support import Cluster
 
 import nemotron_cluster.slurm
-from nemotron_cluster.slurm.reasons import refusal, sentence
-from nemotron_cluster.slurm.scheduler import ask
+from nemotron_cluster.slurm.scheduler import explain_reason, explain_refusal, find_job
 
 pytestmark = pytest.mark.slow
 
@@ -108,14 +107,14 @@ def test_why_a_job_waits(site: Cluster, reason: str, before: list[str], options:
     job = site.script("sleep 1000", *SHORT, *options.replace("LAST", job).split())
 
     def said() -> str:
-        facts = ask(lambda command: site.run("head", *command), job)
+        facts = find_job(lambda command: site.run("head", *command), job)
         assert facts is not None
         return facts.reason
 
     expected = re.compile(re.escape(reason).replace(r"\*", ".*"))
     try:
         site.wait_until(lambda: expected.fullmatch(said()), minutes=2)
-        assert part in sentence(said())
+        assert part in explain_reason(said())
     finally:
         site.clear()
         if "DRAIN" in before:
@@ -130,7 +129,7 @@ def test_why_a_job_is_refused(site: Cluster, options: str, theirs: str, ours: st
     site.clear()
     assert answer.returncode
     assert theirs in answer.stderr
-    assert ours in refusal(answer.stderr)
+    assert ours in explain_refusal(answer.stderr)
 
 
 def test_the_commands_in_the_sentences_work(site: Cluster) -> None:
@@ -150,7 +149,7 @@ def test_what_accounting_remembers(site: Cluster) -> None:
 
     def by_sacct() -> object:
         alone = ["true"]  # squeue that knows nothing
-        facts = ask(lambda command: site.run("head", *(command if command[0] == "sacct" else alone)), job)
+        facts = find_job(lambda command: site.run("head", *(command if command[0] == "sacct" else alone)), job)
         return facts and (facts.source, facts.state, facts.exit_code, facts.signal, facts.nodes)
 
     site.wait_until(lambda: by_sacct() == ("sacct", "FAILED", 0, 9, "n1"), minutes=1)

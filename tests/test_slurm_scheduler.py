@@ -5,8 +5,7 @@ from subprocess import CompletedProcess, TimeoutExpired
 import pytest
 from slurm_support import Cluster
 
-from nemotron_cluster.slurm.reasons import sentence
-from nemotron_cluster.slurm.scheduler import Facts, ask
+from nemotron_cluster.slurm.scheduler import Facts, explain_reason, find_job
 from nemotron_cluster.transport import NoAnswer
 
 
@@ -21,7 +20,7 @@ def facts(cluster: Cluster, job: str, without: tuple[str, ...] = (), patience: f
         except TimeoutExpired as error:
             raise NoAnswer(f"{command[0]} did not answer") from error
 
-    found = ask(run, job)
+    found = find_job(run, job)
     assert found is not None
     return found
 
@@ -59,7 +58,7 @@ def test_a_job_that_was_queued_again_says_so(slurm: Cluster) -> None:
     slurm.wait_until(lambda: facts(slurm, job).reason == "BeginTime")
     again = facts(slurm, job)
     assert (again.condition, again.restarts, again.exit_code) == ("waiting", 1, None)
-    assert "about two minutes" in sentence(again.reason, again.restarts)
+    assert "about two minutes" in explain_reason(again.reason, again.restarts)
     slurm.clear()
 
 
@@ -78,4 +77,4 @@ def test_a_controller_that_does_not_answer_ends_no_job(slurm: Cluster) -> None:
 
 
 def test_a_job_that_never_was(slurm: Cluster) -> None:
-    assert ask(lambda command: slurm.run("head", *command), "999999") is None
+    assert find_job(lambda command: slurm.run("head", *command), "999999") is None

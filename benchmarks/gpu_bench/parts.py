@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_bench import commands
@@ -60,12 +60,13 @@ class Sizes:
 MEASURED = Sizes(
     HYBRID, "nano3", 8192, 4096, 2,
     ("--warm-up", "8", "--steps", "24", "--profiled", "3"), ("--warm-up", "3", "--steps", "8", "--profiled", "2"),
-    ("--new", "128"), (), ("model.overrides.vocab_size=131072",),
+    ("--new", "128"), (), ("++model.overrides.vocab_size=131072",),
 )  # fmt: skip
 REHEARSED = Sizes(
     "super3_tiny", "nano3_tiny", 256, 128, 2,
     ("--warm-up", "2", "--steps", "4", "--profiled", "2"), ("--warm-up", "1", "--steps", "2", "--profiled", "1"),
-    ("--new", "4", "--at-once", "1", "2"), ("--rows", "2", "--length", "24"),
+    ("--new", "4", "--serve", "1", "2", "--sample", "2"), ("--rows", "2", "--length", "24"),
+    ("++model.overrides.vocab_size=4096",),
 )  # fmt: skip
 
 
@@ -77,7 +78,9 @@ def parts(home: Path, sizes: Sizes, *, before: bool, on_gpu: bool) -> list[Part]
     data = [*common, f"run.data={data_family(sizes.row)}-sft-data:latest", "run.model=null"]
     sft = [*data, "-c", "tiny", f"model.architecture={hybrid}", "engine.dtype=bfloat16", "train.global_batch_size=1",
            "train.micro_batch_size=null", "optimizer.lr=1e-4", "optimizer.min_lr=1e-5"]  # fmt: skip
-    torch_mm = ["engine.backend.experts=torch_mm"] if on_gpu else []  # else a loop over the experts
+    # Automodel on one process knows no mixed precision: it computes in the type of its weights.
+    automodel = [*sft, "engine=automodel", "engine.peft=null", "engine.weights_dtype=bfloat16"]
+    automodel += ["engine.backend.experts=torch_mm"] if on_gpu else []  # else a loop over the experts
 
     def trained(letter: str, name: str, engine: str, words: Sequence[str], seconds: float, stage: str = "sft") -> Part:
         words = [*sizes.steps, "--", stage, *words, f"run.family={name.replace(' ', '-')}"]
@@ -91,7 +94,7 @@ def parts(home: Path, sizes: Sizes, *, before: bool, on_gpu: bool) -> list[Part]
     found = [
         trained("training", "transformers", "transformers", [*sft, "engine=transformers"], 110),
         *([trained("training", "before", "before", [*sft, "engine=transformers"], 110)] if before else []),
-        trained("training", "automodel", "automodel", [*sft, "engine=automodel", "engine.peft=null", *torch_mm], 110),
+        trained("training", "automodel", "automodel", automodel, 150),
         Part("lora", "nano lora", "transformers", "measured_stage", lora_words, 150, sizes.lora_row * sizes.lora_rows),
         Part("answers", "answers", "transformers", "answers", ["--architecture", hybrid, *sizes.answers], 100),
         *[
@@ -100,6 +103,10 @@ def parts(home: Path, sizes: Sizes, *, before: bool, on_gpu: bool) -> list[Part]
                  environment={"TRITON_F32_DEFAULT": scan})
             for dtype, scan in (("float32", "tf32"), ("float32", "ieee"), ("bfloat16", "tf32"))
         ],
+        replace(
+            trained("more", "documents by mask", "transformers", [*sft, "engine=transformers"], 60),
+            environment={"GPU_BENCH_MASK": "1"},
+        ),
         trained("more", "fsdp2", "transformers", [*sft, "engine=transformers", "engine.strategy=fsdp2"], 60),
     ]  # fmt: skip
     grpo = ["-c", "tiny", *common, "run.model=null", f"run.data={RL_FAMILY}-rl-data:latest", "engine.dtype=bfloat16",
@@ -116,15 +123,15 @@ def data_family(row: int) -> str:
     return f"rows-{row}"
 
 
-def prepare(python: str, work: Path, sizes: Sizes, environment: dict[str, str]) -> str | None:
-    """Packed rows of both lengths, and questions, in the store of `work`; says what went wrong."""
+def prepare(python: str, work: Path, sizes: Sizes, environment: dict[str, str], *, questions: bool) -> str | None:
+    """Packed rows of both lengths, and questions if wanted, in the store of `work`; says what went wrong."""
     chats = write_chats(work / "chats.jsonl")
     for row in (sizes.row, sizes.lora_row):
         settings = [f"data_prep.source={chats}", f"data_prep.pack_size={row}", f"run.family={data_family(row)}",
                     "data_prep.split={train:0.98,valid:0.02,test:0}", "data_prep.max_lost=1"]  # fmt: skip
         if problem := prepare_stage(python, work, "sft", settings, environment):
             return problem
-    return prepare_stage(python, work, "rl", [f"run.family={RL_FAMILY}"], environment)
+    return prepare_stage(python, work, "rl", [f"run.family={RL_FAMILY}"], environment) if questions else None
 
 
 def prepare_stage(

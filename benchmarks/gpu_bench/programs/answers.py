@@ -24,18 +24,18 @@ def main() -> int:
     parser.add_argument("result", type=Path)
     parser.add_argument("--architecture", required=True)
     parser.add_argument("--new", type=int, default=128, help="tokens of an answer")
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--serve", type=int, nargs="*", default=[1, 8, 32], help="requests at once")
+    parser.add_argument("--sample", type=int, nargs="*", default=[32, 128], help="answers of a batch of GRPO")
     options = parser.parse_args()
     wait_for_turn()
     model = load(options.architecture)
     found: dict[str, Any] = {}
-    for dtype in ("bfloat16", "float32"):
-        model = model.to(getattr(torch, dtype))
-        for size in options.at_once:
-            found[f"serve, {dtype}, {size} at once"] = served(model, size, options.new)
-            options.result.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    for size in options.at_once:  # float32 weights, computed in bfloat16, as in a training
+    for size in options.sample:  # float32 weights, computed in bfloat16, as in a training
         found[f"GRPO, mixed precision, {size} at once"] = generated(model, size, options.new)
+        options.result.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    model = model.to(torch.bfloat16)
+    for size in options.serve:
+        found[f"serve, bfloat16, {size} at once"] = served(model, size, options.new)
         options.result.write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 0
 
@@ -63,8 +63,7 @@ def load(architecture: str) -> Any:
 
 def served(model: Any, size: int, new: int) -> float:
     """Tokens per second of `size` requests at once, prompts included in the time."""
-    from nemotron_serving.batch import Batch
-    from nemotron_serving.sampling import Sampling
+    from nemotron_serving.batch import Batch, Sampling
 
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 500) for _ in range(PROMPT)] for _ in range(size)]

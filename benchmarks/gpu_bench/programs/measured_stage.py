@@ -7,6 +7,7 @@ No checkpoint and no model is written: the process ends after the last step that
 
 import argparse
 import importlib
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -34,12 +35,14 @@ def main() -> int:
     take_turns()
     measure = Measure(options.result, options.warm_up, options.steps, options.profiled)
     stage, *words = options.stage
-    module = importlib.import_module(f"stages.{stage}.train")
     if options.weights_on_device:
         draw_on_device()
     if stage == "rl":
         time_sampling(measure)
-    return module.STEP.main(words)
+    if os.environ.get("GPU_BENCH_MASK"):  # to see what attention by documents is worth
+        module = importlib.import_module("stages.sft.engines.transformers.train")
+        module.attend_by_document = lambda model, collate: collate
+    return importlib.import_module(f"stages.{stage}.train").STEP.main(words)
 
 
 def take_turns() -> None:

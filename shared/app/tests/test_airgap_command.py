@@ -35,7 +35,7 @@ def test_the_plan_of_the_real_lock(tmp_path: Path, capsys: pytest.CaptureFixture
         (["fetch", "x", "--package", "nemotron-stf"], "does not have a member nemotron-stf"),
         (["fetch", "x", "--extra", "kernel"], "Extra `kernel` is not defined"),
         (["fetch", "x", "--sources"], "name the extra that asks for it: --extra kernels"),
-        (["build", "x"], "no folder of airgap fetch"),
+        (["build", "x"], "not a folder of airgap fetch"),
         (["build", "x", "--arch", "sm_90"], "write it as in NVIDIA's tables: --arch 9.0"),
         (["scripts", "nobody"], "no profile 'nobody'"),
     ],

@@ -11,8 +11,8 @@ from jobs import ended, folder_of, job_of, profile_of, submitted, wait_for
 
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.diagnose.rules import rules
-from nemotron_cluster.folder import EXIT_CODE, Record
+from nemotron_cluster.diagnose.causes import rules
+from nemotron_cluster.job import EXIT_CODE, Record
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import environment_of
 

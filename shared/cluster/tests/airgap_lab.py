@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nemotron_cluster.airgap.uv import uv_program
+from nemotron_cluster.airgap.packages import find_uv
 
 HOST = "index.invalid"
 """What a test of proxies calls the index: no resolver knows it, so only the proxy finds it."""
@@ -209,5 +209,5 @@ def workspace(root: Path, index: Index, needs: Sequence[str], environment: Mappi
         f"dependencies = {json.dumps([*needs])}\n"
         '[build-system]\nrequires = ["uv_build>=0.9,<0.14"]\nbuild-backend = "uv_build"\n'
     )
-    subprocess.run([uv_program(), "lock", "--quiet"], cwd=root, env=environment, check=True)
+    subprocess.run([find_uv(), "lock", "--quiet"], cwd=root, env=environment, check=True)
     return root

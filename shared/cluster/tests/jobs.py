@@ -3,14 +3,13 @@
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nemotron_cluster.backends import OVER, Backend, State
-from nemotron_cluster.folder import CODE, CONFIG_FILE, Record, new_folder
-from nemotron_cluster.job import CONFIG, Job
-from nemotron_cluster.profiles.schema import PROFILES, Profile
+from nemotron_cluster.job import CODE, CONFIG, CONFIG_FILE, Job, Record, new_folder
+from nemotron_cluster.profiles import PROFILES, Profile
 
 PATIENCE = 300.0
 PLANTED = "hf_" + "planted" * 6
@@ -38,6 +37,14 @@ def job_of(**keys: Any) -> Job:
     return Job(**{"name": "super3-sft", "command": ("-m", "step", CONFIG, "a b"), "python": sys.executable, **keys})
 
 
+def write_programs(folder: Path, programs: Mapping[str, str]) -> None:
+    """Programs that stand in for others, for a PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
 def folder_of(within: Path, config: str = "exit 0") -> Path:
     folder = new_folder("super3-sft", within / "jobs")
     (folder / CODE).mkdir()
@@ -53,6 +60,7 @@ def submitted(backend: Backend, job: Job, folder: Path) -> Record:
 
 
 def wait_for(what: Callable[[], Any]) -> Any:
+    """Wait until a condition holds; returns its value."""
     end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end, "nothing happened"

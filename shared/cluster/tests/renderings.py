@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs import job_of, profile_of
 
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.folder import jobs_folder
+from nemotron_cluster.job import jobs_folder
 
 GOLDEN = Path(__file__).parent / "golden"
 REQUEST = "# NeMo-Run ("

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from airgap_lab import Index, serving, source, wheel, workspace
+from jobs import write_programs
 
-from nemotron_cluster.airgap import cuda
-from nemotron_cluster.airgap.build import build, lines
-from nemotron_cluster.airgap.fetch import fetch, plan
-from nemotron_cluster.airgap.manifest import NAME
-from nemotron_cluster.airgap.packages import Wanted
-from nemotron_cluster.airgap.target import Target
+from nemotron_cluster.airgap import build as builder
+from nemotron_cluster.airgap.build import build
+from nemotron_cluster.airgap.fetch import MANIFEST, fetch, plan
+from nemotron_cluster.airgap.packages import Target, Wanted
 from nemotron_shared.errors import UserError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -25,6 +24,7 @@ TORCH = """
 __version__ = "9.9"
 class version: cuda = "13.0"
 class cuda: is_available = staticmethod(lambda: False)
+class _C: _GLIBCXX_USE_CXX11_ABI = True
 """
 NVCC = """#!/usr/bin/env bash
 case $1 in
@@ -67,10 +67,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program that answers like nvcc and writes down what it was asked to compile."""
-    program, calls = tmp_path / "cuda" / "bin" / "nvcc", tmp_path / "calls"
-    program.parent.mkdir(parents=True)
-    program.write_text(NVCC)
-    program.chmod(0o755)
+    calls = tmp_path / "calls"
+    write_programs(tmp_path / "cuda" / "bin", {"nvcc": NVCC})
     monkeypatch.setenv("NVCC_CALLS", str(calls))
     return calls
 
@@ -82,8 +80,8 @@ def test_without_nvcc_the_wheels_are_there_and_what_is_not_is_said(fetched: Path
     assert report.imports["CUDA"] == "False (torch is made for 13.0)"
     assert list(report.not_built) == ["mamba-ssm"]
     assert not report.is_whole and not report.broken
-    assert any(re.match(r"NOT built: mamba-ssm: there is no nvcc in CUDA_HOME=.*set CUDA_HOME", line)
-               for line in lines(report))  # fmt: skip
+    assert any(re.match(r"NOT built: mamba-ssm: nvcc is not in CUDA_HOME=.*set CUDA_HOME", line)
+               for line in report.lines())  # fmt: skip
     site = tmp_path / "env" / "lib" / f"python{PYTHON}" / "site-packages"
     assert list(site.glob("__pycache__/alpha.*.pyc")), "compiled to bytecode"
     answer = subprocess.run(
@@ -122,14 +120,11 @@ def test_no_more_compilers_than_the_memory_of_the_job_holds(
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{limit}\n")
     (tmp_path / "group").write_text(f"{group}\n")
-    monkeypatch.setattr(cuda, "CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cuda, "OWN_GROUP", tmp_path / "group")
-    monkeypatch.setattr(cuda, "JOB_BYTES", 6 << 30)
-    monkeypatch.setattr(cuda.os, "sched_getaffinity", lambda process: range(8))
-    plenty = "MemAvailable:  500000000 kB\n"
-    read = cuda._read
-    monkeypatch.setattr(cuda, "_read", lambda path: plenty if path == Path("/proc/meminfo") else read(path))
-    assert cuda._jobs() == jobs
+    (tmp_path / "memory").write_text("MemAvailable:  500000000 kB\n")
+    for name, path in {"CGROUPS": "groups", "OWN_GROUP": "group", "MEMORY": "memory"}.items():
+        monkeypatch.setattr(builder, name, tmp_path / path)
+    monkeypatch.setattr(builder.os, "sched_getaffinity", lambda process: range(8))
+    assert builder.parallel_jobs() == jobs
 
 
 def test_an_nvcc_of_another_cuda_than_torch_is_not_used(fetched: Path, tmp_path: Path, nvcc: Path) -> None:
@@ -162,10 +157,10 @@ def test_a_folder_that_is_not_right_is_refused(fetched: Path, tmp_path: Path, mo
     monkeypatch.setattr("nemotron_cluster.airgap.build.platform.machine", lambda: "aarch64")
     with pytest.raises(UserError, match="is for x86_64, and this is aarch64"):
         build(fetched, tmp_path / "new")
-    (folder / NAME).write_text(json.dumps({"format": 2}))
+    (folder / MANIFEST).write_text(json.dumps({"format": 2}))
     with pytest.raises(UserError, match="format: Input should be 1"):
         build(folder, tmp_path / "new")
-    with pytest.raises(UserError, match="no folder of airgap fetch"):
+    with pytest.raises(UserError, match="not a folder of airgap fetch"):
         build(tmp_path, tmp_path / "new")
 
 

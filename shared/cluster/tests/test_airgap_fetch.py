@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 from airgap_lab import HOST, Index, serving, source, wheel, workspace
 
-from nemotron_cluster.airgap import download
-from nemotron_cluster.airgap.fetch import Plan, fetch, plan
-from nemotron_cluster.airgap.manifest import read_manifest, require_intact
-from nemotron_cluster.airgap.materials import local
-from nemotron_cluster.airgap.packages import File, Wanted
-from nemotron_cluster.airgap.target import Target
+from nemotron_cluster.airgap import fetch as fetching
+from nemotron_cluster.airgap.fetch import Plan, download, fetch, find_files, plan, read_manifest, require_intact
+from nemotron_cluster.airgap.packages import Package, Target, Wanted
 from nemotron_shared.errors import UserError
 
 HERE = Target("3.11", "x86_64")
@@ -32,8 +29,7 @@ FETCH = """
 import sys
 from pathlib import Path
 from nemotron_cluster.airgap.fetch import fetch, plan
-from nemotron_cluster.airgap.packages import Wanted
-from nemotron_cluster.airgap.target import Target
+from nemotron_cluster.airgap.packages import Target, Wanted
 root, folder = map(Path, sys.argv[1:])
 fetch(plan(root, folder, Target("3.11", "x86_64"), Wanted(("tiny-member",)), []), folder)
 """
@@ -119,7 +115,7 @@ def test_killed_it_goes_on_where_it_was(root: Path, index: Index, tmp_path: Path
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert "or that has not ended" in refusal(lambda: read_manifest(folder))
+    assert "or the fetch has not ended" in refusal(lambda: read_manifest(folder))
     index.go.set()
     index.asked.clear()
     kept = partial.stat().st_size
@@ -174,9 +170,9 @@ def test_everything_goes_through_a_proxy(index: Index, tmp_path: Path, monkeypat
     fetch(planned(root, tmp_path / "folder"), tmp_path / "folder")
     assert ("GET", f"http://{HOST}/files/alpha-1.0-py3-none-any.whl", None) in index.asked
     monkeypatch.setenv("https_proxy", direct)
-    monkeypatch.setattr(download, "TRIES", 1)
-    secret = {tmp_path / "x.whl": File("x.whl", f"https://{HOST}/x.whl", "0" * 64, 1)}
-    assert "HTTPS_PROXY" in refusal(lambda: download.download(secret))
+    monkeypatch.setattr(fetching, "TRIES", 1)
+    secret = {tmp_path / "x.whl": Package("x", "1", "wheel", "x.whl", f"https://{HOST}/x.whl", "0" * 64, 1)}
+    assert "HTTPS_PROXY" in refusal(lambda: download(secret))
     assert ("CONNECT", f"{HOST}:443", None) in index.asked
 
 
@@ -184,7 +180,7 @@ def test_what_does_not_exist_is_refused(root: Path, index: Index, tmp_path: Path
     assert "there are: 3.11, 3.12, 3.13" in refusal(lambda: Target("3.10", "x86_64"))
     assert "there are: x86_64, aarch64" in refusal(lambda: Target("3.11", "riscv64"))
     missing = refusal(lambda: planned(root, tmp_path, Target("3.13", "x86_64")))
-    assert "for Python 3.13 on x86_64 there is neither a wheel nor a source of: beta 1.0" in missing
+    assert "for Python 3.13 on x86_64: No wheel found matching the provided tags for package 'beta'" in missing
     assert "does not have a member nothing" in refusal(lambda: plan(root, tmp_path, HERE, Wanted(("nothing",)), []))
     (root / "member" / "pyproject.toml").write_text(
         (root / "member" / "pyproject.toml").read_text().replace('"gamma"', '"gamma", "delta"')
@@ -199,16 +195,16 @@ def test_own_files_are_copied_once_and_compared(root: Path, tmp_path: Path) -> N
     (own / "more" / "b.jsonl").write_text("{}\n")
     single = tmp_path / "c.jsonl"
     single.write_text("1\n")
-    materials = [local(own, "data"), local(single, "data")]
+    materials = [find_files(own, "data"), find_files(single, "data")]
     manifest = fetch(plan(root, folder, HERE, WANTED, materials), folder)
     assert manifest.materials == {"data/corpus": str(own), "data/c.jsonl": str(single)}
     assert {"data/corpus/a.jsonl", "data/corpus/more/b.jsonl", "data/c.jsonl"} <= set(manifest.files)
     (folder / "data" / "c.jsonl").write_text("2\n")  # as long as the right one
-    assert [*plan(root, folder, HERE, WANTED, materials).missing_materials.values()] == [[], ["c.jsonl"]]
+    assert plan(root, folder, HERE, WANTED, materials).missing_materials == [[], ["c.jsonl"]]
     assert "two things would become data/c.jsonl" in refusal(
-        lambda: plan(root, folder, HERE, WANTED, [*materials, local(single, "data")])
+        lambda: plan(root, folder, HERE, WANTED, [*materials, find_files(single, "data")])
     )
-    assert "no such file" in refusal(lambda: local(tmp_path / "none", "data"))
+    assert "no such file" in refusal(lambda: find_files(tmp_path / "none", "data"))
 
 
 def test_the_plan_for_programs(root: Path, tmp_path: Path) -> None:

@@ -14,40 +14,17 @@ from pathlib import Path
 import pytest
 
 from nemotron_cluster.airgap.fetch import fetch, plan
-from nemotron_cluster.airgap.packages import Wanted
-from nemotron_cluster.airgap.target import Target
+from nemotron_cluster.airgap.packages import Target, Wanted
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import repository
 
 CONTAINERS = Path(__file__).parents[1] / "src" / "nemotron_cluster" / "containers"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-LIBRARIES = (
-    "libgcc_s.so.1",
-    "libstdc++.so.6",
-    "libm.so.6",
-    "libdl.so.2",
-    "libpthread.so.0",
-    "librt.so.1",
-    "libutil.so.1",
-)
+LIBRARIES = ["libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
+             "libutil.so.1"]  # fmt: skip
 """What wheels expect of every system."""
-TOOLS = [
-    "bash",
-    "sh",
-    "env",
-    "ln",
-    "sed",
-    "mktemp",
-    "dirname",
-    "rm",
-    "mkdir",
-    "chown",
-    "chmod",
-    "test",
-    "id",
-    "cat",
-    "ls",
-]
+TOOLS = ["bash", "sh", "env", "ln", "sed", "mktemp", "dirname", "rm", "mkdir", "chown", "chmod", "test", "id", "cat",
+         "ls"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         fetch(plan(root, place, Target(PYTHON, os.uname().machine), Wanted(("nemotron-app",)), []), place)
     except UserError as error:
-        if "again, which goes on" not in str(error):
+        if "again, which continues" not in str(error):
             raise
         pytest.skip(f"needs the index of packages: {error}")
     return place
@@ -82,9 +59,8 @@ def make_base(root: Path) -> None:
         copy_program(Path(found), root)
     home = Path(sys.base_prefix)
     library = home / "lib" / f"python{PYTHON}"
-    left_out = shutil.ignore_patterns(
-        "test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__", "config-*"
-    )
+    names = ["test", "tests", "site-packages", "dist-packages", "idlelib", "__pycache__", "config-*"]
+    left_out = shutil.ignore_patterns(*names)
     shutil.copytree(library, root / str(library).lstrip("/"), ignore=left_out, symlinks=True)
     copy_program(Path(os.path.realpath(sys.executable)), root)
     for extension in (library / "lib-dynload").glob("*.so"):
@@ -143,10 +119,8 @@ def test_a_stage_trains_in_the_image_that_the_documented_command_builds(tmp_path
         cached = image / f"opt/nemotron/lib/python{PYTHON}/site-packages/nemotron_app/__pycache__"
         assert (cached / f"main.cpython-{PYTHON.replace('.', '')}.pyc").is_file()
     finally:
-        subprocess.run(["buildah", "rm", "--all"], env=os.environ | isolated, capture_output=True, check=False)
-        subprocess.run(
-            ["buildah", "rmi", "--all", "--force"], env=os.environ | isolated, capture_output=True, check=False
-        )
+        for words in (["rm", "--all"], ["rmi", "--all", "--force"]):
+            subprocess.run(["buildah", *words], env=os.environ | isolated, capture_output=True, check=False)
 
 
 @pytest.mark.slow

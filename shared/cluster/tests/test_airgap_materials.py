@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hub_stand_in import Hub, serving
 
-from nemotron_cluster.airgap.materials import model
+from nemotron_cluster.airgap.fetch import find_model
 from nemotron_shared.errors import UserError
 
 pytest.importorskip("huggingface_hub")
@@ -23,9 +23,9 @@ FILES = {
 BRING = """
 import json, sys
 from pathlib import Path
-from nemotron_cluster.airgap.materials import model
+from nemotron_cluster.airgap.fetch import find_model
 text, weights, folder = sys.argv[1], sys.argv[2] == "True", Path(sys.argv[3])
-found = model(text, weights=weights, trusted=False)
+found = find_model(text, weights=weights, trusted=False)
 (folder / found.place).mkdir(parents=True, exist_ok=True)
 missing = found.missing(folder)
 found.bring(missing, folder / found.place)
@@ -63,11 +63,11 @@ def test_a_folder_of_ones_own_is_a_model_when_it_has_a_config(tmp_path: Path) ->
     own = tmp_path / "Own Model"
     own.mkdir()
     with pytest.raises(UserError, match=r"no folder with a config\.json"):
-        model(str(own), weights=True, trusted=False)
+        find_model(str(own), weights=True, trusted=False)
     (own / "config.json").write_text("{}")
-    found = model(str(own), weights=True, trusted=False)
+    found = find_model(str(own), weights=True, trusted=False)
     assert (found.place, [*found.files]) == ("models/own-model", ["config.json"])
     with pytest.raises(UserError, match=r"no folder with a tokenizer\.json"):
-        model(str(own), weights=False, trusted=False)
+        find_model(str(own), weights=False, trusted=False)
     with pytest.raises(UserError, match="Megatron"):
-        model("megatron:/checkpoints/iter_1", weights=True, trusted=False)
+        find_model("megatron:/checkpoints/iter_1", weights=True, trusted=False)

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from jobs import write_programs
 
-from nemotron_cluster.airgap.scripts import Layout, cuda_of, scripts, write_scripts
-from nemotron_cluster.profiles.find import load_profile
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.airgap.scripts import Layout, cuda_of, render_scripts, write_scripts
+from nemotron_cluster.profiles import Slurm, load_profile
 from nemotron_shared.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "airgap"
@@ -69,7 +69,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_scripts_of_a_profile(place: Path) -> None:
-    found = scripts(load_profile("site"), LAYOUT)
+    found = render_scripts(load_profile("site"), LAYOUT)
     assert [*found] == NAMES
     if os.environ.get("NEMOTRON_GOLDEN"):
         write_scripts(found, GOLDEN)
@@ -87,7 +87,7 @@ def options(text: str) -> dict[str, str]:
 
 
 def test_a_job_in_the_trainings_queue_keeps_to_its_limits(place: Path) -> None:
-    found = scripts(load_profile("debug"), LAYOUT)
+    found = render_scripts(load_profile("debug"), LAYOUT)
     build, pull = options(found["build_mamba_deps.slurm"]), options(found["pull_container.slurm"])
     assert (build["qos"], build["time"], build["gres"], build["cpus-per-task"]) == (
         "boost_qos_dbg", "00:30:00", "gpu:1", "8"
@@ -95,31 +95,31 @@ def test_a_job_in_the_trainings_queue_keeps_to_its_limits(place: Path) -> None:
     assert "mem" not in build and build["nodelist"] == "n[1-4]"
     assert "gres" not in pull and pull["time"] == "00:30:00"
     (place / "env.toml").write_text(PROFILES.replace('time = "00:30:00"', 'time = "1-0"\nbuild_time = "45"'))
-    found = scripts(load_profile("debug"), LAYOUT)
+    found = render_scripts(load_profile("debug"), LAYOUT)
     assert options(found["build_mamba_deps.slurm"])["time"] == "45"
     assert options(found["test_training_simple.slurm"])["time"] == "00:30:00"
     (place / "env.toml").write_text(PROFILES.replace('time = "00:30:00"', 'time = "10"'))
-    found = scripts(load_profile("debug"), LAYOUT)
+    found = render_scripts(load_profile("debug"), LAYOUT)
     assert {options(found[name])["time"] for name in NAMES[1:]} == {"10"}
 
 
 def test_a_training_has_more_than_one_cpu(place: Path) -> None:
     text = PROFILES.replace("cpus_per_task = 32\n", "").replace('mem = "480G"\n', "")
     (place / "env.toml").write_text(text)
-    found = {name: options(script) for name, script in scripts(load_profile("debug"), LAYOUT).items()}
+    found = {name: options(script) for name, script in render_scripts(load_profile("debug"), LAYOUT).items()}
     assert {name for name, asked in found.items() if "exclusive" in asked} == {"train_automodel.slurm"}
     assert found["train_automodel.slurm"]["mem"] == "0"
     assert found["test_training_simple.slurm"]["cpus-per-task"] == "8"
     (place / "env.toml").write_text(PROFILES.replace("cpus_per_task = 32", "cpus_per_task = 7\nntasks_per_node = 4"))
-    train = options(scripts(load_profile("debug"), LAYOUT)["train_automodel.slurm"])
+    train = options(render_scripts(load_profile("debug"), LAYOUT)["train_automodel.slurm"])
     assert train["cpus-per-task"] == "28" and "exclusive" not in train
 
 
 def test_a_partition_without_gpus_is_told_what_to_compile_for(place: Path) -> None:
     with pytest.raises(UserError, match="the partition lrd_all_serial") as told:
-        scripts(load_profile("site"), replace(LAYOUT, architectures=()))
+        render_scripts(load_profile("site"), replace(LAYOUT, architectures=()))
     assert "--arch 8.0" in (told.value.remedy or "")
-    assert scripts(load_profile("debug"), replace(LAYOUT, architectures=()))
+    assert render_scripts(load_profile("debug"), replace(LAYOUT, architectures=()))
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,8 @@ echo half > "$3"
 
 
 def test_an_image_is_imported_once_and_whole(place: Path) -> None:
-    write_scripts(scripts(load_profile("site"), LAYOUT), place / "scripts")
-    (place / "bin").mkdir()
-    for name, text in {"enroot": ENROOT, "module": "#!/bin/sh\n"}.items():
-        (place / "bin" / name).write_text(text)
-        (place / "bin" / name).chmod(0o755)
+    write_scripts(render_scripts(load_profile("site"), LAYOUT), place / "scripts")
+    write_programs(place / "bin", {"enroot": ENROOT, "module": "#!/bin/sh\n"})
     environment = {**os.environ, "PATH": f"{place / 'bin'}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
 
     def pull(*words: str) -> tuple[int, list[str]]:
@@ -177,7 +174,7 @@ def test_an_image_is_imported_once_and_whole(place: Path) -> None:
 
 @pytest.mark.parametrize("profile", ["site", "odd"])
 def test_bash_and_shellcheck_accept_them(place: Path, profile: str) -> None:
-    for name, text in scripts(load_profile(profile), LAYOUT).items():
+    for name, text in render_scripts(load_profile(profile), LAYOUT).items():
         assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0, name
         if shutil.which("shellcheck"):
             checked = subprocess.run(["shellcheck", "-"], input=text, text=True, capture_output=True, check=False)
@@ -187,7 +184,7 @@ def test_bash_and_shellcheck_accept_them(place: Path, profile: str) -> None:
 
 
 def test_values_stay_values(place: Path) -> None:
-    train = scripts(load_profile("odd"), LAYOUT)["train_automodel.slurm"]
+    train = render_scripts(load_profile("odd"), LAYOUT)["train_automodel.slurm"]
     assert '#SBATCH --account="it\'s $(mine)"' in train.splitlines()
     assert "#SBATCH --nodelist=n[1-4]" in train
     assert "gres" not in train, "no GPUs are asked for"
@@ -201,9 +198,8 @@ def test_values_stay_values(place: Path) -> None:
 def test_training_compiles_first_where_the_packages_are_absent(
     place: Path, monkeypatch: pytest.MonkeyPatch, present: bool
 ) -> None:
-    write_scripts(scripts(load_profile("site"), LAYOUT), place / "scripts")
+    write_scripts(render_scripts(load_profile("site"), LAYOUT), place / "scripts")
     programs, calls = place / "automodel_env" / "bin", place / "calls"
-    programs.mkdir(parents=True)
     stubs = {
         "python": f'[[ $1 != -c ]] || exit {0 if present else 1}\necho "python $*" >> {calls}',
         "nemotron": f'echo "nemotron $*" >> {calls}',
@@ -211,9 +207,7 @@ def test_training_compiles_first_where_the_packages_are_absent(
         "scontrol": "printf 'n1\\nn2\\n'",
         "module": ":",
     }
-    for name, text in stubs.items():
-        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (programs / name).chmod(0o755)
+    write_programs(programs, {name: f"#!/usr/bin/env bash\n{text}\n" for name, text in stubs.items()})
     slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}
     environment = {**os.environ, **slurm, "PATH": f"{programs}:/usr/bin:/bin"}
     # not as a login shell, whose files would take the PATH away
@@ -229,4 +223,4 @@ def test_training_compiles_first_where_the_packages_are_absent(
 
 def test_a_profile_of_another_executor_is_refused(place: Path) -> None:
     with pytest.raises(UserError, match=r"\[here\] has the executor 'local'"):
-        scripts(load_profile("here"), LAYOUT)
+        render_scripts(load_profile("here"), LAYOUT)

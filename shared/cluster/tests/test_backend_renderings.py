@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from jobs import PLANTED, folder_of, job_of, profile_of
+from jobs import PLANTED, folder_of, job_of, profile_of, write_programs
 from renderings import GOLDEN, IMAGE, PROFILES, REQUEST, rendered
 
-from nemotron_cluster.backends import PLACES, backend_of
-from nemotron_cluster.backends.nemo_run import ASKED
-from nemotron_cluster.folder import Record
-from nemotron_cluster.profiles.schema import PROFILES as EXECUTORS
+from nemotron_cluster.backends import BACKENDS, backend_of
+from nemotron_cluster.backends.nemo_run import REQUEST_FILE
+from nemotron_cluster.job import Record
+from nemotron_cluster.profiles import PROFILES as EXECUTORS
 from nemotron_shared.errors import UserError
 
 FIELDS = {"name", "num_nodes", "resources", "workdir", "file_mounts", "secrets", "envs", "setup", "run"}
@@ -28,8 +28,8 @@ def without_nemo_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_executor_has_a_backend() -> None:
-    assert PLACES.keys() == EXECUTORS.keys()
-    assert PROFILES.keys() == PLACES.keys() - {"slurm"}
+    assert BACKENDS.keys() == EXECUTORS.keys()
+    assert PROFILES.keys() == BACKENDS.keys() - {"slurm"}
 
 
 @pytest.mark.parametrize("executor", PROFILES)
@@ -53,7 +53,7 @@ CLOUDS = ("dgxcloud", "lepton", "kubeflow")
 REFUSED = [
     *[(name, {"home": None}, "home: the artifacts of this machine") for name in (*CLOUDS, "skypilot")],
     *[(name, {"secret_refs": {}}, "HF_TOKEN is set here, and no value of a secret is sent") for name in CLOUDS],
-    ("kubeflow", {"secret_refs": {"HF_TOKEN": "hub"}}, "no secret with a key"),
+    ("kubeflow", {"secret_refs": {"HF_TOKEN": "hub"}}, "must name a secret and its key"),
     ("kubeflow", {"workdir_pvc": None}, "workdir_pvc: the job's folder needs a volume"),
     ("lepton", {"custom_spec": {"a": 1}}, "custom_spec: NeMo-Run 0.11.1 leaves it out"),
     *[(name, {}, "needs NeMo-Run\n.*nemotron engine install nemo_run") for name in ("docker", "lepton", "kubeflow")],
@@ -92,7 +92,7 @@ def test_what_nemo_run_is_told_is_kept_without_secrets_and_the_copy_for_a_cloud_
     backend = backend_of(profile_of("dgxcloud", **PROFILES["dgxcloud"]))
     with pytest.raises(UserError, match="needs NeMo-Run"):
         backend.submit(job_of(container=IMAGE), folder)
-    assert PLANTED not in (folder / ASKED).read_text()
+    assert PLANTED not in (folder / REQUEST_FILE).read_text()
     assert {path.name for path in (folder / "send").iterdir()} == {"job.sh", "config.yaml", "code.txz"}
 
 
@@ -106,9 +106,7 @@ echo "Job submitted, Job ID: 7"
 def test_skypilot_s_command_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str | None) -> None:
     """A script stands in for `sky`: what counts is what it is asked."""
     log = tmp_path / "log"
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sky").write_text(FAKE_SKY.format(log=log))
-    (tmp_path / "bin" / "sky").chmod(0o755)
+    write_programs(tmp_path / "bin", {"sky": FAKE_SKY.format(log=log)})
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     backend, folder = backend_of(profile_of("skypilot", home="/d", cluster_name=cluster)), folder_of(tmp_path)
     identity = backend.submit(job_of(secrets=("HF_TOKEN",)), folder)

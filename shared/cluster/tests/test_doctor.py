@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs import write_programs
 
-from nemotron_cluster.doctor import machine, nodes, packages, probe, profile, scheduler
+from nemotron_cluster.doctor import machine, packages, probe
+from nemotron_cluster.doctor import slurm as scheduler
 from nemotron_cluster.doctor.report import Check, Group, on_all, summary, text_lines
-from nemotron_cluster.profiles.find import load_profile
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm, load_profile
 from nemotron_cluster.transport import Here, transport_of
 from nemotron_shared.errors import UserError
 
@@ -44,14 +45,12 @@ GPUS = {"each": ["NVIDIA H100 80GB HBM3, 81559 MiB"] * 8, "driver": "580.65.06"}
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """Puts a script on PATH, before everything else."""
     folder = tmp_path / "bin"
-    folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def write(name: str, output: str) -> None:
-        (folder / f"{name}.txt").write_text(output)
         body = output.removeprefix("#!") if output.startswith("#!") else f"cat '{folder}/{name}.txt'"
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (folder / name).chmod(0o755)
+        write_programs(folder, {name: f"#!/bin/sh\n{body}\n"})
+        (folder / f"{name}.txt").write_text(output)
 
     return write
 
@@ -80,7 +79,7 @@ def of(checks: Iterable[Check], *states: str) -> dict[str, str]:
 
 
 def test_a_site_where_all_is_well_passes(site: Program) -> None:
-    checks = list(scheduler.checks(slurm(), Here()))
+    checks = list(scheduler.check_scheduler(slurm(), Here()))
     assert of(checks, "WARN", "FAIL", "SKIP") == {}
     passed = of(checks, "PASS")
     assert passed["partition batch"] == "30 of 32 nodes can be used"
@@ -96,7 +95,7 @@ def test_a_site_where_all_is_well_passes(site: Program) -> None:
 @pytest.mark.parametrize(
     ("values", "name", "said"),
     [
-        ({"partition": "bacth"}, "partition", "there is no partition 'bacth'"),
+        ({"partition": "bacth"}, "partition", "partition 'bacth' does not exist"),
         ({"partition": "shut"}, "partition shut", "is down"),
         ({"nodes": 33}, "partition batch", "has 32 nodes, and the profile asks for 33"),
         ({"partition": "debug", "nodes": 1, "time": "20"}, "partition debug", "its nodes have 4 GPUs"),
@@ -110,19 +109,22 @@ def test_a_site_where_all_is_well_passes(site: Program) -> None:
 def test_what_a_profile_asks_for_in_vain_is_a_failure(
     site: Program, values: dict[str, Any], name: str, said: str
 ) -> None:
-    failed = of(scheduler.checks(slurm(**values), Here()), "FAIL")
+    failed = of(scheduler.check_scheduler(slurm(**values), Here()), "FAIL")
     assert said in failed[name]
 
 
 def test_nodes_that_are_drained_are_a_warning(site: Program) -> None:
-    assert "30 of 32 nodes can be used now" in of(scheduler.checks(slurm(nodes=31), Here()), "WARN")["partition batch"]
+    assert (
+        "30 of 32 nodes can be used now"
+        in of(scheduler.check_scheduler(slurm(nodes=31), Here()), "WARN")["partition batch"]
+    )
 
 
 def test_a_queue_that_takes_one_job_and_has_one_is_a_warning(site: Program) -> None:
     debug = slurm(qos="boost_qos_dbg", nodes=1, time="00:20:00")
-    assert of(scheduler.checks(debug, Here()), "PASS")["qos boost_qos_dbg"].startswith("runs 1 job of a user")
+    assert of(scheduler.check_scheduler(debug, Here()), "PASS")["qos boost_qos_dbg"].startswith("runs 1 job of a user")
     site("squeue", "17\n")
-    warned = of(scheduler.checks(debug, Here()), "WARN")["qos boost_qos_dbg"]
+    warned = of(scheduler.check_scheduler(debug, Here()), "WARN")["qos boost_qos_dbg"]
     assert warned == "runs 1 job of a user, and you have 1 there: 17; the next one waits"
 
 
@@ -130,11 +132,11 @@ def test_what_slurm_does_to_jobs_is_told(site: Program) -> None:
     site("scontrol", "KillWait = 5 sec\nPreemptMode = REQUEUE\nProctrackType = proctrack/linuxproc\n")
     site("srun", "usage\n")
     site("sbatch", "#!echo 'allocation failure: Invalid qos specification' >&2; exit 1")
-    checks = list(scheduler.checks(slurm(), Here()))
+    checks = list(scheduler.check_scheduler(slurm(), Here()))
     assert set(of(checks, "WARN")) == {"KillWait", "PreemptMode", "ProctrackType"}
     failed = of(checks, "FAIL")
     assert failed == {"pyxis": "srun has no --container-image",
-                      "a job like this": "would be refused: Invalid qos specification"}  # fmt: skip
+                      "a job like this": "Slurm refuses the job here: Invalid qos specification"}  # fmt: skip
 
 
 NOISE = {
@@ -150,7 +152,7 @@ NOISE = {
 def test_no_answer_of_a_scheduler_ends_in_a_traceback(program: Program, noise: str) -> None:
     for name in ("sinfo", "scontrol", "sacctmgr", "squeue", "srun", "sbatch", "id"):
         program(name, f"#!{noise}")
-    checks = list(scheduler.checks(slurm(), Here()))
+    checks = list(scheduler.check_scheduler(slurm(), Here()))
     assert of(checks, "FAIL")
     assert all(line.isprintable() for line in text_lines(checks) for line in line.splitlines())
 
@@ -158,7 +160,7 @@ def test_no_answer_of_a_scheduler_ends_in_a_traceback(program: Program, noise: s
 def test_where_no_slurm_answers_nothing_is_said_of_the_profile(program: Program) -> None:
     for name in ("sinfo", "scontrol", "sacctmgr", "squeue", "srun", "sbatch", "id"):
         program(name, f"#!echo '{name}: fatal: Could not establish a configuration source' >&2; exit 1")
-    failed = of(scheduler.checks(slurm(container_runtime=None), Here()), "FAIL")
+    failed = of(scheduler.check_scheduler(slurm(container_runtime=None), Here()), "FAIL")
     assert {"partition", "settings", scheduler.LIKE_THIS} <= set(failed)
     assert {failed[name] for name in ("partition", "settings", scheduler.LIKE_THIS)} == {
         "no Slurm answers here: fatal: Could not establish a configuration source"
@@ -168,9 +170,10 @@ def test_where_no_slurm_answers_nothing_is_said_of_the_profile(program: Program)
 def test_without_any_program_everything_is_said_and_nothing_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "bash").symlink_to("/bin/bash")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "'sinfo' is not on this machine" in of(scheduler.checks(slurm(), Here()), "FAIL")["partition"]
-    checks = list(machine.checks(slurm(), tmp_path, 0, online=False, environment={}))
+    assert "'sinfo' is not on this machine" in of(scheduler.check_scheduler(slurm(), Here()), "FAIL")["partition"]
+    checks = list(machine.check_machine(slurm(), tmp_path, 0, online=False, environment={}))
     assert set(of(checks, "FAIL")) == {"sbatch", "srun", "squeue", "scontrol", "sinfo"}
     assert {"uv", "git"} <= set(of(checks, "WARN"))
 
@@ -212,17 +215,19 @@ GROUP = Group("packages")
     ],
 )  # fmt: skip
 def test_what_keeps_packages_from_working_is_a_failure(changes: dict[str, Any], name: str, said: str) -> None:
-    checks = list(packages.judge(GROUP, facts(**changes), [], None))
+    checks = list(packages.check_packages(GROUP, facts(**changes), [], None))
     assert said in of(checks, "FAIL")[name]
     assert all(check.remedy for check in checks if check.state == "FAIL")
 
 
 def test_a_kernel_that_is_missing_on_a_gpu_names_the_wheel_that_fits() -> None:
     absent = {"error": "ModuleNotFoundError: No module named 'mamba_ssm'", "absent": True}
-    checks = list(packages.judge(GROUP, facts(imports={"torch": TORCH, "mamba_ssm": absent}, nvcc="12.6"), [], None))
+    checks = list(
+        packages.check_packages(GROUP, facts(imports={"torch": TORCH, "mamba_ssm": absent}, nvcc="12.6"), [], None)
+    )
     assert "mamba_ssm" in of(checks, "SKIP")
     assert "PyTorch is made for 13.0" in of(checks, "WARN")["nvcc"]
-    checks = list(packages.judge(GROUP, facts(imports={"torch": TORCH, "mamba_ssm": absent}), [], "automodel"))
+    checks = list(packages.check_packages(GROUP, facts(imports={"torch": TORCH, "mamba_ssm": absent}), [], "automodel"))
     (remedy,) = [check.remedy for check in checks if check.name == "mamba_ssm"]
     assert remedy and "cu13torch2.13cxx11abiTRUE-cp311" in remedy
 
@@ -235,17 +240,20 @@ def test_versions_are_compared_with_the_pins() -> None:
     assert {"lm-eval", "trl", "uvicorn"} <= {one.name for one in packages.pins(None)}
     versions = {one.name.lower().replace("_", "-"): "0.0.1" for one in pinned}
     (check,) = [
-        one for one in packages.judge(GROUP, facts(packages=versions), pinned, "automodel") if one.name == "versions"
+        one
+        for one in packages.check_packages(GROUP, facts(packages=versions), pinned, "automodel")
+        if one.name == "versions"
     ]
     assert check.state == "FAIL" and "nemo-automodel==0.7.0 (0.0.1)" in check.said
     assert check.remedy == "make its environment: nemotron engine install automodel"
-    assert of(packages.judge(GROUP, facts(), [], None), "SKIP")["versions"]
+    assert of(packages.check_packages(GROUP, facts(), [], None), "SKIP")["versions"]
 
 
 def test_modules_without_bytecode_are_a_warning() -> None:
     bytecode = {"package": "ray", "looked": 300, "missing": 299, "kind": "nfs4"}
     assert (
-        "on a shared file system" in of(packages.judge(GROUP, facts(bytecode=bytecode), [], None), "WARN")["bytecode"]
+        "on a shared file system"
+        in of(packages.check_packages(GROUP, facts(bytecode=bytecode), [], None), "WARN")["bytecode"]
     )
 
 
@@ -255,12 +263,12 @@ def test_a_package_that_crashes_or_hangs_is_a_fact(tmp_path: Path, monkeypatch: 
     (tmp_path / "talks.py").write_text("print('nemotron-doctor hello {')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     asked = {"imports": ["crashes", "hangs", "talks", "nowhere"], "patience": 10}
-    imports = packages.ask_here(sys.executable, asked)["imports"]
+    imports = packages.probe_here(sys.executable, asked)["imports"]
     assert "exit code -6" in imports["crashes"]["error"]
     assert "no answer within 10 s" in imports["hangs"]["error"]
     assert imports["talks"] == {}
     assert imports["nowhere"] == {"error": "ModuleNotFoundError: No module named 'nowhere'", "absent": True}
-    assert "No such file" in packages.ask_here("/nowhere/python", {})["error"]
+    assert "No such file" in packages.probe_here("/nowhere/python", {})["error"]
 
 
 def test_answers_are_put_together_from_lines_of_several_nodes() -> None:
@@ -279,10 +287,10 @@ def test_what_nodes_have_in_common_is_said_once() -> None:
     other = facts(
         host="n2", gpus={"each": GPUS["each"][:7], "driver": "580"}, canary=canary | {"rank": 1, "names": slow}
     )
-    checks = list(nodes.judge(slurm(nodes=2), [facts(), other], [], None, ("/lustre/me", 10**9)))
+    checks = list(scheduler.check_nodes(slurm(nodes=2), [facts(), other], [], None, ("/lustre/me", 10**9)))
     found = {(check.state, check.name): check.said for check in checks}
     assert found["PASS", "GPUs"] == "8 x NVIDIA H100 80GB HBM3, 81559 MiB (n1)"
-    assert found["FAIL", "GPUs"].startswith("8 are asked for: 7 x NVIDIA H100") and "(n2)" in found["FAIL", "GPUs"]
+    assert found["FAIL", "GPUs"].startswith("8 wanted, found: 7 x NVIDIA H100") and "(n2)" in found["FAIL", "GPUs"]
     assert found["PASS", "shared folder"] == "files of all 2 nodes are seen (all 2)"
     assert "take 25 s to look up" in found["WARN", "names"]
     assert found["PASS", "disk"].endswith("1.0 GB are wanted (all 2)")
@@ -302,13 +310,13 @@ def test_what_nodes_have_in_common_is_said_once() -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_node_is_told(changes: dict[str, Any], state: str, name: str, said: str) -> None:
-    checks = nodes.judge(slurm(nodes=2), [facts(**changes)], None, None, ("/lustre/me", 1))
+    checks = scheduler.check_nodes(slurm(nodes=2), [facts(**changes)], None, None, ("/lustre/me", 1))
     assert said in of(checks, state)[name]
 
 
 def test_nodes_that_do_not_answer_are_told(site: Program, tmp_path: Path) -> None:
     def ask() -> list[Check]:
-        return nodes.ask(slurm(nodes=2), Here(), "python3", tmp_path / "jobs", {}, 5)[1]  # ty: ignore
+        return [scheduler.probe_nodes(slurm(nodes=2), Here(), "python3", tmp_path / "jobs", {}, 5)[1]]  # ty: ignore
 
     site("srun", "#!echo 'srun: error: Unable to allocate resources: Requested nodes are busy' >&2; exit 1")
     assert "not free within 5 s" in of(ask(), "WARN")["srun"]
@@ -331,7 +339,7 @@ def test_nodes_that_do_not_answer_are_told(site: Program, tmp_path: Path) -> Non
 )
 def test_tokens_and_proxies(tmp_path: Path, environment: dict[str, str], state: str, name: str) -> None:
     environment = {"HF_HOME": str(tmp_path)} | environment
-    checks = list(machine.checks(None, tmp_path, 0, online=False, environment=environment))
+    checks = list(machine.check_machine(None, tmp_path, 0, online=False, environment=environment))
     assert name in of(checks, state)
     shown = "\n".join(text_lines(checks))
     assert "word" not in shown and "secret" not in shown and "a1Ba1B" not in shown
@@ -340,15 +348,15 @@ def test_tokens_and_proxies(tmp_path: Path, environment: dict[str, str], state: 
 def test_a_token_that_others_can_read_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hf_" + "a1B" * 12)
     (tmp_path / "token").chmod(0o644)
-    checks = machine.checks(None, tmp_path, 0, online=False, environment={"HF_HOME": str(tmp_path)})
+    checks = machine.check_machine(None, tmp_path, 0, online=False, environment={"HF_HOME": str(tmp_path)})
     assert "can be read by others" in of(checks, "WARN")["HF_TOKEN"]
 
 
 def test_a_store_that_cannot_be_or_is_too_small_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    failed = of(machine.checks(None, tmp_path / "file" / "store", 0, online=False, environment={}), "FAIL")
+    failed = of(machine.check_machine(None, tmp_path / "file" / "store", 0, online=False, environment={}), "FAIL")
     assert "cannot be written" in failed["store"]
-    failed = of(machine.checks(None, tmp_path, 10**18, online=False, environment={}), "FAIL")
+    failed = of(machine.check_machine(None, tmp_path, 10**18, online=False, environment={}), "FAIL")
     assert "1,000,000,000.0 GB are wanted" in failed["disk"]
 
 
@@ -370,15 +378,15 @@ env_vars = {{ HF_TOKEN = "hf_planted" }}
     )
     program("ssh", '#!while [ "$1" != -- ]; do shift; done; shift; eval "$*"')
     loaded = load_profile("there", tmp_path)
-    checks = list(profile.checks(loaded, transport_of(loaded.profile)))
+    checks = list(machine.check_profile(loaded, transport_of(loaded.profile)))
     failed, warned = of(checks, "FAIL"), of(checks, "WARN")
     assert set(failed) == {"env_vars", "identity", "ray_sub"}
-    assert f"env.toml:8 [there]: there is no {tmp_path}/ray.sub on login" == failed["ray_sub"]
+    assert f"env.toml:8 [there]: {tmp_path}/ray.sub does not exist on login" == failed["ray_sub"]
     assert set(warned) == {"home", f"mounts {tmp_path}/nowhere"}
     assert of(checks, "PASS")["remote_job_dir"] == f"{tmp_path}/jobs (not there yet, and can be made)"
     assert "hf_planted" not in "\n".join(text_lines(checks))
     program("ssh", "#!echo 'ssh: connect to host login port 22: Connection refused' >&2; exit 255")
-    assert "cannot be reached" in of(profile.checks(loaded, transport_of(loaded.profile)), "FAIL")["login"]
+    assert "cannot be reached" in of(machine.check_profile(loaded, transport_of(loaded.profile)), "FAIL")["login"]
 
 
 def test_lines_are_grouped_and_counted() -> None:

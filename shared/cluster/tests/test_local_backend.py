@@ -11,7 +11,7 @@ import pytest
 from jobs import PLANTED, ended, folder_of, job_of, profile_of, said, submitted, wait_for
 
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.folder import EXIT_CODE, SCRIPT
+from nemotron_cluster.job import EXIT_CODE, SCRIPT
 from nemotron_cluster.secrets import write_secrets
 from nemotron_shared.errors import UserError
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_cluster.packager import FILES, pack
-from nemotron_cluster.profiles.schema import PROFILES, Slurm
+from nemotron_cluster.job import FILES, pack
+from nemotron_cluster.profiles import PROFILES, Slurm
 from nemotron_shared.errors import UserError
 
 

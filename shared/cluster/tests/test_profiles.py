@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from nemotron_cluster.profiles.find import changed, env_file, line_of, load_profile, profile_names, read_tables
-from nemotron_cluster.profiles.schema import PROFILES, RESERVED, Slurm
+from nemotron_cluster.profiles import (
+    PROFILES,
+    RESERVED,
+    Slurm,
+    env_file,
+    line_of,
+    load_profile,
+    merge_settings,
+    profile_names,
+    read_tables,
+)
 from nemotron_shared.errors import UserError
 
 EXAMPLE = ROOT / "env.toml.example"
@@ -66,7 +75,7 @@ def test_the_file_is_found_upwards_or_by_the_variable(folder: Path, monkeypatch:
     monkeypatch.setenv("NEMOTRON_ENV_FILE", str(folder / "env.toml"))
     assert env_file(deep) == folder / "env.toml"
     monkeypatch.setenv("NEMOTRON_ENV_FILE", str(folder / "none.toml"))
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match="which does not exist"):
         env_file()
 
 
@@ -78,13 +87,13 @@ def test_the_file_is_found_upwards_or_by_the_variable(folder: Path, monkeypatch:
         ('[x]\nexecutor = "slurm"\nnodes = "four"', "env.toml:3 [x] nodes: "),
         ('[x]\nexecutor = "slurm"\nnodes = 0', "env.toml:3 [x] nodes: "),
         ('[x]\nexecutor = "slurm"\ntime = "4 hours"', "write MINUTES, HH:MM:SS or D-HH:MM:SS"),
-        ('[x]\nexecutor = "slurm"\nmounts = ["/a"]', "env.toml:3 [x] mounts.0: '/a' is no mount"),
+        ('[x]\nexecutor = "slurm"\nmounts = ["/a"]', "env.toml:3 [x] mounts.0: '/a' is not a mount"),
         ('[x]\nexecutor = "slurm"\naccount = "a\\nb"', "must be one line"),
-        ('[x]\nexecutor = "slurm"\nextra_directives = ["rm -rf"]', "is no option of sbatch"),
+        ('[x]\nexecutor = "slurm"\nextra_directives = ["rm -rf"]', "is not an option of sbatch"),
         ('[x]\nexecutor = "slurm"\ntunnel = "ssh"', "host: a tunnel over ssh needs the login node's name"),
         ('[x]\nexecutor = "slurm"\nntasks_per_node = 8\nnproc_per_node = 4', "says another number"),
         ('[x]\nexecutor = "lepton"', "lacks the key"),
-        ('[x]\nextends = "y"', "extends 'y', which is no profile"),
+        ('[x]\nextends = "y"', "extends 'y', which is not a profile"),
         ('[x]\nextends = "y"\n[y]\nextends = "x"', "in a circle: x -> y -> x"),
         ('[x]\nexecutor = "slurm"\n[x.env_vars]\n"1A" = "b"', "env_vars"),
         ("[x\n", "not valid TOML"),
@@ -103,14 +112,16 @@ def test_without_a_file_the_example_is_named(folder: Path) -> None:
 
 
 def test_recipe_then_profile_then_command_line(folder: Path) -> None:
-    loaded = changed(load_profile("child"), {"nodes": 8, "qos": "high"}, {"partition": "debug"}, {"qos": "mine.yaml:3"})
+    loaded = merge_settings(
+        load_profile("child"), {"nodes": 8, "qos": "high"}, {"partition": "debug"}, {"qos": "mine.yaml:3"}
+    )
     assert isinstance(loaded.profile, Slurm)
     assert (loaded.profile.nodes, loaded.profile.qos, loaded.profile.partition) == (4, "high", "debug")
     assert loaded.origins["qos"] == "mine.yaml:3"
     with pytest.raises(UserError, match=r"run\.env has no key 'node'"):
-        changed(load_profile("child"), {}, {"node": 8}, {"node": "command line"})
+        merge_settings(load_profile("child"), {}, {"node": 8}, {"node": "command line"})
     with pytest.raises(UserError, match="the profile says what kind of cluster"):
-        changed(load_profile("child"), {}, {"executor": "docker"}, {})
+        merge_settings(load_profile("child"), {}, {"executor": "docker"}, {})
 
 
 def test_the_example_is_right_and_names_every_key(folder: Path) -> None:

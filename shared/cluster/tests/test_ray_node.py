@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from jobs import wait_for
 
 from nemotron_cluster.slurm import ray_node
 
@@ -70,14 +69,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def task(environment: dict[str, str], logs: Path, role: str, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, ray_node.__file__, role, str(logs), *words]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 300
-    while not (found := what()):
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.05)
-    return found
 
 
 def test_a_head_tells_its_address_and_takes_everything_along(tmp_path: Path, environment: dict[str, str]) -> None:

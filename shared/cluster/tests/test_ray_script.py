@@ -4,15 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from jobs import wait_for, write_programs
 
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.script import render
 
 SRUN = """#!/bin/bash
@@ -50,14 +50,11 @@ class Pretended:
         self, folder: Path, job: Job = DRIVER, profile: Slurm = PLAIN, there: Mapping[Path, str] = NOTHING, **does: str
     ) -> None:
         self.folder = folder / "job"
-        (folder / "bin").mkdir()
         self.folder.mkdir()
         for path, text in there.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        for name, text in {"srun": SRUN, "scontrol": SCONTROL, "scancel": "#!/bin/bash\n"}.items():
-            (folder / "bin" / name).write_text(text)
-            (folder / "bin" / name).chmod(0o755)
+        write_programs(folder / "bin", {"srun": SRUN, "scontrol": SCONTROL, "scancel": "#!/bin/bash\n"})
         (self.folder / "job.sh").write_text(render(job, profile, PurePosixPath(self.folder)))
         own = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "RECORD": str(folder / "record")}
         own |= {"SLURM_CPUS_ON_NODE": "16", "SLURM_EXPORT_ENV": "NONE"}
@@ -80,13 +77,6 @@ class Pretended:
 
     def record(self) -> list[str]:
         return (self.folder.parent / "record").read_text().splitlines()
-
-
-def wait_until(job: Pretended, words: str) -> None:
-    end = time.monotonic() + 300
-    while words not in job.said():
-        assert time.monotonic() < end and job.process.poll() is None, job.said()
-        time.sleep(0.05)
 
 
 def test_head_worker_and_driver_are_started_and_the_driver_s_code_is_the_job_s(tmp_path: Path) -> None:
@@ -133,7 +123,7 @@ def test_a_node_that_does_not_see_the_shared_folder_is_named_before_ray_starts(t
 def test_only_the_driver_is_told_to_save_and_the_job_is_queued_again(tmp_path: Path) -> None:
     saving = "trap 'cat $RECORD; echo saved; exit 130' USR1; echo driving; while :; do sleep 0.1; done"
     job = Pretended(tmp_path, DRIVER=saving)
-    wait_until(job, "driving")
+    wait_for(lambda: "driving" in job.said())
     job.process.send_signal(signal.SIGUSR1)
     assert job.process.wait(timeout=300) == 0
     before = job.said().partition("saved")[0]
@@ -173,9 +163,7 @@ eval "$STEP"
 
 
 def with_ray_sub(folder: Path, **keys: object) -> tuple[Job, Slurm]:
-    for name, text in {"ray.sub": RAY_SUB, "python": PYTHON}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    write_programs(folder, {"ray.sub": RAY_SUB, "python": PYTHON})
     own = {"NEMOTRON_HOME": f"{folder}/home"}
     job = replace(DRIVER, python=f"{folder}/python", container="nvcr.io/nvidia/nemo-rl:v0.4.0", environment=own)
     return job, Slurm.model_validate({"executor": "slurm", "ray_sub": f"{folder}/ray.sub", **keys})
@@ -216,7 +204,7 @@ def test_the_driver_of_ray_sub_is_told_to_save(tmp_path: Path) -> None:
     job, profile = with_ray_sub(tmp_path)
     saving = "trap 'echo saved; exit 130' TERM; while :; do sleep 0.1; done"
     ran = Pretended(tmp_path, job, profile, STEP=saving, VERSION="v0.7.0", SLURM_JOB_ACCOUNT="llm")
-    wait_until(ran, "huggingface")
+    wait_for(lambda: "huggingface" in ran.said())
     ran.process.send_signal(signal.SIGUSR1)
     assert ran.process.wait(timeout=300) == 0
     assert ran.said().count("saved\n") == 1
@@ -270,9 +258,7 @@ TELLS = """#!/bin/bash
 def test_a_step_that_slurm_ends_before_it_says_so_is_not_ended_by_hand(
     tmp_path: Path, later: str, before: str, how: str, code: int, written: str | None
 ) -> None:
-    for name, text in {"srun": "#!/bin/bash\nexit 130\n", "scontrol": TELLS}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    write_programs(tmp_path, {"srun": "#!/bin/bash\nexit 130\n", "scontrol": TELLS})
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "log.txt").touch()

@@ -5,7 +5,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from nemotron_cluster.slurm.scheduler import Facts, Run, ask
+from nemotron_cluster.slurm.scheduler import Facts, Run, find_job
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.errors import UserError
 
@@ -29,7 +29,7 @@ def scheduler(**says: Said) -> tuple[Run, list[str]]:
 
 
 def told(exit_code: Callable[[], str | None] = lambda: None, **says: Said) -> Facts | None:
-    return ask(scheduler(**says)[0], "7", exit_code)
+    return find_job(scheduler(**says)[0], "7", exit_code)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_job_that_only_a_silent_database_remembers_is_not_known_to_have_never_
 
 def test_sources_are_asked_until_one_knows() -> None:
     run, asked = scheduler(sacct="7|COMPLETED|0:0|Unknown|n1|\n")
-    facts = ask(run, "7")
+    facts = find_job(run, "7")
     assert facts is not None and facts.condition == "done"
     assert asked == ["squeue", "sacct"]
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from jobs import write_programs
 from lanes import slow
 from slurm_support import Cluster
 
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.secrets import write_secrets
 from nemotron_cluster.slurm import script
 
@@ -125,9 +126,7 @@ def test_a_job_that_finishes(submit, slurm: Cluster) -> None:
 def test_a_step_begins_inside_of_its_container(submit, slurm: Cluster) -> None:
     """No apptainer is at hand here: a program of that name keeps what it is told, and starts what it would start."""
     programs = slurm.shared / "programs"
-    programs.mkdir()
-    (programs / "apptainer").write_text(f'#!/bin/sh\necho "$*" >>{programs}/told\nshift 7\nexec "$@"\n')
-    (programs / "apptainer").chmod(0o755)
+    write_programs(programs, {"apptainer": f'#!/bin/sh\necho "$*" >>{programs}/told\nshift 7\nexec "$@"\n'})
     lines = [f"export PATH={programs}:$PATH"]
     job = submit(start="srun", container="/images/nemo.sif", container_runtime="apptainer", setup_lines=lines)
     assert job.exit_code() == 0

@@ -14,7 +14,7 @@ import pytest
 from slurm_support import Cluster
 
 from nemotron_cluster.job import CONFIG, Job
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm import script
 from nemotron_cluster.slurm.script import lead_of, render, seconds_of
 from nemotron_shared.errors import UserError
@@ -93,6 +93,12 @@ def test_values_of_users_stay_where_they_are_put(tmp_path: Path) -> None:
     assert first == [str(folder), HOSTILE, HOSTILE, HOSTILE, HOSTILE]
     assert HOSTILE in said.decode().split("\0")[5:]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_would_end_its_line_is_refused() -> None:
+    for sign in ("\n", "\r", "\x1b", "\x85"):
+        with pytest.raises(UserError, match="control character in an option of sbatch"):
+            render(job(), profile(), PurePosixPath(f"/jobs/a{sign}touch it-ran;#"))
 
 
 def test_slurm_reads_hostile_values_as_they_are(slurm: Cluster) -> None:

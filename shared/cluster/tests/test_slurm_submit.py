@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
+from jobs import write_programs
 from slurm_support import Cluster
 
-from nemotron_cluster.slurm import submit
+from nemotron_cluster.slurm import scheduler
 from nemotron_cluster.transport import Answer, Here, NoAnswer
 from nemotron_shared.errors import UserError
 
@@ -33,7 +34,7 @@ class Head(Here):
 
 
 def test_slurm_is_asked_when_a_job_would_start(slurm: Cluster) -> None:
-    said = submit.test_only(Head(slurm), SCRIPT.replace("PARTITION", "batch"))
+    said = scheduler.test_only(Head(slurm), SCRIPT.replace("PARTITION", "batch"))
     assert said.startswith("Job ")
     assert said.endswith("on nodes n[1-2] in partition batch")
     assert not slurm.checked("head", "squeue", "-h")
@@ -43,8 +44,8 @@ def test_what_slurm_refuses_is_told_in_its_words_and_ours(slurm: Cluster, tmp_pa
     script = slurm.shared / "refused.sh"
     script.write_text(SCRIPT.replace("PARTITION", "bach"))
     for ask in (
-        lambda: submit.test_only(Head(slurm), script.read_text()),
-        lambda: submit.submit(Head(slurm), PurePosixPath(script)),
+        lambda: scheduler.test_only(Head(slurm), script.read_text()),
+        lambda: scheduler.submit(Head(slurm), PurePosixPath(script)),
     ):
         with pytest.raises(UserError) as raised:
             ask()
@@ -56,36 +57,33 @@ def test_what_slurm_refuses_is_told_in_its_words_and_ours(slurm: Cluster, tmp_pa
 def test_the_id_of_a_job_is_found(slurm: Cluster, silent: bool) -> None:
     script = slurm.shared / f"a job {silent}.sh"
     script.write_text(SCRIPT.replace("PARTITION", "batch"))
-    number = submit.submit(Head(slurm, silent), PurePosixPath(script))
+    number = scheduler.submit(Head(slurm, silent), PurePosixPath(script))
     assert f"Command={script}" in slurm.checked("head", "scontrol", "show", "job", number)
     slurm.clear()
 
 
 def test_a_job_that_nobody_knows_of_is_not_invented(slurm: Cluster) -> None:
     with pytest.raises(NoAnswer):
-        submit.submit(Head(slurm, silent=True), PurePosixPath(slurm.shared / "there is no such script.sh"))
+        scheduler.submit(Head(slurm, silent=True), PurePosixPath(slurm.shared / "there is no such script.sh"))
 
 
 def test_ctrl_c_does_not_reach_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text("#!/bin/bash\nkill -INT $$\nsleep 0.2\necho '77;cluster'\n")
-    sbatch.chmod(0o755)
+    write_programs(tmp_path, {"sbatch": "#!/bin/bash\nkill -INT $$\nsleep 0.2\necho '77;cluster'\n"})
     reset = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
-    assert subprocess.run([sbatch], check=False, preexec_fn=reset).returncode < 0
+    assert subprocess.run([tmp_path / "sbatch"], check=False, preexec_fn=reset).returncode < 0
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert submit.submit(Here(), PurePosixPath("job.sh")) == "77"
+    assert scheduler.submit(Here(), PurePosixPath("job.sh")) == "77"
 
 
 def test_a_machine_without_slurm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path))
-    ways = (lambda: submit.test_only(Here(), SCRIPT), lambda: submit.submit(Here(), PurePosixPath("job.sh")))
+    ways = (lambda: scheduler.test_only(Here(), SCRIPT), lambda: scheduler.submit(Here(), PurePosixPath("job.sh")))
     for ask in ways:
-        with pytest.raises(submit.NoScheduler, match="there is no sbatch here"):
+        with pytest.raises(scheduler.NoScheduler, match="sbatch not found here"):
             ask()
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text("#!/bin/sh\necho 'sbatch: fatal: Could not establish a configuration source' >&2\nexit 1\n")
-    sbatch.chmod(0o755)
+    fatal = "sbatch: fatal: Could not establish a configuration source"
+    write_programs(tmp_path, {"sbatch": f"#!/bin/sh\necho '{fatal}' >&2\nexit 1\n"})
     for ask in ways:
-        with pytest.raises(submit.NoScheduler, match=r"^no Slurm answers here: fatal: Could not establish a conf"):
+        with pytest.raises(scheduler.NoScheduler, match=r"^no Slurm answers here: fatal: Could not establish a conf"):
             ask()

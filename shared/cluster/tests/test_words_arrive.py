@@ -14,7 +14,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
-from jobs import folder_of, job_of, profile_of
+from jobs import folder_of, job_of, profile_of, write_programs
 from renderings import IMAGE, PROFILES, REQUEST
 from test_ray_script import DRIVER, PLAIN, Pretended, with_ray_sub
 
@@ -72,12 +72,8 @@ STANDING_IN = {"srun": SRUN, "apptainer": APPTAINER, "scontrol": SCONTROL, "ssh"
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose name needs quotes, with the programs in it first on the path."""
     place = tmp_path / "a b's $(touch it-ran)"
-    (place / "bin").mkdir(parents=True)
-    (place / "py thon").write_text(RECORDER)
-    (place / "py thon").chmod(0o755)
-    for name, text in STANDING_IN.items():
-        (place / "bin" / name).write_text(text)
-        (place / "bin" / name).chmod(0o755)
+    write_programs(place, {"py thon": RECORDER})
+    write_programs(place / "bin", STANDING_IN)
     monkeypatch.setenv("PATH", str(place / "bin"), prepend=":")
     monkeypatch.setenv("NEMOTRON_ENGINES", str(place / "engines"))
     for name in ("NEMOTRON_HOME", "PLACE", "TOKEN"):

@@ -118,6 +118,16 @@ def test_impossible_settings_are_refused(overrides: list[str], message: str) -> 
         config("tiny", "engine=automodel", *overrides)
 
 
+def test_one_process_computes_in_the_type_of_the_weights() -> None:
+    def found(*overrides: str, processes: int = 1) -> list[str]:
+        given = config("tiny", "engine=automodel", "engine.dtype=bfloat16", *overrides)
+        machine = Machine(python="3.12", gpus=(), memory=None, free_disk=None, processes=processes)
+        return [one.message for one in problems(given, {}, machine)]
+
+    assert "on one process Automodel computes in the type of the weights" in found()[0]
+    assert found(processes=2) == found("engine.weights_dtype=bfloat16") == []
+
+
 @pytest.mark.parametrize("text", ['{"text": "no messages"}\n', "hello\n", "", '{"messages": ["a"]}\n', "3\n"])
 def test_a_file_whose_rows_are_no_chats_is_a_problem(tmp_path: Path, text: str) -> None:
     file, good = tmp_path / "a.jsonl", tmp_path / "b.jsonl"

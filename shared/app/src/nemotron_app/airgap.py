@@ -19,7 +19,7 @@ from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.environments import repository
 
 if TYPE_CHECKING:
-    from nemotron_cluster.profiles.find import Loaded
+    from nemotron_cluster.profiles import Loaded
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 
@@ -45,10 +45,8 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="the plan as JSON on standard output")
 def fetch_(folder: Path, **asked: Any) -> int:
     """Download packages, models and data into FOLDER. Run it again to resume."""
-    from nemotron_cluster.airgap.fetch import fetch, plan, show
-    from nemotron_cluster.airgap.materials import model
-    from nemotron_cluster.airgap.packages import Wanted
-    from nemotron_cluster.airgap.target import Target
+    from nemotron_cluster.airgap.fetch import fetch, find_model, plan, show
+    from nemotron_cluster.airgap.packages import Target, Wanted
     from nemotron_shared.runtime.console import say
 
     target = Target(asked["python"], asked["platform"])
@@ -58,8 +56,8 @@ def fetch_(folder: Path, **asked: Any) -> int:
     packages = asked["packages"] or ("nemotron-sft",)
     wanted = Wanted(packages, asked["extras"], asked["cuda"], asked["sources"])
     trusted = asked["trust_code"]
-    materials = [model(each, weights=True, trusted=trusted) for each in asked["models"]]
-    materials += [model(each, weights=False, trusted=trusted) for each in asked["tokenizers"]]
+    materials = [find_model(each, weights=True, trusted=trusted) for each in asked["models"]]
+    materials += [find_model(each, weights=False, trusted=trusted) for each in asked["tokenizers"]]
     materials += [_data(each) for each in asked["data"]]
     folder = folder.expanduser().absolute()
     work = plan(root, folder, target, wanted, materials)
@@ -89,14 +87,14 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
     """Build an environment from FOLDER without a network. Run it again to resume. Exit code 1: not all was built."""
     from dataclasses import asdict
 
-    from nemotron_cluster.airgap.build import build, lines
+    from nemotron_cluster.airgap.build import build
 
     _check_architectures(architectures)
     report = build(folder.expanduser().absolute(), target.expanduser().absolute(), architectures, jobs)
     if as_json:
         tell_json(asdict(report))
     else:
-        tell("\n".join(lines(report)))
+        tell("\n".join(report.lines()))
         tell(f"use it: source {target}/bin/activate")
     return 0 if report.is_whole else 1
 
@@ -117,10 +115,9 @@ def scripts_(profile: str, arguments: tuple[str, ...], family: str | None, outpu
     """Write scripts for a site whose compute nodes have no network. ARGUMENTS are those of the training, such as
     `-c tiny engine=automodel`.
     """
-    from nemotron_cluster.airgap.packages import require_cuda
-    from nemotron_cluster.airgap.scripts import Layout, scripts, slurm_profile, write_scripts
-    from nemotron_cluster.airgap.target import Target
-    from nemotron_cluster.profiles.find import load_profile
+    from nemotron_cluster.airgap.packages import Target, require_cuda
+    from nemotron_cluster.airgap.scripts import Layout, render_scripts, slurm_profile, write_scripts
+    from nemotron_cluster.profiles import load_profile
 
     target = Target(asked["python"], asked["platform"])
     loaded = load_profile(profile)
@@ -135,7 +132,7 @@ def scripts_(profile: str, arguments: tuple[str, ...], family: str | None, outpu
         str(repository() or "."), asked["folder"], asked["environment"], fetched, asked["architectures"], arguments,
         container,
     )  # fmt: skip
-    found = scripts(loaded, layout)
+    found = render_scripts(loaded, layout)
     write_scripts(found, output.expanduser().absolute())
     tell("\n".join(str(output / name) for name in found))
     return 0
@@ -214,12 +211,12 @@ def _check_architectures(asked: tuple[str, ...]) -> None:
 
 def _data(text: str) -> Any:
     """The files to bring along for a data argument, from any source that the project can read."""
-    from nemotron_cluster.airgap.materials import PARTIAL, Material, Promise, local
+    from nemotron_cluster.airgap.fetch import PARTIAL, Material, Promise, find_files
     from nemotron_data.sources.remote import file_system, is_remote, reported, walk
     from nemotron_shared.runtime.models.references import artifact_name
 
     if not is_remote(text):
-        return local(Path(text).expanduser(), "data")
+        return find_files(Path(text).expanduser(), "data")
     found = walk(text)
     base = text.rstrip("/") if len(found) > 1 and "*" not in text else text.rpartition("/")[0]
     names = {file.path.removeprefix(base).lstrip("/") if file.path.startswith(base) else Path(file.path).name: file

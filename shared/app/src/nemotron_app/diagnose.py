@@ -17,7 +17,7 @@ from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend
 from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
 from nemotron_cluster.diagnose.logs import Logs, read_logs, text_of
-from nemotron_cluster.folder import EXIT_CODE, LOG, RECORD, Record, read_record
+from nemotron_cluster.job import EXIT_CODE, LOG, RECORD, Record, read_record
 from nemotron_cluster.slurm import scheduler
 from nemotron_shared.errors import NotFound, UserError, printable
 from nemotron_shared.redaction import redact

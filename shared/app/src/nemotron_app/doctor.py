@@ -21,11 +21,10 @@ from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe, request_of
 from nemotron_app.remote.place import Remote, described, home_of, place_of
 from nemotron_app.remote.prepare import job_of, python_here
 from nemotron_app.store_options import Look, store_options
-from nemotron_cluster.doctor import machine, nodes, packages, profile, scheduler
+from nemotron_cluster.doctor import machine, packages, slurm
 from nemotron_cluster.doctor.report import Check, Checks, Group, clean, summary, text_lines
-from nemotron_cluster.folder import jobs_folder
-from nemotron_cluster.profiles.find import Loaded, load_profile
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.job import jobs_folder
+from nemotron_cluster.profiles import Loaded, Slurm, load_profile
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say, tell, tell_json
@@ -112,17 +111,17 @@ class Plan:
 def _checks(asked: Asked) -> Iterator[Check]:
     """Yield all checks as they complete, slowest last."""
     plan = Plan(request=asked.request)
-    yield from profile.PROFILE.guarded(asked.profile or "", partial(_plan, asked, plan))
+    yield from machine.PROFILE.guarded(asked.profile or "", partial(_plan, asked, plan))
     if plan.request:
         yield from RECIPE.guarded("recipe", partial(_read, plan))
     chosen, recipe = plan.loaded.profile if plan.loaded else None, plan.recipe
     wanted = recipe.wanted_bytes if recipe else 0
-    yield from machine.checks(chosen, asked.look.store.home, wanted, online=asked.online)
+    yield from machine.check_machine(chosen, asked.look.store.home, wanted, online=asked.online)
     if plan.loaded is None or plan.loaded.profile.runs_here:
         yield from _packages(recipe)
     else:
         there = transport_of(plan.loaded.profile)
-        yield from profile.checks(plan.loaded, there)
+        yield from machine.check_profile(plan.loaded, there)
         if isinstance(chosen, Slurm):
             yield from _cluster(asked, plan, chosen)
     if plan.recipe:
@@ -154,15 +153,15 @@ def _read(plan: Plan) -> Checks:
 def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
     """Check Slurm and its nodes, then the recipe against the nodes that were found."""
     takes = True
-    for check in scheduler.checks(chosen, transport_of(chosen)):
-        takes = takes and (check.name, check.state) != (scheduler.LIKE_THIS, "FAIL")
+    for check in slurm.check_scheduler(chosen, transport_of(chosen)):
+        takes = takes and (check.name, check.state) != (slurm.LIKE_THIS, "FAIL")
         yield check
     if not asked.nodes or not takes:
-        yield nodes.NODES.skip("nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given")
+        yield slurm.NODES.skip("nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given")
         return
-    facts = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, chosen, plan.recipe))
+    facts = yield from slurm.NODES.guarded("srun", partial(_nodes, asked, chosen, plan.recipe))
     if facts and plan.machine:
-        plan.machine = {**plan.machine, **nodes.described(chosen, facts, home_of(chosen, asked.look.store.home))}
+        plan.machine = {**plan.machine, **slurm.describe_nodes(chosen, facts, home_of(chosen, asked.look.store.home))}
         yield from RECIPE.guarded("recipe", partial(_read, plan))
 
 
@@ -170,28 +169,28 @@ def _packages(recipe: Recipe | None) -> Iterator[Check]:
     """Check the packages that a step started on this machine would use."""
     engine = recipe.engine if recipe else None
     say("importing PyTorch and what belongs to it, each in a process of its own")
-    facts = packages.ask_here(
+    facts = packages.probe_here(
         python_here(engine), {"imports": packages.modules(engine, ray=bool(recipe and recipe.uses_ray))}
     )
     if "error" in facts:
         yield PACKAGES.fail("Python", facts["error"], f"try it: {python_here(engine)} --version")
         return
-    yield from packages.judge(PACKAGES, facts, packages.pins(engine), engine)
+    yield from packages.check_packages(PACKAGES, facts, packages.pins(engine), engine)
 
 
 def _nodes(asked: Asked, chosen: Slurm, recipe: Recipe | None) -> Generator[Check, None, list[packages.Facts]]:
     """Probe every node; returns the facts of each."""
     home = home_of(chosen, asked.look.store.home)
     engine = recipe.engine if recipe else None
-    python = nodes.python_of(chosen, python_here(engine))
-    imports = packages.modules(engine, ray=bool(recipe and recipe.uses_ray)) if python != nodes.OF_THE_NODE else []
+    python = slurm.python_of(chosen, python_here(engine))
+    imports = packages.modules(engine, ray=bool(recipe and recipe.uses_ray)) if python != slurm.OF_THE_NODE else []
     folder = PurePosixPath(chosen.remote_job_dir or jobs_folder(home))
     some = f"{chosen.nodes} nodes" if chosen.nodes > 1 else "a node"
     say(f"asking {some} by srun; waiting {asked.wait} s at most until free (--wait), or leave it out with --no-nodes")
-    question = {"imports": imports, "folders": nodes.folders(chosen, home)}
-    facts, about = nodes.ask(chosen, transport_of(chosen), python, folder, question, asked.wait)
-    yield from about
+    question = {"imports": imports, "folders": slurm.folders_of(chosen, home)}
+    facts, about = slurm.probe_nodes(chosen, transport_of(chosen), python, folder, question, asked.wait)
+    yield about
     if facts:
         room_at = home, recipe.wanted_bytes if recipe else 0
-        yield from nodes.judge(chosen, facts, packages.pins(engine) if imports else None, engine, room_at)
+        yield from slurm.check_nodes(chosen, facts, packages.pins(engine) if imports else None, engine, room_at)
     return facts

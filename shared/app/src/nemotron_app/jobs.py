@@ -17,8 +17,8 @@ from nemotron_app.plain import minute, table_lines
 from nemotron_app.remote.follow import follow, state_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend, State, backend_of
-from nemotron_cluster.folder import Record, jobs_folder, records
-from nemotron_cluster.profiles.schema import PROFILES
+from nemotron_cluster.job import Record, jobs_folder, records
+from nemotron_cluster.profiles import PROFILES
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.console import pass_on, tell

@@ -9,8 +9,8 @@ from nemotron_app.check.expectations import choose
 from nemotron_app.launch import config_of, dry_run_of
 from nemotron_app.remote.place import Remote
 from nemotron_cluster.doctor.report import Check, Group
-from nemotron_cluster.doctor.scheduler import minutes
-from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_cluster.doctor.slurm import minutes
+from nemotron_cluster.profiles import Profile, Slurm
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from nemotron_cluster.profiles.schema import Profile
+from nemotron_cluster.profiles import Profile
 from nemotron_shared.atomic import sync
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import TELLING, as_references, holds_secret

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_cluster.profiles import Profile, Slurm
 from nemotron_shared.errors import UserError
 
 PATIENCE = 120.0
@@ -59,7 +59,6 @@ class Here:
     place: str = "here"
 
     def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
-        """See the protocol."""
         return _run(command, patience)
 
     def send(self, folder: Path, to: PurePosixPath) -> None:
@@ -69,7 +68,6 @@ class Here:
             _must(_run(["cp", "-a", "--", f"{folder}/.", str(to)], None), f"{folder} could not be copied to {to}")
 
     def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
-        """See the protocol."""
         try:
             with Path(path).open("rb") as file:
                 file.seek(start)
@@ -90,27 +88,23 @@ class Ssh:
 
     @property
     def place(self) -> str:
-        """See the protocol."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
     def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
-        """See the protocol."""
         answer = _run([*self._ssh(), self.place, "--", shlex.join(command)], patience)
         if answer.returncode == UNREACHABLE:
             raise UserError(
-                f"{self.place} cannot be reached: {_last_line(answer.stderr)}",
+                f"{self.place} cannot be reached: {last_line(answer.stderr)}",
                 f"try: {shlex.join(['ssh', '--', self.place, 'true'])}",
             )
         return answer
 
     def send(self, folder: Path, to: PurePosixPath) -> None:
-        """See the protocol."""
         _must(self.run(["mkdir", "-p", "-m", "700", "--", str(to)]), f"{self.place}:{to} could not be made")
         command = ["rsync", "-a", "--protect-args", "-e", shlex.join(self._ssh()), f"{folder}/", f"{self.place}:{to}/"]
         _must(_run(command, None), f"{folder} could not be copied to {self.place}:{to}")
 
     def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
-        """See the protocol."""
         there = shlex.quote(str(path))
         script = f"[ -e {there} ] || exit 44; exec tail -c +{start + 1} -- {there}"
         command = [*self._ssh(), self.place, "--", shlex.join(["sh", "-c", script])]
@@ -119,7 +113,7 @@ class Ssh:
         except subprocess.TimeoutExpired as error:
             raise NoAnswer(f"{self.place} did not answer within {PATIENCE:.0f} s") from error
         if done.returncode == UNREACHABLE:
-            raise NoAnswer(f"{self.place} cannot be reached: {_last_line(done.stderr.decode(errors='replace'))}")
+            raise NoAnswer(f"{self.place} cannot be reached: {last_line(done.stderr.decode(errors='replace'))}")
         return None if done.returncode else done.stdout
 
     def _ssh(self) -> list[str]:
@@ -137,7 +131,7 @@ def transport_of(profile: Profile) -> Transport:
     if isinstance(profile, Slurm) and profile.tunnel == "ssh" and profile.host:
         identity = str(Path(profile.identity).expanduser()) if profile.identity else None
         if identity and not Path(identity).is_file():
-            raise UserError(f"identity: there is no key file {identity}", "correct it, or leave it to ssh")
+            raise UserError(f"identity: the key file {identity} does not exist", "correct it, or leave it to ssh")
         return Ssh(profile.host, profile.user, profile.port, identity, tuple(profile.ssh_options))
     return Here()
 
@@ -163,9 +157,9 @@ def _run(command: Sequence[str], patience: float | None) -> Answer:
 
 def _must(answer: Answer, what: str) -> None:
     if answer.returncode:
-        raise UserError(f"{what}: {_last_line(answer.stderr)}", "check the path and your permissions there")
+        raise UserError(f"{what}: {last_line(answer.stderr)}", "check the path and your permissions there")
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "no message"
+def last_line(*texts: str) -> str:
+    """The last line of the first text that is not empty: of a program's output, it usually says what is wrong."""
+    return next((text.strip().splitlines()[-1] for text in texts if text.strip()), "no message")

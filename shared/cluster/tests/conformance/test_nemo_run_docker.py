@@ -17,7 +17,7 @@ import pytest
 from jobs import PLANTED, ended, folder_of, job_of, profile_of, said, submitted, wait_for
 
 from nemotron_cluster.backends import Backend, backend_of
-from nemotron_cluster.folder import EXIT_CODE
+from nemotron_cluster.job import EXIT_CODE
 from nemotron_cluster.secrets import write_secrets
 
 pytestmark = pytest.mark.nemo_run

@@ -11,7 +11,7 @@ import pytest
 from jobs import PLANTED, job_of, profile_of
 from renderings import GOLDEN, PROFILES, REQUEST, rendered
 
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.script import render
 from nemotron_shared.runtime.environments import environment_of
 

@@ -12,9 +12,8 @@ from nemotron_app.remote.place import Place, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, submit
 from nemotron_app.table import PIPELINE
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.folder import Record
-from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.find import load_profile
+from nemotron_cluster.job import Job, Record
+from nemotron_cluster.profiles import load_profile
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 

@@ -17,11 +17,10 @@ from nemotron_app.remote.follow import follow, where
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.backends.start import TORCHRUN
-from nemotron_cluster.folder import SCRIPT, Record
-from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Profile, Slurm
-from nemotron_cluster.slurm import resources
+from nemotron_cluster.backends.local import TORCHRUN
+from nemotron_cluster.job import SCRIPT, Job, Record
+from nemotron_cluster.profiles import Profile, Slurm
+from nemotron_cluster.slurm.script import choose_resources
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.dry_run import Preview, as_text
@@ -90,7 +89,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         folder.mkdir()
         rendered = backend.render(job, folder)
         try:
-            judged, refused = backend.judge(job, folder), None
+            judged, refused = backend.test_submit(job, folder), None
         except UserError as error:
             judged, refused = None, str(error)
     preview: dict[str, Any] = _preview(stage, verb, place, job) | {"command": shlex.join(_started(job))}
@@ -135,7 +134,7 @@ def _facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
     if job.gpus_per_node:
         yield "GPUs per node", job.gpus_per_node
     if isinstance(profile, Slurm):
-        yield from resources.facts(job, profile)
+        yield from choose_resources(job, profile).describe(job.tasks_per_node)
     if job.container:
         yield "container", job.container
     yield "python", job.python

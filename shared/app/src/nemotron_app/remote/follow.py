@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from nemotron_cluster.backends import OVER, Backend, State
-from nemotron_cluster.folder import Record
+from nemotron_cluster.job import Record
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from nemotron_cluster.profiles.find import Loaded
-from nemotron_cluster.profiles.schema import Local, Profile, Slurm
+from nemotron_cluster.profiles import Loaded, Local, Profile, Slurm
 from nemotron_cluster.slurm.script import seconds_of
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.overrides import Said, override

@@ -21,8 +21,7 @@ from nemotron_app.launch import composed, config_of
 from nemotron_app.of_stages import for_one_stage
 from nemotron_app.remote import launched
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
-from nemotron_cluster.profiles.schema import Local, Profile, Slurm
+from nemotron_cluster.profiles import TWINS, Loaded, Local, Profile, Slurm, load_profile, merge_settings
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import Composed
@@ -91,7 +90,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     if not isinstance(recipe, dict):
         raise UserError(f"run.env holds keys of env.toml, and here it is {recipe!r}", "write: run.env.nodes=4")
     origins = {key: found.origins.get(f"{ENV}.{key}", config) for key in recipe}
-    loaded = changed(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
+    loaded = merge_settings(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
     if "partition" not in typed:
         loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
     if verb == "train":

@@ -21,12 +21,23 @@ from nemotron_app.launch import config_of, stage_directory
 from nemotron_app.remote.place import ALONE, DRIVERS, Place, is_elsewhere, last_save
 from nemotron_cluster import secrets
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.code import copy_packages
-from nemotron_cluster.folder import CODE, CONFIG_FILE, FILES, LOG, OWN, Record, jobs_folder, new_folder
-from nemotron_cluster.job import FOLDER, Job, Start
-from nemotron_cluster.packager import pack
-from nemotron_cluster.profiles.schema import Docker, Profile, Remote, Slurm
-from nemotron_cluster.slurm.resources import CPUS_OF_A_PROCESS, WHOLE_FROM
+from nemotron_cluster.job import (
+    CODE,
+    CONFIG_FILE,
+    FILES,
+    FOLDER,
+    LOG,
+    OWN,
+    Job,
+    Record,
+    Start,
+    copy_packages,
+    jobs_folder,
+    new_folder,
+    pack,
+)
+from nemotron_cluster.profiles import Docker, Profile, Remote, Slurm
+from nemotron_cluster.slurm.script import CPUS_OF_A_PROCESS, WHOLE_FROM
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.claim import HOME_VARIABLE

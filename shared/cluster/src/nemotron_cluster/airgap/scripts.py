@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_cluster.profiles.find import Loaded
-from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.profiles import Loaded, Slurm
 from nemotron_cluster.secrets import refuse_written
-from nemotron_cluster.slurm.directives import directives, site_options
-from nemotron_cluster.slurm.script import enroot_name, seconds_of
+from nemotron_cluster.slurm.script import directives, enroot_name, seconds_of, site_options
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
@@ -58,7 +56,7 @@ class Layout:
     container: str | None = None
 
 
-def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
+def render_scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     """The scripts by name.
 
     Raises:
@@ -68,32 +66,20 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     refuse_written(profile, loaded.origins)
     elsewhere = profile.build_partition not in (None, profile.partition)
     if elsewhere and not layout.architectures:
-        what = (
-            f"{loaded.file}: [{loaded.name}] builds in the partition {profile.build_partition}, which is not the GPUs'"
-        )
-        raise UserError(
-            what, "say for which GPUs to compile, by their compute capability: --arch 8.0 (A100), 9.0 (H100)"
-        )
+        where = f"the partition {profile.build_partition}, which is not the GPUs'"
+        remedy = "say for which GPUs to compile, by their compute capability: --arch 8.0 (A100), 9.0 (H100)"
+        raise UserError(f"{loaded.file}: [{loaded.name}] builds in {where}", remedy)
     one_gpu = min(profile.gpus_per_node, 1)
-    build = _for_building(profile, elsewhere=elsewhere)
-    test = profile.model_copy(
-        update={
-            "partition": profile.run_partition or profile.partition,
-            "time": _shorter(TEST_TIME, profile.time),
-            "cpus_per_task": profile.cpus_per_task or BUILD_CPUS,
-            "exclusive": False,
-        }
-    )
-    train = _for_training(profile)
-    named = {
+    build, test, train = _for_building(profile, elsewhere=elsewhere), _for_testing(profile), _for_training(profile)
+    headers = {
         "setup_environment.sh": [],
         "build_mamba_deps.slurm": _directives(build, "build_mamba_deps", gpus=0 if elsewhere else one_gpu),
         "test_training_simple.slurm": _directives(test, "test_training_simple", gpus=one_gpu),
         "train_automodel.slurm": _directives(train, "train_automodel", train.nodes, gpus=train.gpus_per_node),
     }
     if layout.container:
-        named["pull_container.slurm"] = _directives(build, "pull_container", gpus=0)
-    return {name: _script(name, [*lines], profile, layout) for name, lines in named.items()}
+        headers["pull_container.slurm"] = _directives(build, "pull_container", gpus=0)
+    return {name: _script(name, [*lines], profile, layout) for name, lines in headers.items()}
 
 
 def slurm_profile(loaded: Loaded) -> Slurm:
@@ -123,17 +109,25 @@ def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
     Args:
         elsewhere: it uses a separate partition, to which the training's QoS, reservation and constraint do not apply.
     """
-    own: dict[str, object] = {
-        "exclusive": False,
-        "cpus_per_task": SERIAL_CPUS if elsewhere else BUILD_CPUS,
-        "mem": None,
-    }
-    if elsewhere:
-        own |= {"partition": profile.build_partition, "qos": None, "reservation": None, "constraint": None}
-        own |= {"extra_directives": []}
+    own: dict[str, object] = {"exclusive": False, "mem": None, "cpus_per_task": BUILD_CPUS}
     # in the training's queue, the training's own limit is known to be accepted
-    usual = BUILD_TIME if elsewhere else _shorter(BUILD_TIME, profile.time)
+    usual = _shorter(BUILD_TIME, profile.time)
+    if elsewhere:
+        own |= dict.fromkeys(("qos", "reservation", "constraint"))
+        own |= {"partition": profile.build_partition, "cpus_per_task": SERIAL_CPUS, "extra_directives": []}
+        usual = BUILD_TIME
     return profile.model_copy(update={**own, "time": profile.build_time or usual})
+
+
+def _for_testing(profile: Slurm) -> Slurm:
+    """The profile adapted to one process."""
+    own = {
+        "partition": profile.run_partition or profile.partition,
+        "time": _shorter(TEST_TIME, profile.time),
+        "cpus_per_task": profile.cpus_per_task or BUILD_CPUS,
+        "exclusive": False,
+    }
+    return profile.model_copy(update=own)
 
 
 def _for_training(profile: Slurm) -> Slurm:
@@ -162,13 +156,10 @@ def write_scripts(found: dict[str, str], output: Path) -> None:
 def _directives(profile: Slurm, name: str, nodes: int = 1, *, gpus: int) -> Iterator[str]:
     """Args: gpus: per node."""
     options = site_options(profile, name, nodes, tasks=1, gpus=gpus, cpus=profile.cpus_per_task)
-    yield from directives(options | {"output": f"{LOGS}/{name}_%j.out"})
-    if profile.exclusive:
-        yield "#SBATCH --exclusive"
-    yield from (f"#SBATCH {option}" for option in profile.extra_directives)
+    return directives(options | {"output": f"{LOGS}/{name}_%j.out", "exclusive": profile.exclusive or None}, profile)
 
 
-def _script(name: str, directives: list[str], profile: Slurm, layout: Layout) -> str:
+def _script(name: str, header: list[str], profile: Slurm, layout: Layout) -> str:
     """Assemble directives, variables, the profile's lines and the fixed part, in this order."""
     body = (BODIES / name).read_text(encoding="utf-8")
     values = {
@@ -180,20 +171,11 @@ def _script(name: str, directives: list[str], profile: Slurm, layout: Layout) ->
         "processes": str(profile.processes_per_node),
         "arguments": f"({shlex.join(layout.arguments)})",
         "image": shlex.quote(f"docker://{enroot_name(layout.container or '')}"),
-        "file": shlex.quote(_file_of(layout.container or "")),
+        # nvcr.io/nvidia/nemo-rl:v0.7.0 becomes nemo-rl.v0.7.0.sqsh
+        "file": shlex.quote(re.sub(r"[:@]", ".", re.split(r"[/#]", layout.container or "")[-1]) + ".sqsh"),
     }
     variables = [f"{key}={value}" for key, value in values.items() if re.search(rf"\$\{{?{key}\b", body)]
     variables += [f"export {key}={shlex.quote(value)}" for key, value in profile.env_vars.items()]
     # a login shell, because sites define `module` there
-    parts = [
-        "\n".join(["#!/bin/bash -l", *directives, LOOKS_LIKE_CODE]),
-        "\n".join(variables),
-        "\n".join(profile.setup_lines),
-        body,
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _file_of(container: str) -> str:
-    """nvcr.io/nvidia/nemo-rl:v0.7.0 becomes nemo-rl.v0.7.0.sqsh"""
-    return re.sub(r"[:@]", ".", re.split(r"[/#]", container)[-1]) + ".sqsh"
+    parts = [["#!/bin/bash -l", *header, LOOKS_LIKE_CODE], variables, profile.setup_lines, [body]]
+    return "\n\n".join("\n".join(part) for part in parts if part)

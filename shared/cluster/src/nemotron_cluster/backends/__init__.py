@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Protocol
 
-from nemotron_cluster.folder import Record
-from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Profile
+from nemotron_cluster.job import Job, Record
+from nemotron_cluster.profiles import Profile
 
 Condition = Literal["waiting", "running", "done", "failed", "cancelled", "unknown"]
 OVER = ("done", "failed", "cancelled")
@@ -46,7 +45,7 @@ class Backend(Protocol):
         """What would be submitted, as text. Has no side effects, locally or remotely."""
         ...
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """The scheduler's answer to a test submission, such as the estimated start; None if it gives none.
 
         Raises:
@@ -79,19 +78,13 @@ class Backend(Protocol):
         ...
 
 
-PLACES = {
-    "slurm": "nemotron_cluster.slurm.backend:SlurmBackend",
-    "local": "nemotron_cluster.backends.local:LocalBackend",
-    "docker": "nemotron_cluster.backends.nemo_run:NemoRunBackend",
-    "dgxcloud": "nemotron_cluster.backends.nemo_run:NemoRunBackend",
-    "lepton": "nemotron_cluster.backends.nemo_run:NemoRunBackend",
-    "kubeflow": "nemotron_cluster.backends.nemo_run:NemoRunBackend",
-    "skypilot": "nemotron_cluster.backends.skypilot:SkyPilotBackend",
-}
+BACKENDS = {"slurm": "slurm.backend:SlurmBackend", "local": "backends.local:LocalBackend"}
+BACKENDS |= dict.fromkeys(("docker", "dgxcloud", "lepton", "kubeflow"), "backends.nemo_run:NemoRunBackend")
+BACKENDS |= {"skypilot": "backends.skypilot:SkyPilotBackend"}
 
 
 def backend_of(profile: Profile) -> Backend:
     """The backend for the jobs of a profile."""
-    module, _, name = PLACES[profile.executor].partition(":")
-    made: Any = getattr(importlib.import_module(module), name)
-    return made(profile)
+    module, _, name = BACKENDS[profile.executor].partition(":")
+    backend: Any = getattr(importlib.import_module(f"nemotron_cluster.{module}"), name)
+    return backend(profile)

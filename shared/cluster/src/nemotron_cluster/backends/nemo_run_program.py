@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-Told = dict[str, Any]
+Request = dict[str, Any]
 CLASSES = {
     "docker": "DockerExecutor",
     "dgxcloud": "DGXCloudExecutor",
@@ -33,28 +33,30 @@ LOG_SECONDS = 60
 ALL_RANKS = "log-allranks_0.out"
 
 
-def executor_of(told: Told) -> tuple[Any, Any]:
+def executor_of(request: Request) -> tuple[Any, Any]:
     """NeMo-Run's module, and one of its executors, set up for the job's folder."""
-    os.environ["NEMORUN_HOME"] = str(Path(told["folder"]).parent)  # the rest of the path names the folder on a volume
-    module = importlib.import_module(f"nemo_run.core.execution.{told['executor']}")
-    kind: Any = getattr(module, CLASSES[told["executor"]])
-    settings = dict(told["settings"])
-    if told["executor"] == "dgxcloud":
-        settings["client_secret"] = os.environ.get(told["client_secret_env"], "")
-    if told["executor"] == "kubeflow" and told["action"] == "render":
+    os.environ["NEMORUN_HOME"] = str(
+        Path(request["folder"]).parent
+    )  # the rest of the path names the folder on a volume
+    module = importlib.import_module(f"nemo_run.core.execution.{request['executor']}")
+    kind: Any = getattr(module, CLASSES[request["executor"]])
+    settings = dict(request["settings"])
+    if request["executor"] == "dgxcloud":
+        settings["client_secret"] = os.environ.get(request["client_secret_env"], "")
+    if request["executor"] == "kubeflow" and request["action"] == "render":
         kind._load_kube_clients = lambda self: None
     executor = kind(**settings)
-    folder = Path(told["folder"])
-    executor.assign(folder.name, str(folder), told["name"], SENT)
+    folder = Path(request["folder"])
+    executor.assign(folder.name, str(folder), request["name"], SENT)
     return module, executor
 
 
-def command_of(told: Told, executor: Any) -> list[str]:
+def command_of(request: Request, executor: Any) -> list[str]:
     """The command that starts the job there."""
-    if told["executor"] == "kubeflow":
+    if request["executor"] == "kubeflow":
         return ["bash", f"{executor.code_dir}/job.sh"]
     # DGX Cloud's script pipes the command into tee, whose exit code would replace the job's.
-    return [*(["set -o pipefail;"] if told["executor"] == "dgxcloud" else []), "bash", "/nemo_run/job.sh"]
+    return [*(["set -o pipefail;"] if request["executor"] == "dgxcloud" else []), "bash", "/nemo_run/job.sh"]
 
 
 class Recorder:
@@ -80,76 +82,76 @@ class Recorder:
         return SimpleNamespace(status_code=202, text="")
 
 
-def render(told: Told) -> str:
+def render(request: Request) -> str:
     """Record what NeMo-Run would send, without sending it."""
-    module, executor = executor_of(told)
-    recorder, name = Recorder(), told["name"]
-    if told["executor"] == "docker":
-        container_of(module, executor, told).run(recorder, told["name"])
-    elif told["executor"] == "dgxcloud":
+    module, executor = executor_of(request)
+    recorder, name = Recorder(), request["name"]
+    if request["executor"] == "docker":
+        container_of(module, executor, request).run(recorder, request["name"])
+    elif request["executor"] == "dgxcloud":
         module.requests = recorder
         executor.create_training_job("TOKEN", "PROJECT-ID", "CLUSTER-ID", name)
-    elif told["executor"] == "lepton":
+    elif request["executor"] == "lepton":
         recorder.group = SimpleNamespace(metadata=SimpleNamespace(id_="NODE-GROUP-ID", name=executor.node_group))
         module.APIClient = lambda: recorder
         executor.create_lepton_job(name)
     else:
         executor.copy_to_workspace = lambda *paths, **options: None
         executor.package(executor.packager, name)
-        recorder.sent = executor.get_job_body(name, command_of(told, executor))
+        recorder.sent = executor.get_job_body(name, command_of(request, executor))
     return json.dumps(recorder.sent, indent=2, default=lambda value: getattr(value, "__dict__", str(value)))
 
 
-def container_of(module: Any, executor: Any, told: Told) -> Any:
+def container_of(module: Any, executor: Any, request: Request) -> Any:
     """NeMo-Run's container, which writes its output into the job's folder."""
     return module.DockerContainer(
-        name=told["name"], command=command_of(told, executor), executor=executor, extra_env={}
+        name=request["name"], command=command_of(request, executor), executor=executor, extra_env={}
     )
 
 
-def submit(told: Told) -> str:
+def submit(request: Request) -> str:
     """Start the job; returns its id."""
-    if told["executor"] == "kubeflow" and shutil.which("kubectl") is None:
-        raise RuntimeError("it copies the job's folder with kubectl, and there is none on this machine")
-    module, executor = executor_of(told)
-    if told["executor"] == "docker":
-        container_of(module, executor, told).run(module.get_client(), told["name"])
-        return told["name"]
-    if told["executor"] == "kubeflow":  # the others copy the folder on launch
-        executor.package(executor.packager, told["name"])
-    identity, _ = executor.launch(told["name"], command_of(told, executor))
+    if request["executor"] == "kubeflow" and shutil.which("kubectl") is None:
+        raise RuntimeError("it copies the job's folder with kubectl, which this machine lacks")
+    module, executor = executor_of(request)
+    if request["executor"] == "docker":
+        container_of(module, executor, request).run(module.get_client(), request["name"])
+        return request["name"]
+    if request["executor"] == "kubeflow":  # the others copy the folder on launch
+        executor.package(executor.packager, request["name"])
+    identity, _ = executor.launch(request["name"], command_of(request, executor))
     return identity
 
 
-def docker_container(told: Told) -> Any:
+def docker_container(request: Request) -> Any:
     """The container of a job, or None if it is gone. Does not import NeMo-Run, which takes seconds."""
     docker: Any = importlib.import_module("docker")
     try:
-        return docker.from_env().containers.get(told["id"])
+        return docker.from_env().containers.get(request["id"])
     except docker.errors.NotFound:
         return None
 
 
-def state(told: Told) -> str:
+def state(request: Request) -> str:
     """The service's own name for the state; empty if it does not know the job."""
-    if told["executor"] == "docker":
-        container = docker_container(told)
+    if request["executor"] == "docker":
+        container = docker_container(request)
         return container.status if container else ""
-    _, executor = executor_of(told)
-    found = executor.status(told["id"])
+    _, executor = executor_of(request)
+    found = executor.status(request["id"])
     return found.value if found else ""
 
 
-def log(told: Told) -> str:
+def log(request: Request) -> str:
     """Output of a job on Lepton or Kubernetes so far."""
-    _, executor = executor_of(told)
-    if told["executor"] == "kubeflow":
+    _, executor = executor_of(request)
+    if request["executor"] == "kubeflow":
         everything = Path(executor.job_dir) / ALL_RANKS  # NeMo-Run's answer has only torchrun's first process
         everything.unlink(missing_ok=True)
-        for _ in executor.fetch_logs(told["id"], stream=False):
+        for _ in executor.fetch_logs(request["id"], stream=False):
             pass
         return everything.read_text(encoding="utf-8", errors="replace")
-    if state(told) != "Running":  # it would wait for the job to start
+    if state(request) != "Running":  # it would wait for the job to start
         return ""
     said: list[str] = []
     sys.stdout = SimpleNamespace(write=said.append, flush=lambda: None)
@@ -160,7 +162,7 @@ def log(told: Told) -> str:
     signal.signal(signal.SIGALRM, enough)
     signal.alarm(LOG_SECONDS)
     try:
-        executor.logs(told["id"], None)
+        executor.logs(request["id"], None)
     except TimeoutError:
         pass
     finally:
@@ -169,22 +171,22 @@ def log(told: Told) -> str:
     return "".join(said)
 
 
-def cancel(told: Told) -> str:
+def cancel(request: Request) -> str:
     """End the job. A container's script gets a signal and lets the step save; clouds end jobs in their own way."""
-    if told["executor"] == "docker":
-        if container := docker_container(told):
+    if request["executor"] == "docker":
+        if container := docker_container(request):
             try:
                 asked = container.exec_run(["bash", "-c", "kill -TERM $(cat /nemo_run/pid)"])
             except Exception:
-                found = docker_container(told)
+                found = docker_container(request)
                 if found and found.status == "running":
                     raise
                 return ""  # it has ended in the meantime
             if asked.exit_code:
                 container.stop()
         return ""
-    _, executor = executor_of(told)
-    executor.cancel(told["id"])
+    _, executor = executor_of(request)
+    executor.cancel(request["id"])
     return ""
 
 
@@ -211,14 +213,14 @@ def answers_apart() -> Generator[Any]:
 
 def main() -> None:
     """Handle one request."""
-    told: Told = json.load(sys.stdin)
+    request: Request = json.load(sys.stdin)
     complaints = Complaints()
     actions = {"render": render, "submit": submit, "state": state, "log": log, "cancel": cancel}
     with answers_apart() as answers:
         logging.getLogger("nemo_run").addHandler(complaints)
         try:
-            answer = {"answer": actions[told["action"]](told)}
-            if told["action"] == "cancel" and complaints.lines:
+            answer = {"answer": actions[request["action"]](request)}
+            if request["action"] == "cancel" and complaints.lines:
                 answer = {"error": complaints.lines[-1]}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {'; '.join([str(error), *complaints.lines])}"}

@@ -16,11 +16,10 @@ from typing import Any
 import yaml
 
 from nemotron_cluster.backends import State
-from nemotron_cluster.backends.start import refuse_what_needs_slurm, send_own_files, start_script
-from nemotron_cluster.folder import CODE, SCRIPT, Record
-from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import SkyPilot
-from nemotron_cluster.transport import Here
+from nemotron_cluster.backends.local import copy_own_files, refuse_unsupported, start_script
+from nemotron_cluster.job import CODE, SCRIPT, Job, Record
+from nemotron_cluster.profiles import SkyPilot
+from nemotron_cluster.transport import Here, last_line
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError
 
@@ -44,31 +43,27 @@ class SkyPilotBackend:
     profile: SkyPilot
 
     def there(self, folder: Path) -> PurePosixPath:
-        """See the protocol."""
         return PurePosixPath("~") / WORKDIR
 
     def render(self, job: Job, folder: Path) -> str:
-        """See the protocol."""
-        refuse_what_needs_slurm(job, "skypilot")
+        refuse_unsupported(job, "skypilot")
         if self.profile.home is None:
             what = "home: the artifacts of this machine are not in the cloud"
             raise UserError(what, 'write where they are there, in a mounted bucket: home = "/data/nemotron"')
         return f"# {shlex.join(self._launch(job, folder))}\n{self._task(job, folder)}\n# {SCRIPT}\n{self._script(job)}"
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """See the protocol: SkyPilot answers only on launch."""
         return None
 
     def lay_out(self, job: Job, folder: Path) -> None:
-        """See the protocol."""
         raise UserError("executor 'skypilot' takes a folder only with its job", "use --batch")
 
     def submit(self, job: Job, folder: Path) -> str:
-        """See the protocol."""
         self.render(job, folder)
         place = folder / SENT
         place.mkdir()
-        send_own_files(folder, place)
+        copy_own_files(folder, place)
         shutil.copytree(folder / CODE, place / CODE)
         atomic.write_text(place / SCRIPT, self._script(job))
         atomic.write_text(folder / TASK, self._task(job, folder))
@@ -84,12 +79,10 @@ class SkyPilotBackend:
         return State("unknown", f"SkyPilot knows: {ask}", None, "skypilot")
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
-        """See the protocol."""
         words = ["logs", *self._job(record)] if self.profile.cluster_name else ["jobs", "logs", *self._job(record)]
         return self._sky(["sky", *words, "--no-follow"]).encode()[start:] or None
 
     def cancel(self, record: Record) -> None:
-        """See the protocol."""
         words = ["cancel"] if self.profile.cluster_name else ["jobs", "cancel"]
         self._sky(["sky", *words, "--yes", *self._job(record)])
 
@@ -136,8 +129,7 @@ class SkyPilotBackend:
             raise UserError("SkyPilot's command `sky` is not on this machine", "install SkyPilot, and run: sky check")
         answer = Here().run(command, patience)
         if answer.returncode:
-            last = ((answer.stderr or answer.stdout).strip().splitlines() or ["no message"])[-1]
-            raise UserError(
-                f"`{shlex.join(command[:3])}` ended with exit code {answer.returncode}: {last}", "sky status"
-            )
+            last = last_line(answer.stderr, answer.stdout)
+            what = f"`{shlex.join(command[:3])}` ended with exit code {answer.returncode}: {last}"
+            raise UserError(what, "sky status")
         return answer.stdout

@@ -1,18 +1,38 @@
-"""Derive findings from logs and facts; the earliest cause comes before its consequences."""
+"""Derive findings from logs and facts; the earliest cause comes before its consequences.
+
+Known causes are data: `rules/*.yaml`. Their patterns are literal text with the wildcard `*`, which matches within a
+line. They are easy to write, and cannot take exponential time on a hostile line. The scheduler's state is matched as
+one more line, made by `Facts.line`:
+
+    scheduler: state=TIMEOUT reason=None exit=0:15
+"""
 
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import get_args
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from nemotron_cluster.backends import Condition
 from nemotron_cluster.diagnose.logs import Logs, Text
-from nemotron_cluster.diagnose.rules import Level, Rule, rules
 from nemotron_shared.errors import printable
 from nemotron_shared.redaction import redact
 
+TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")
+"""The rule files in order. The first matching rule claims a line, so specific rules come before general ones, both
+across files and within each.
+"""
+Level = Literal["cause", "unknown", "end", "consequence", "hint"]
+"""In display order: the cause of the end; an exception without a rule; how the job ended, which may have an earlier
+cause; reactions of other processes to a failure; a hint that is not a failure.
+"""
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 SHOWN, AROUND = 300, 2000
 """Characters of a line to show, and context for redaction, which must see whole secrets to detect them."""
 MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
@@ -30,15 +50,67 @@ RAISED = re.compile(rf"^{LABEL}(?:\w+\.)*[A-Z]\w*[a-z]\w*(?::|$)")
 CODE = re.compile(rf"{LABEL} {{4}}")
 SIGNS = ("Traceback", "Error", "ERROR", "error:", "rror ", "FATAL", "Fatal", "Killed", "Aborted", "dumped", "failed")
 ORDER = get_args(Level)
+
+
+class Rule(BaseModel):
+    """One known message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    match: Texts
+    example: str
+    """A line as the software prints it, with names changed."""
+    means: str
+    do: Texts
+    level: Level = "cause"
+    traceback: bool = False
+    """Whether the message only reports that a process failed, so that the process's own traceback says more."""
+
+    def lines(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """Start and end of every matching line, and where its relevant part begins."""
+        for pattern in self.match:
+            yield from _matching_lines(text, pattern.split("*"))
+
+
+def _matching_lines(text: str, parts: list[str]) -> Iterator[tuple[int, int, int]]:
+    """Yields each line at most once, even if the relevant part occurs several times."""
+    telling = max(parts, key=len)
+    at = text.find(telling)
+    while at >= 0:
+        start, end = text.rfind("\n", 0, at) + 1, _line_end(text, at)
+        if len(parts) == 1 or _in_order(text, parts, start, end):
+            yield start, end, at
+        at = text.find(telling, end)
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _in_order(text: str, parts: list[str], start: int, end: int) -> bool:
+    for part in parts:
+        at = text.find(part, start, end)
+        if at < 0:
+            return False
+        start = at + len(part)
+    return True
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """All rules, in matching order."""
+    folder = files("nemotron_cluster.diagnose") / "rules"
+    texts = [(folder / f"{topic}.yaml").read_text(encoding="utf-8") for topic in TOPICS]
+    return tuple(Rule.model_validate(row) for text in texts for row in yaml.safe_load(text))
+
+
 OWN_MESSAGE = Rule(id="own-message", match=(), example="error: ", means="The program itself says what is wrong.", do=())
 UNKNOWN = Rule(
-    id="unknown-exception",
-    match=(),
-    example=TRACEBACK,
-    means="Python raised an exception for which there is no rule.",
-    do=(),
-    level="unknown",
-)
+    id="unknown-exception", match=(), example=TRACEBACK, do=(), level="unknown",
+    means="Python raised an exception that no rule knows.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,14 +189,15 @@ class Diagnosis:
 def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
     """Collect all findings."""
     found: dict[str, Finding] = {}
-    for one in [*(_of_scheduler(facts) if facts else ()), *(each for text in logs.texts for each in _of_text(text))]:
+    of_logs = [one for text in logs.texts for one in _text_findings(text)]
+    for one in [*(_scheduler_findings(facts) if facts else ()), *of_logs]:
         before = found.get(one.rule.id)
         if before is None:
             found[one.rule.id] = one
             continue
         first = min(before, one, key=lambda each: (each.over, each.moment))
         found[one.rule.id] = replace(first, count=before.count + one.count, files=before.files + one.files)
-    findings = sorted(found.values(), key=_rank)
+    findings = sorted(found.values(), key=lambda one: (one.over, ORDER.index(one.rule.level), one.moment))
     if facts and facts.condition != "unknown":
         failed = facts.condition in ("failed", "cancelled")
     else:
@@ -136,11 +209,7 @@ def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
     return Diagnosis(tuple(findings), facts, logs, failed, min(tracebacks, key=lambda one: one.moment, default=None))
 
 
-def _rank(found: Finding) -> tuple[bool, int, float]:
-    return found.over, ORDER.index(found.rule.level), found.moment
-
-
-def _of_scheduler(facts: Facts) -> Iterator[Finding]:
+def _scheduler_findings(facts: Facts) -> Iterator[Finding]:
     """Slurm's own reason for ending a job takes precedence over log lines; a bare exit code ranks below them."""
     moment = 0.0 if facts.state not in ("", "FAILED") else math.inf
     for rule in rules():
@@ -149,7 +218,7 @@ def _of_scheduler(facts: Facts) -> Iterator[Finding]:
             return
 
 
-def _of_text(text: Text) -> list[Finding]:
+def _text_findings(text: Text) -> list[Finding]:
     """The first match of each rule in a log, preferring matches after the last restart."""
     restart = _restart(text.text)
     claimed: dict[int, Rule] = {}
@@ -206,17 +275,17 @@ def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tupl
     """The first exception that no rule matches."""
     at = text.text.find(TRACEBACK, max(restart, 0))
     while at >= 0:
-        stop = text.text.find(TRACEBACK, at + 1)
-        start = text.text.find("\n", at) + 1
-        while 0 < start < (stop if stop >= 0 else len(text.text)):
-            end = text.text.find("\n", start)
-            end = len(text.text) if end < 0 else end
+        following = text.text.find(TRACEBACK, at + 1)
+        stop = following if following >= 0 else len(text.text)
+        start = _line_end(text.text, at) + 1
+        while start < stop:
+            end = _line_end(text.text, start)
             if RAISED.match(text.text[start : min(end, start + AROUND)]):
                 if start in claimed:
                     break
                 return [_finding(text, UNKNOWN, [(start, end, start)], restart, ())]
             start = end + 1
-        at = stop
+        at = following
     return []
 
 
@@ -230,23 +299,18 @@ def _traceback(text: Text) -> Traceback | None:
         own = [line for line in lines if line.startswith(label)]
         end = next((number for number, line in enumerate(own) if number and RAISED.match(line[:AROUND])), None)
         if end is not None and not TORCHRUN_S.search(own[end]):
-            said = [_indented(line.removeprefix(label)) for line in own[: end + 1]]
-            if len(said) > ENDS:
-                said = [said[0], "  ...", *said[2 - ENDS :]]
-            return Traceback(text.name, text.number(start), tuple(said), _moment(text.text, at) or text.changed)
+            lines = [line.removeprefix(label) for line in own[: end + 1]]
+            lines = [" " * min(len(line) - len(line.lstrip(" ")), SHOWN) + shown(line, 0) for line in lines]
+            if len(lines) > ENDS:
+                lines = [lines[0], "  ...", *lines[2 - ENDS :]]
+            return Traceback(text.name, text.number(start), tuple(lines), _moment(text.text, at) or text.changed)
         at = text.text.find(TRACEBACK, at + 1)
     return None
 
 
-def _indented(line: str) -> str:
-    """A redacted line, with its indentation within the traceback."""
-    return " " * min(len(line) - len(line.lstrip(" ")), SHOWN) + shown(line, 0)
-
-
 def _moment(text: str, at: int) -> float | None:
     """The last timestamp before a position, or on the same line."""
-    end = text.find("\n", at)
-    nearby = text[max(0, at - 4 * AROUND) : min(at + AROUND, end if end >= 0 else len(text))]
+    nearby = text[max(0, at - 4 * AROUND) : min(at + AROUND, _line_end(text, at))]
     times = MOMENT.findall(nearby)
     try:
         return datetime.fromisoformat("T".join(times[-1])).timestamp() if times else None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_cluster.folder import CODE
+from nemotron_cluster.job import CODE
 from nemotron_shared.errors import UserError
 
 MB = 1 << 20

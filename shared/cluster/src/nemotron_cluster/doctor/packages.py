@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemotron_cluster.doctor import probe
 from nemotron_cluster.doctor.report import Check, Group
+from nemotron_cluster.transport import last_line
 from nemotron_shared.runtime.environments import environment_of, how_to_get
 from nemotron_shared.runtime.needs import requirements
 
@@ -22,29 +22,20 @@ SOURCE = Path(probe.__file__).read_text(encoding="utf-8")
 KERNELS = {"mamba-ssm": "mamba_ssm", "causal-conv1d": "causal_conv1d"}
 DRIVERS = {11: 450, 12: 525, 13: 580}
 """Minimum driver major version by CUDA major version."""
-SHARED_KINDS = re.compile(
-    r"nfs|lustre|gpfs|beegfs|ceph|weka|panfs|pvfs|orangefs|glusterfs|fhgfs|wekafs|daos", re.IGNORECASE
-)
+SHARED_KINDS = re.compile(r"nfs|lustre|gpfs|beegfs|ceph|weka|panfs|pvfs|orangefs|glusterfs|fhgfs|daos", re.IGNORECASE)
 PATIENCE = 900.0
 
 
-def ask_here(python: str, question: Mapping[str, Any]) -> Facts:
-    """Probe facts about this machine and one of its Pythons; {"error": ...} if the probe failed."""
-    command = [python, "-c", SOURCE, json.dumps(question)]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": str(error)}
-    found = facts_in(done.stdout)
-    return found[0] if found else {"error": (done.stderr.strip() or "it printed nothing").splitlines()[-1]}
+def probe_here(python: str, question: Mapping[str, Any], *, isolated: bool = False) -> Facts:
+    """Probe facts about this machine and one of its Pythons; {"error": ...} if the probe failed.
+
+    Args:
+        isolated: import nothing but what is installed there.
+    """
+    apart = ["env", "-u", "PYTHONPATH", "-u", "PYTHONHOME", "PYTHONSAFEPATH=1"] if isolated else []
+    _, output, error = probe.run([*apart, python, "-c", SOURCE, json.dumps(question)], PATIENCE)
+    found = facts_in(output)
+    return found[0] if found else {"error": last_line(error, "it printed nothing")}
 
 
 def facts_in(text: str) -> list[Facts]:
@@ -68,8 +59,9 @@ def pins(engine: str | None) -> "list[Requirement]":
     An engine's environment has only those of our packages that its steps need, not those of other stages.
     """
     environment = environment_of(engine) if engine else None
-    names = with_needed(environment.members) if environment else set()
-    if not names:
+    if environment and environment.members:
+        names = _with_dependencies(environment.members)
+    else:
         names = {str(each.metadata["Name"]) for each in metadata.distributions() if each.metadata}
     wanted = [one for name in sorted(names) if name.startswith("nemotron-") for one in requirements(name)]
     unlocked: set[str] = set()  # packages whose locked version does not apply in the engine's environment
@@ -79,16 +71,11 @@ def pins(engine: str | None) -> "list[Requirement]":
     return [one for one in wanted if not one.name.startswith("nemotron-") and one.name not in unlocked]
 
 
-def with_needed(members: Iterable[str]) -> set[str]:
+def _with_dependencies(members: Iterable[str]) -> set[str]:
     """Our packages among `members`, and our packages that they depend on."""
-    found: set[str] = set()
-    left = [*members]
-    while left:
-        name = left.pop()
-        if name not in found:
-            found.add(name)
-            left += [one.name for one in requirements(name) if one.name.startswith("nemotron-")]
-    return found
+    found = {name for name in members if name.startswith("nemotron-")}
+    below = {one.name for name in found for one in requirements(name) if one.name.startswith("nemotron-")}
+    return found if below <= found else _with_dependencies(found | below)
 
 
 def modules(engine: str | None, *, ray: bool) -> list[str]:
@@ -98,20 +85,18 @@ def modules(engine: str | None, *, ray: bool) -> list[str]:
     return list(dict.fromkeys(["torch", *KERNELS.values(), *own, *(["ray", "aiohttp_cors"] if ray else [])]))
 
 
-def judge(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engine: str | None) -> Iterator[Check]:
-    """Judge the packages of one machine."""
+def check_packages(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engine: str | None) -> Iterator[Check]:
+    """Check the packages of one machine."""
     yield _python(group, facts)
     yield _versions(group, facts, wanted, engine)
     yield from _torch(group, facts)
     yield from _imports(group, facts, engine)
     if (compiled := facts.get("bytecode")) and compiled["missing"] > compiled["looked"] // 2:
         where = " on a shared file system" if is_shared(compiled["kind"]) else ""
-        yield group.warn(
-            "bytecode",
-            f"{compiled['missing']} of {compiled['looked']} modules of {compiled['package']}{where} are not "
-            "compiled, so every process compiles them again: minutes, where the file system is slow",
-            "install with uv's --compile-bytecode, or run Python's module compileall over site-packages once",
-        )
+        what = f"{compiled['missing']} of {compiled['looked']} modules of {compiled['package']}{where} are not compiled"
+        what += ", so every process compiles them again: minutes, where the file system is slow"
+        remedy = "install with uv's --compile-bytecode, or run Python's module compileall over site-packages once"
+        yield group.warn("bytecode", what, remedy)
 
 
 def is_shared(kind: str | None) -> bool:
@@ -139,7 +124,7 @@ def _versions(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engin
         return group.skip("versions", "our packages are not installed here, so nothing says what is pinned")
     if wrong:
         shown = ", ".join(sorted(set(wrong))[:12]) + (f" and {len(wrong) - 12} more" if len(wrong) > 12 else "")
-        return group.fail("versions", f"{len(wrong)} of {looked} are not as pinned: {shown}", _anew(engine))
+        return group.fail("versions", f"{len(wrong)} of {looked} are not as pinned: {shown}", _reinstall(engine))
     return group.ok("versions", f"{looked} packages are as pinned")
 
 
@@ -151,19 +136,20 @@ def _torch(group: Group, facts: Facts) -> Iterator[Check]:
         yield group.skip("CUDA", "only PyTorch could tell")
         return
     abi = "new" if torch["abi"] else "old"
-    yield group.ok("PyTorch", f"{torch['version']}, made for {_cuda(torch)}, {abi} C++ ABI")
+    cuda = f"CUDA {torch['cuda']}" if torch["cuda"] else "CPUs"
+    yield group.ok("PyTorch", f"{torch['version']}, made for {cuda}, {abi} C++ ABI")
     gpus, driver = facts["gpus"], str(facts["gpus"].get("driver") or "")
     least = DRIVERS.get(int(str(torch["cuda"] or "0").split(".")[0]))
     if torch["available"]:
         yield group.ok("CUDA", f"True, with driver {driver or 'unknown'}")
     elif gpus.get("absent"):
-        yield group.skip("CUDA", "False: there is no driver of NVIDIA here")
+        yield group.skip("CUDA", "False: this machine has no NVIDIA driver")
     elif "error" in gpus:
         yield group.fail("CUDA", f"False: nvidia-smi says: {gpus['error']}", "have the driver repaired")
     elif torch["cuda"] is None:
         yield group.fail("CUDA", "False: this PyTorch is made for CPUs only", how_to_get(""))
     elif least and driver.split(".")[0].isdecimal() and int(driver.split(".")[0]) < least:
-        what = f"False: driver {driver} is too old for {_cuda(torch)}, which needs {least} or newer"
+        what = f"False: driver {driver} is too old for {cuda}, which needs {least} or newer"
         yield group.fail("CUDA", what, "have the driver renewed, or use a PyTorch for an older CUDA, or a container")
     else:
         what = f"False, with driver {driver or 'unknown'} and {len(gpus.get('each', []))} GPUs"
@@ -181,14 +167,13 @@ def _imports(group: Group, facts: Facts, engine: str | None) -> Iterator[Check]:
         if "error" not in found:
             yield group.ok(name, f"OK {version}".strip())
         elif found["absent"] and name not in needed:
-            why = (
-                "the torch kernels of this project take their place" if name in KERNELS.values() else "not needed here"
-            )
+            is_kernel = name in KERNELS.values()
+            why = "the torch kernels of this project take their place" if is_kernel else "not needed here"
             yield group.skip(name, f"not installed; {why}")
         elif name in KERNELS.values():
             yield group.fail(name, found["error"], _build(facts, torch))
         else:
-            yield group.fail(name, found["error"], _anew(engine))
+            yield group.fail(name, found["error"], _reinstall(engine))
     if "error" in facts["imports"].get("aiohttp_cors", {}) and "ray" in facts["packages"]:
         what = "ray without its dashboard: NeMo-RL's ray.sub asks for one, and its head then does not start"
         yield group.warn("ray[default]", what, "install the extra: ray[default]")
@@ -200,7 +185,7 @@ def _imports(group: Group, facts: Facts, engine: str | None) -> Iterator[Check]:
         yield group.ok("nvcc", nvcc) if nvcc else group.skip("nvcc", "not found: nothing can be compiled here")
 
 
-def _anew(engine: str | None) -> str:
+def _reinstall(engine: str | None) -> str:
     """How to recreate the environment that was checked: an engine's own, if it has one."""
     environment = environment_of(engine) if engine else None
     return f"make its environment: {environment.install}" if environment else how_to_get("")
@@ -213,14 +198,7 @@ def _build(facts: Facts, torch: Facts) -> str:
     cuda, abi = str(torch["cuda"]).split(".")[0], str(torch["abi"]).upper()
     python = "".join(facts["python"].split(".")[:2])
     short = ".".join(torch["version"].split(".")[:2])
-    with_nvcc = (
-        "" if facts["nvcc"] == torch["cuda"] else f", with nvcc {torch['cuda']} (here: {facts['nvcc'] or 'none'})"
-    )
-    return (
-        f"take a wheel for cu{cuda}torch{short}cxx11abi{abi}-cp{python}, or build it without isolation from torch, "
-        f"MAMBA_FORCE_BUILD and CAUSAL_CONV1D_FORCE_BUILD set to TRUE{with_nvcc}"
-    )
-
-
-def _cuda(torch: Facts) -> str:
-    return f"CUDA {torch['cuda']}" if torch["cuda"] else "CPUs"
+    build = "build it without isolation from torch, MAMBA_FORCE_BUILD and CAUSAL_CONV1D_FORCE_BUILD set to TRUE"
+    if facts["nvcc"] != torch["cuda"]:
+        build += f", with nvcc {torch['cuda']} (here: {facts['nvcc'] or 'none'})"
+    return f"take a wheel for cu{cuda}torch{short}cxx11abi{abi}-cp{python}, or {build}"

@@ -39,7 +39,7 @@ Facts = dict  # any JSON value
 def main() -> None:
     asked = json.loads(sys.argv[1])
     # first, because nodes wait for each other's file, and import times differ between nodes
-    canary = sing(Path(asked["canary"]), asked["nodes"]) if asked.get("canary") else None
+    canary = write_canary(Path(asked["canary"]), asked["nodes"]) if asked.get("canary") else None
     names = ((each.metadata["Name"] or "", each.version) for each in metadata.distributions() if each.metadata)
     facts = {
         "host": socket.gethostname(),
@@ -53,7 +53,7 @@ def main() -> None:
         "programs": {name: shutil.which(name) for name in asked.get("programs", [])},
         "folders": {path: folder(path) for path in asked.get("folders", [])},
         "bytecode": bytecode(),
-        "imports": {name: imported(name, asked.get("patience", 120)) for name in asked.get("imports", [])},
+        "imports": {name: try_import(name, asked.get("patience", 120)) for name in asked.get("imports", [])},
     }
     text = json.dumps(facts)
     who = f"{facts['host']}/{os.environ.get('SLURM_PROCID', '0')}"
@@ -71,7 +71,7 @@ def run(command: list[str], patience: float = 60) -> tuple[int | None, str, str]
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-def imported(name: str, patience: float) -> Facts:
+def try_import(name: str, patience: float) -> Facts:
     """Try to import a module: its facts, or "error" and the last line of output."""
     program = TORCH if name == "torch" else f"import {name}; print('{{}}')"
     code, out, error = run([sys.executable, "-c", program], patience)
@@ -88,7 +88,7 @@ def gpus() -> Facts:
     code, out, error = run(GPU_QUERY)
     if code != 0:
         absent = code is None and "No such file" in error
-        return {"error": "there is no nvidia-smi" if absent else (out + error).strip()[-300:], "absent": absent}
+        return {"error": "nvidia-smi not found" if absent else (out + error).strip()[-300:], "absent": absent}
     rows = [[field.strip() for field in line.split(",")] for line in out.splitlines() if line.count(",") == 2]
     return {"each": [f"{name}, {mib} MiB" for name, mib, _ in rows], "driver": rows[0][2] if rows else None}
 
@@ -141,7 +141,7 @@ def bytecode() -> Facts | None:
     return None
 
 
-def sing(place: Path, nodes: int) -> Facts:
+def write_canary(place: Path, nodes: int) -> Facts:
     """Write a file into the shared folder, wait for those of all nodes, and resolve the names of the first and last."""
     rank = int(os.environ.get("SLURM_PROCID", "0"))
     mine = place / f"node_{rank}.txt"
@@ -155,20 +155,20 @@ def sing(place: Path, nodes: int) -> Facts:
         now = time.time()
         # a file server, if any, sets the modification time, so all nodes compare with the same clock
         facts: dict[str, Any] = {"rank": rank, "wrote": now - began, "ahead": now - mine.stat().st_mtime}
-        while len(hosts := heard(place)) < nodes and time.time() - began < CANARY_PATIENCE:
+        while len(hosts := read_canaries(place)) < nodes and time.time() - began < CANARY_PATIENCE:
             time.sleep(0.05)
     except OSError as error:
         return {"rank": rank, "error": str(error)}
     ends = dict.fromkeys([hosts[min(hosts)], hosts[max(hosts)]]) if hosts else {}
-    return {**facts, "seen": len(hosts), "names": {name: resolved(name) for name in ends}}
+    return {**facts, "seen": len(hosts), "names": {name: resolve(name) for name in ends}}
 
 
-def heard(place: Path) -> dict[int, str]:
+def read_canaries(place: Path) -> dict[int, str]:
     files = [(each, re.fullmatch(r"node_(\d+)\.txt", each.name)) for each in place.iterdir()]
     return {int(match[1]): each.read_text() for each, match in files if match}
 
 
-def resolved(name: str) -> Facts:
+def resolve(name: str) -> Facts:
     """Resolve a name to its address and back, as torch does when a process joins, and measure the time in seconds."""
     began = time.time()
     try:

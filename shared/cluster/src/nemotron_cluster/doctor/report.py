@@ -9,8 +9,6 @@ from nemotron_shared.redaction import redact
 
 State = Literal["PASS", "WARN", "FAIL", "SKIP"]
 """WARN: works, but with unexpected behavior. SKIP: not checked, with the reason."""
-
-
 T = TypeVar("T")
 
 
@@ -45,9 +43,9 @@ class Group:
         """It works, but with unexpected behavior."""
         return Check(self.title, name, "WARN", said, remedy)
 
-    def fail(self, name: str, said: str, remedy: str) -> Check:
+    def fail(self, name: str, said: str, remedy: str | None) -> Check:
         """A run would fail."""
-        return Check(self.title, name, "FAIL", said, remedy)
+        return Check(self.title, name, "FAIL", said, remedy or "")
 
     def skip(self, name: str, why: str) -> Check:
         """Not checked."""
@@ -69,12 +67,9 @@ def on_all(checks: Mapping[str, Iterable[Check]]) -> Iterator[Check]:
         for check in found:
             hosts.setdefault(check, []).append(host)
     for check, names in hosts.items():
-        of = f"all {len(checks)}" if len(names) == len(checks) > 1 else _some(names)
+        of = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        of = f"all {len(checks)}" if len(names) == len(checks) > 1 else of
         yield Check(check.group, check.name, check.state, f"{check.said} ({of})", check.remedy)
-
-
-def _some(names: list[str], shown: int = 4) -> str:
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def text_lines(checks: Iterable[Check]) -> Iterator[str]:
@@ -85,8 +80,7 @@ def text_lines(checks: Iterable[Check]) -> Iterator[str]:
             yield f"{'' if group is None else chr(10)}{check.group}"
             group = check.group
         yield f"  {check.state}  {check.name}: {clean(check.said)}"
-        if check.remedy:
-            yield from (f"        {clean(line.strip())}" for line in check.remedy.splitlines())
+        yield from (f"        {clean(line.strip())}" for line in (check.remedy or "").splitlines())
 
 
 def clean(text: str) -> str:

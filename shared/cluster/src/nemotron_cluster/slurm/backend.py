@@ -5,13 +5,9 @@ from pathlib import Path, PurePosixPath
 
 from nemotron_cluster import secrets
 from nemotron_cluster.backends import Condition, State
-from nemotron_cluster.folder import EXIT_CODE, LOG, SCRIPT, Record
-from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.schema import Slurm
-from nemotron_cluster.slurm import submit
-from nemotron_cluster.slurm.partition import gives
-from nemotron_cluster.slurm.reasons import sentence
-from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, ask
+from nemotron_cluster.job import EXIT_CODE, LOG, SCRIPT, Job, Record
+from nemotron_cluster.profiles import Slurm
+from nemotron_cluster.slurm import scheduler
 from nemotron_cluster.slurm.script import render
 from nemotron_cluster.transport import Here, NoAnswer, transport_of
 from nemotron_shared import atomic
@@ -27,26 +23,23 @@ class SlurmBackend:
         self.transport = transport_of(profile)
 
     def there(self, folder: Path) -> PurePosixPath:
-        """See the protocol."""
         place = self.profile.remote_job_dir
         return PurePosixPath(place) / folder.name if place else PurePosixPath(folder)
 
     def render(self, job: Job, folder: Path) -> str:
-        """See the protocol."""
         return render(job, self.profile, self.there(folder))
 
-    def judge(self, job: Job, folder: Path) -> str | None:
+    def test_submit(self, job: Job, folder: Path) -> str | None:
         """The answer of `sbatch --test-only`."""
         job = replace(job, after=())  # earlier jobs have not been submitted yet
         try:
-            said = submit.test_only(self.transport, self.render(job, folder))
-        except submit.NoScheduler as error:
+            answer = scheduler.test_only(self.transport, self.render(job, folder))
+        except scheduler.NoScheduler as error:
             return f"not asked: {error.message}"
-        given = gives(self.transport, self.profile.partition)
-        return f"{said}\npartition {self.profile.partition or '(default)'}: {given}" if given else said
+        resources = scheduler.describe_partition(self.transport, self.profile.partition)
+        return f"{answer}\npartition {self.profile.partition or '(default)'}: {resources}" if resources else answer
 
     def lay_out(self, job: Job, folder: Path) -> None:
-        """See the protocol."""
         script = folder / SCRIPT
         atomic.write_text(script, self.render(job, folder))
         script.chmod(0o755)
@@ -56,11 +49,10 @@ class SlurmBackend:
             secrets.remove(folder)  # a copy is now on the cluster
 
     def submit(self, job: Job, folder: Path) -> str:
-        """See the protocol."""
         self.lay_out(job, folder)
         there = self.there(folder)
         try:
-            return submit.submit(self.transport, there / SCRIPT)
+            return scheduler.submit(self.transport, there / SCRIPT)
         except NoAnswer:
             raise  # it may be running
         except UserError:
@@ -69,7 +61,6 @@ class SlurmBackend:
             raise
 
     def state(self, record: Record) -> State:
-        """See the protocol."""
         facts = self.facts(record)
         if facts is None:
             return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
@@ -79,26 +70,25 @@ class SlurmBackend:
             self._close(record, STOPPED_EXIT_CODE if state.exit_code is None else state.exit_code)
         return state
 
-    def facts(self, record: Record) -> Facts | None:
+    def facts(self, record: Record) -> scheduler.Facts | None:
         """Slurm's own facts about the job."""
-        return ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
+        return scheduler.find_job(self.transport.run, str(record.id), lambda: self._exit_code(record))
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
-        """See the protocol."""
         return self.transport.read(PurePosixPath(record.there) / LOG, start)
 
     def cancel(self, record: Record) -> None:
         """Have Slurm send SIGTERM, on which the script saves. For a waiting job, only remove its secrets."""
         there = str(PurePosixPath(record.there) / SCRIPT)
-        asked = self.transport.run(["squeue", "--noheader", f"--jobs={record.id}", "--format=%T %o"])
-        state, _, command = asked.stdout.strip().partition(" ")
+        queued = self.transport.run(["squeue", "--noheader", f"--jobs={record.id}", "--format=%T %o"])
+        state, _, command = queued.stdout.strip().partition(" ")
         if command and command != there:
             what = f"job {record.id} runs {command}, and not {there}"
             raise UserError(what, "it is of another cluster or a later one of that id; nothing was cancelled")
         answer = self.transport.run(["scancel", str(record.id)])
         if answer.returncode:
             raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
-        if state not in CONDITIONS["running"]:  # it was waiting, or ended already: no script will clean up
+        if state not in scheduler.CONDITIONS["running"]:  # it was waiting, or ended already: no script will clean up
             self._close(record, STOPPED_EXIT_CODE)
 
     def _close(self, record: Record, code: int) -> None:
@@ -111,13 +101,15 @@ class SlurmBackend:
         return None if content is None else content.decode(errors="replace")
 
 
-def _state(facts: Facts, written: str | None) -> State:
+def _state(facts: scheduler.Facts, written: str | None) -> State:
     """Args: written: the exit code that the job's script recorded, which is the step's own."""
     code = int(written) if written and written.strip().isdecimal() else facts.exit_code
     if not facts.over:
-        waits = f"waits: {sentence(facts.reason, facts.restarts)}" if facts.condition == "waiting" else ""
-        runs = f"runs on {facts.nodes}" if facts.condition == "running" else f"Slurm calls it {facts.state}"
-        return State(facts.condition, waits or runs, None, facts.source)
+        if facts.condition == "waiting":
+            sentence = f"waits: {scheduler.explain_reason(facts.reason, facts.restarts)}"
+        else:
+            sentence = f"runs on {facts.nodes}" if facts.condition == "running" else f"Slurm calls it {facts.state}"
+        return State(facts.condition, sentence, None, facts.source)
     condition: Condition = facts.condition
     if condition in ("done", "failed") and written is not None and code is not None:
         condition = "done" if code == 0 else "cancelled" if code == STOPPED_EXIT_CODE else "failed"

@@ -44,9 +44,8 @@ class Ended(BaseException):
 def main(role: str, folder: str, *rest: str) -> int:
     """Run one task; returns its exit code."""
     if find_spec("ray") is None:
-        return failed(
-            f"Ray is not installed for {sys.executable}: install it, or let the profile's `python` name another"
-        )
+        what = f"Ray is not installed for {sys.executable}"
+        return failed(f"{what}: install it, or let the profile's `python` name another")
     logs = Path(folder)
     if role == "count":
         return count(rest[0], int(rest[1]), int(rest[2]))
@@ -79,7 +78,9 @@ def lead(logs: Path, own: str, peer: str, first: int) -> int:
     def answers() -> bool:
         if not reachable(address, port):
             return False
-        write(logs / STARTED, f"{address}:{port}")
+        unfinished = logs / f".{STARTED}.tmp"
+        unfinished.write_text(f"{address}:{port}")
+        unfinished.replace(logs / STARTED)
         return True
 
     return keep_ray(address, own, options, answers)
@@ -89,8 +90,11 @@ def join(logs: Path, own: str) -> int:
     """Run a worker until the end."""
     head = address_of_head(logs)
     host, port = head.split(":")
-    if not until(lambda: reachable(host, int(port)), 120):
-        return failed(f"the Ray head at {head} is not to be reached: does a firewall stand between the nodes?")
+    end = time.monotonic() + 120
+    while not reachable(host, int(port)):
+        if time.monotonic() > end:
+            return failed(f"the Ray head at {head} is not to be reached: does a firewall stand between the nodes?")
+        time.sleep(0.5)
     return keep_ray(address_towards(host), own, [f"--address={head}"], lambda: True)
 
 
@@ -206,14 +210,6 @@ def reachable(host: str, port: int) -> bool:
     return False
 
 
-def until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Poll a condition for at most this long."""
-    end = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < end:
-        time.sleep(0.5)
-    return held
-
-
 def take_along() -> None:
     """Terminate all descendants of this process, with SIGTERM and then SIGKILL."""
     asked = False
@@ -244,13 +240,6 @@ def descendants(root: int) -> list[int]:
     for process in found:
         found += [child for child, parent in parents.items() if parent == process]
     return found[1:]
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(text)
-    unfinished.replace(path)
 
 
 def show(line: str, last: str) -> str:

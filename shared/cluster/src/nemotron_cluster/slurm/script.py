@@ -8,20 +8,24 @@ Every user-provided value is quoted for its context. Scripts contain no secrets:
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePosixPath
+from typing import Any
 
-from nemotron_cluster.folder import LOG
-from nemotron_cluster.job import Job, in_folder, unseen
-from nemotron_cluster.profiles.schema import TIME, Slurm
-from nemotron_cluster.slurm import ray_sub
-from nemotron_cluster.slurm.directives import directives, site_options
-from nemotron_cluster.slurm.resources import asked_of
+from nemotron_cluster.job import LOG, Job, add_mounts, in_folder
+from nemotron_cluster.profiles import TIME, Slurm
 from nemotron_shared.errors import UserError
 
 REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
+PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
 LEAST_LEAD = 10
+CPUS_OF_A_PROCESS = 8
+"""CPUs of a GPU process on a shared node, or of a process with an unlimited number of threads."""
+WHOLE_FROM = 4
+"""A single-node job that uses all GPUs of a node counts as filling it if the node has at least this many."""
 
 
 def render(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
@@ -50,15 +54,12 @@ def seconds_of(time: str) -> int:
     """A Slurm time limit in seconds: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     match = TIME.fullmatch(time)
     if match is None:
-        raise ValueError(f"'{time}' is no time limit")
+        raise ValueError(f"'{time}' is not a time limit")
     days, *rest = match.groups()
     numbers = [int(part) for part in rest if part is not None]
-    if days is not None:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-    elif len(numbers) == 3:
-        hours, minutes, seconds = numbers
-    else:
-        hours, (minutes, seconds) = 0, [*numbers, 0][:2]
+    if days is None and len(numbers) < 3:
+        numbers.insert(0, 0)  # without days, hours are only written together with seconds
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
@@ -70,35 +71,135 @@ def lead_of(wanted: int, limit: str) -> int:
     return max(LEAST_LEAD, min(wanted, whole // 4)) if whole else wanted
 
 
-def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
-    """sbatch options in conventional order."""
-    tasks = job.processes_per_node if job.start == "srun" else 1
-    asked = asked_of(job, profile)
-    options = site_options(
-        profile, job.name, job.nodes, tasks=tasks, gpus=job.gpus_per_node, cpus=asked.cpus_per_task
-    ) | {
-        "mem": asked.mem,
-        "chdir": folder,
-        # In file names, % starts a Slurm pattern.
-        "output": str(folder / LOG).replace("%", "%%"),
-        "open-mode": "append",
-        "signal": f"B:USR1@{lead}",
-        "dependency": ",".join(_dependencies(job, profile)) or None,
-        "kill-on-invalid-dep": "yes" if job.after else None,
+@dataclass(frozen=True)
+class Resources:
+    """CPUs, memory and whole nodes that a job requests. None: omitted, so that the partition's default applies."""
+
+    exclusive: bool
+    cpus_per_task: int | None
+    mem: str | None
+    why: str
+
+    def describe(self, tasks_per_node: int) -> Iterator[tuple[str, Any]]:
+        """The resources, for people."""
+        whole = "all" if self.exclusive else "the partition's default"
+        yield "CPUs per node", self.cpus_per_task * tasks_per_node if self.cpus_per_task else whole
+        yield "memory per node", "all" if self.mem == "0" else self.mem or "the partition's default"
+        yield "whole nodes", f"{'yes' if self.exclusive else 'no'} ({self.why})"
+
+
+def choose_resources(job: Job, profile: Slurm) -> Resources:
+    """The profile's settings take precedence; its `extra_directives` replace the options that they name."""
+    exclusive, why = _choose_exclusive(job, profile)
+    mem = profile.mem
+    if mem is None and exclusive and not _has_directive(profile, "--mem", "--mem-per-cpu", "--mem-per-gpu"):
+        mem = "0"
+    return Resources(exclusive, _choose_cpus(job, profile, exclusive=exclusive), mem, why)
+
+
+def _choose_exclusive(job: Job, profile: Slurm) -> tuple[bool, str]:
+    if profile.exclusive is not None:
+        return profile.exclusive, "the profile sets it"
+    if _has_directive(profile, "--exclusive", "--oversubscribe", "-s"):
+        return False, "extra_directives decide"
+    if uses_ray_sub(job, profile):
+        return True, "ray.sub asks for them"
+    if not job.whole_nodes:
+        return False, "the job uses a part of its node"
+    if job.gpus_per_node:
+        return True, "the job uses all GPUs of its nodes"
+    if profile.cpus_per_task or _has_directive(profile, "--cpus-per-task", "-c"):
+        return False, "the profile says how many CPUs"
+    return True, "the job uses all CPUs that it finds"
+
+
+def _choose_cpus(job: Job, profile: Slurm, *, exclusive: bool) -> int | None:
+    """CPUs per task. With `ntasks_per_node`, `cpus_per_task` is per process, but torchrun's processes share a task."""
+    if profile.cpus_per_task is not None:
+        several = job.start != "srun" and profile.ntasks_per_node is not None
+        return profile.cpus_per_task * (job.processes_per_node if several else 1)
+    if exclusive or job.cpus_per_node is None or _has_directive(profile, "--cpus-per-task", "--cpus-per-gpu", "-c"):
+        return None
+    return -(-job.cpus_per_node // job.tasks_per_node)
+
+
+def _has_directive(profile: Slurm, *names: str) -> bool:
+    """Whether the profile's own directives contain one of these options."""
+    return any(option.partition("=")[0].split()[0] in names for option in profile.extra_directives)
+
+
+def uses_ray_sub(job: Job, profile: Slurm) -> bool:
+    """Whether NeMo-RL's ray.sub launches a job's Ray instead of our own launcher. It requires a container and GPUs.
+
+    It is run by the job's script, not submitted by sbatch, because its directives contain placeholders (ACCOUNT,
+    PARTITION). Signals, requeueing, secrets and exit code therefore work as in every job. The script adopts two of its
+    directives: nodes are not shared with other jobs (--exclusive), and a job waits for earlier ones of its name
+    (--dependency=singleton).
+    """
+    return bool(profile.ray_sub and job.start == "ray" and job.container and job.gpus_per_node)
+
+
+def site_options(
+    profile: Slurm, name: str, nodes: int, *, tasks: int, gpus: int, cpus: int | None
+) -> dict[str, object]:
+    """The site's options by name, in conventional order; None: omitted.
+
+    Args:
+        tasks, gpus: per node.
+        cpus: per task.
+    """
+    shown = f"gpu:{gpus}" if profile.gpus_option == "gres" else gpus
+    return {
+        "job-name": name,
+        "account": profile.account,
+        "partition": profile.partition,
+        "qos": profile.qos,
+        "reservation": profile.reservation,
+        "constraint": profile.constraint,
+        "nodes": nodes,
+        "ntasks-per-node": tasks,
+        profile.gpus_option: shown if gpus and profile.gpus_option != "none" else None,
+        "cpus-per-task": cpus,
+        "mem": profile.mem,
+        "time": profile.time,
     }
-    yield from directives(options)
-    yield "#SBATCH --requeue" if profile.requeue else "#SBATCH --no-requeue"
-    if asked.exclusive:
-        yield "#SBATCH --exclusive"
+
+
+def directives(options: Mapping[str, object], profile: Slurm) -> Iterator[str]:
+    """The #SBATCH lines of a script. True: an option without a value; None: omitted.
+
+    Raises:
+        UserError: a value contains a line break, after which the rest would run as a command of the script.
+    """
+    for name, value in options.items():
+        text = str(value)
+        if any(unicodedata.category(char) == "Cc" for char in text):
+            what = f"--{name}={text!r}: a line break or another control character in an option of sbatch"
+            raise UserError(what, "rename the folder, or correct the setting or the profile that it comes from")
+        if not PLAIN.fullmatch(text):  # sbatch supports quotes with backslash escapes, but not the whole shell syntax
+            text = '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+        if value is not None:
+            yield f"#SBATCH --{name}" + ("" if value is True else f"={text}")
     yield from (f"#SBATCH {option}" for option in profile.extra_directives)
 
 
-def _dependencies(job: Job, profile: Slurm) -> Iterator[str]:
-    """The job's dependencies."""
-    if job.after:
-        yield ":".join(["afterok", *job.after])
-    if ray_sub.is_used(job, profile):
-        yield "singleton"
+def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
+    """sbatch options in conventional order."""
+    chosen = choose_resources(job, profile)
+    per_node = {"tasks": job.tasks_per_node, "gpus": job.gpus_per_node}
+    after = [":".join(["afterok", *job.after])] if job.after else []
+    options = site_options(profile, job.name, job.nodes, **per_node, cpus=chosen.cpus_per_task) | {
+        "mem": chosen.mem,
+        "chdir": folder,
+        "output": str(folder / LOG).replace("%", "%%"),  # in file names, % starts a Slurm pattern
+        "open-mode": "append",
+        "signal": f"B:USR1@{lead}",
+        "dependency": ",".join([*after, *(["singleton"] if uses_ray_sub(job, profile) else [])]) or None,
+        "kill-on-invalid-dep": "yes" if job.after else None,
+        "requeue" if profile.requeue else "no-requeue": True,
+        "exclusive": chosen.exclusive or None,
+    }
+    return directives(options, profile)
 
 
 def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
@@ -121,10 +222,11 @@ def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> It
         yield 'export HF_HOME="${NEMOTRON_HOME:-$folder}/huggingface"'
     # sbatch does not export the caller's environment; steps get that of this script.
     srun, inside = ["srun", "--export=ALL"], []
-    asked = asked_of(job, profile)
-    if asked.cpus_per_task:
-        srun.append(f"--cpus-per-task={asked.cpus_per_task}")  # since Slurm 22.05, srun does not inherit it from sbatch
-    elif asked.exclusive:
+    chosen = choose_resources(job, profile)
+    if chosen.cpus_per_task:
+        # since Slurm 22.05, srun does not inherit it from sbatch
+        srun.append(f"--cpus-per-task={chosen.cpus_per_task}")
+    elif chosen.exclusive:
         srun.append("--cpu-bind=none")  # otherwise a task might be bound to a single CPU
     runtime = (profile.container_runtime or "pyxis") if job.container else "none"
     if runtime == "pyxis":
@@ -149,8 +251,8 @@ def _setup(lines: list[str]) -> str:
     for text in ("\n".join(lines), function):
         read = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
         if read.returncode or read.stderr:
-            said = read.stderr.strip().splitlines()[0].removeprefix("bash: ")
-            raise UserError(f"setup_lines: bash cannot read them: {said}", "correct them in the profile of env.toml")
+            error = read.stderr.strip().splitlines()[0].removeprefix("bash: ")
+            raise UserError(f"setup_lines: bash cannot read them: {error}", "correct them in the profile of env.toml")
     return f"# The profile's setup_lines.\n{function}"
 
 
@@ -159,7 +261,7 @@ def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     own = [str(folder), job.workdir, job.environment.get("NEMOTRON_HOME") or profile.home]
     own = [path and in_folder(path, str(folder)) for path in own]
     mounts = [*(f"{path}:{path}" for path in own if path), *profile.mounts]
-    return list(dict.fromkeys([*mounts, *unseen(job.mounts, mounts)]))
+    return list(dict.fromkeys([*mounts, *add_mounts(job.mounts, mounts)]))
 
 
 def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
@@ -168,16 +270,12 @@ def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     names = dict.fromkeys([*own, *job.environment, *job.secrets])
     shared = ["/tmp:/tmp"] if job.start == "ray" else []  # for connecting the driver to Ray's head in another container
     return [
-        f"--container-image={_image(job)}",
+        f"--container-image={enroot_name(job.container or '')}",
         f"--container-mounts={','.join([*_mounts(job, profile, folder), *shared])}",
         f"--container-workdir={in_folder(job.workdir or str(folder), str(folder))}",
         f"--container-env={','.join(names)}",
         "--no-container-mount-home",
     ]
-
-
-def _image(job: Job) -> str:
-    return enroot_name(job.container or "")
 
 
 def enroot_name(image: str) -> str:
@@ -197,9 +295,13 @@ def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
 
 def _run_step(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
     """The script's function that runs the step and returns its exit code."""
-    if ray_sub.is_used(job, profile):
-        own = ray_sub.variables(profile, _image(job), _mounts(job, profile, folder))
-        return f"{own}\n\n{_text('ray_sub.sh').rstrip()}"
+    if uses_ray_sub(job, profile):
+        lines = [
+            f"ray_sub={shlex.quote(profile.ray_sub or '')}",
+            f"export CONTAINER={shlex.quote(enroot_name(job.container or ''))}",
+            f"export MOUNTS={shlex.quote(','.join(_mounts(job, profile, folder)))}",
+        ]
+        return "\n".join(lines) + f"\n\n{_text('ray_sub.sh').rstrip()}"
     if job.start == "ray":
         return _text("ray.sh").rstrip()
     several = " --kill-on-bad-exit=1 --label"
@@ -223,11 +325,7 @@ def _run_step(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
     else:
         title = "One process."
         lines = ['"${srun[@]}" --nodes=1 --ntasks=1 "${inside[@]}" "$python" "${command[@]}"']
-    return _function("run_step", title, lines)
-
-
-def _function(name: str, title: str, lines: Iterable[str]) -> str:
-    return "\n".join([f"# {title}", f"{name}() {{", *(f"    {line}" for line in lines), "}"])
+    return "\n".join([f"# {title}", "run_step() {", *(f"    {line}" for line in lines), "}"])
 
 
 def _array(name: str, title: str, words: list[str]) -> str:

@@ -42,6 +42,9 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine:
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
         what = "engine.data=chat: pretraining reads documents"
         yield Problem(what, "set engine.data=packed, or use the sft stage")
+    if machine.processes == 1 and config.engine.dtype != config.engine.weights_dtype:
+        what = f"engine.dtype={config.engine.dtype}: on one process Automodel computes in the type of the weights"
+        yield Problem(what, f"set engine.weights_dtype={config.engine.dtype}, or start several processes")
     chats = config.engine.chats
     if config.engine.data == "chat":
         files = {"engine.chats.train": chats.train, "engine.chats.valid": chats.valid}

@@ -36,9 +36,10 @@ def grouped_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tenso
     expert, order = torch.sort(top_k_index.flatten(), stable=True)
     place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     ends = torch.searchsorted(expert, torch.arange(self.num_experts, device=expert.device), right=True).int()
-    rows = Dispatch.apply(hidden_states.to(dtype), order, place, chosen)
-    inner = self.act_fn(F.grouped_mm(rows, self.up_proj.to(dtype).mT, offs=ends))
-    result = F.grouped_mm(inner, self.down_proj.to(dtype).mT, offs=ends)
+    with torch.autocast(device, enabled=False):  # on a GPU it would square in float32, for a product in bfloat16
+        rows = Dispatch.apply(hidden_states.to(dtype), order, place, chosen)
+        inner = self.act_fn(F.grouped_mm(rows, self.up_proj.to(dtype).mT, offs=ends))
+        result = F.grouped_mm(inner, self.down_proj.to(dtype).mT, offs=ends)
     by_token = Reorder.apply(result, place, order).view(tokens, chosen, -1)
     return (by_token * top_k_weights[..., None]).sum(1).to(hidden_states.dtype)
 

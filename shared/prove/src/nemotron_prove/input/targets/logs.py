@@ -3,12 +3,10 @@
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from nemotron_cluster.diagnose.causes import Diagnosis, diagnose
+from nemotron_cluster.diagnose.causes import Diagnosis, diagnose, rules
 from nemotron_cluster.diagnose.causes import Facts as Known
 from nemotron_cluster.diagnose.logs import read_logs
-from nemotron_cluster.diagnose.rules import rules
-from nemotron_cluster.slurm.reasons import refusal, sentence
-from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, ask
+from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, explain_reason, explain_refusal, find_job
 from nemotron_prove.input.second import fault_of, require
 from nemotron_prove.input.target import Files, Target
 
@@ -72,10 +70,10 @@ def _ask(folder: Path, files: Files) -> Facts | None:
         text = files.get(SAID[command[0]], b"").decode("utf-8", "replace")
         return CompletedProcess(command, 0, text, "")
 
-    said = ask(run, "1234", lambda: files.get("exit.log", b"").decode("utf-8", "replace"))
-    assert refusal(files.get("refused.log", b"").decode("utf-8", "replace"))
+    said = find_job(run, "1234", lambda: files.get("exit.log", b"").decode("utf-8", "replace"))
+    assert explain_refusal(files.get("refused.log", b"").decode("utf-8", "replace"))
     if said:
-        assert sentence(said.reason, said.restarts)
+        assert explain_reason(said.reason, said.restarts)
     return said
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from nemotron_cluster.profiles.find import VARIABLE, Loaded, load_profile, profile_names, read_tables
+from nemotron_cluster.profiles import VARIABLE, Loaded, load_profile, profile_names, read_tables
 from nemotron_prove.input.second import fault_of, is_count, is_number, require, written
 from nemotron_prove.input.target import Files, Target
 from nemotron_shared.runtime.machine import Machine

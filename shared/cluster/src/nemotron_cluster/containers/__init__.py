@@ -1,1 +1,0 @@
-"""Image definitions: see docs/airgap.md."""

@@ -1,1 +1,0 @@
-"""Profiles of machines, from env.toml."""
