@@ -30,12 +30,11 @@ from nemotron_serving.api import Api
 from nemotron_serving.batch import Full
 from nemotron_serving.chat import Talk
 from nemotron_serving.generate import _row
-from nemotron_serving.guard import Refusal
 from nemotron_serving.model import Model
+from nemotron_serving.server import Refusal
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
-from stages.eval.endpoint import Answers, BadRequestError
 from stages.rl.engines.trl.prompts import read_prompts
 from stages.sft.encode import Renderer
 from stages.sft.schema import SFTConfig, SFTData
@@ -171,7 +170,7 @@ class Doors:
         )  # fmt: skip
         self._model.room = lambda *words: Model.room(self._model, *words)
         self._api = Api(self._model, ("m",), 16)
-        self._endpoint = Answers(SimpleNamespace(tokenizer=encoded, generate=begin), "m")  # ty: ignore[invalid-argument-type]
+        self._endpoint = Api(self._model, ("m",), 16, whole_answers=True)
 
     def sft(self, line: str, prompt: Prompt) -> list[list[int]]:
         """What stands before each of the answers `ENDS`, where that is what the model is prompted with."""
@@ -200,9 +199,9 @@ class Doors:
         rows, prompts = read_prompts(file, self.prompter, grpo, SimpleNamespace(say=print))
         return [prompts[name].ids for name in rows["prompt"]]
 
-    def evaluation(self, line: str) -> list[int]:
+    def evaluation(self, line: str) -> list[int] | None:
         """By the server that NeMo Evaluator asks."""
-        return self._asked(lambda: self._endpoint.chat_completions({**json.loads(line), "temperature": 0}))
+        return self._requested(self._endpoint, line)
 
     def chat(self, line: str) -> list[int] | None:
         """In a terminal, which knows no tools."""
@@ -219,9 +218,13 @@ class Doors:
         return self.prompter.chat(read.messages, read.tools)
 
     def serve(self, line: str) -> list[int] | None:
-        """By a request; None where it is refused because the template would not show all of it."""
+        """By a request."""
+        return self._requested(self._api, line)
+
+    def _requested(self, api: Api, line: str) -> list[int] | None:
+        """None where it is refused because the template would not show all of it."""
         try:
-            return self._asked(lambda: asyncio.run(self._api.chat(None, orjson.loads(line))))  # ty: ignore[invalid-argument-type]
+            return self._asked(lambda: asyncio.run(api.chat(None, orjson.loads(line))))  # ty: ignore[invalid-argument-type]
         except Refusal as refusal:
             assert "the chat template shows no" in json.dumps(refusal.content)
             return None
@@ -265,7 +268,7 @@ class Doors:
             try:
                 getattr(self, name)(line)
                 taken.append(name)
-            except (UserError, BadRequestError, Refusal):
+            except (UserError, Refusal):
                 pass
         return taken
 

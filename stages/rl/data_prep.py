@@ -30,11 +30,9 @@ from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.rl.placeholders import SOURCES, is_placeholder
-from stages.rl.prompts import PromptWork, require_usable
+from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
+from stages.rl.prompts import FILES, PromptWork, hold_out, join_splits, require_usable
 from stages.rl.schema import RLConfig, RLData
-from stages.rl.source_tables import lay_out, source_files
-from stages.rl.splits import FILES, hold_out, join_splits
 
 DIRECTORY = Path(__file__).resolve().parent
 # Every row is used once, so a blend's weights do not matter here; nor may it say which split is which.

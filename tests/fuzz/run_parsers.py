@@ -41,8 +41,8 @@ from nemotron_data.tokenizers.tiny import build_tokenizer, save_tokenizer
 from nemotron_engines.modeling.facts import differences, parameters_in
 from nemotron_serving.api import Api, _answered
 from nemotron_serving.batch import Full
-from nemotron_serving.guard import Refusal
 from nemotron_serving.model import Model
+from nemotron_serving.server import Refusal
 from nemotron_shared.artifacts import Artifact, FileEntry, Manifest, Parent, Producer, Source, Store
 from nemotron_shared.artifacts.artifact import problems, table_digest
 from nemotron_shared.digest import file_digest

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from nemotron_data.formats.packed import PackedRow
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.automodel.base_model import stage_base_model
 from nemotron_engines.automodel.data import collate, neat_row
+from nemotron_engines.automodel.loop import stage_base_model
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model, save_model
 from nemotron_engines.rows.packed import PackedCollator
 from nemotron_shared.config.schema import ModelSection

@@ -11,7 +11,7 @@ from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_engines.megatron_bridge import versions
-from nemotron_engines.megatron_bridge.datasets import blend_per_split
+from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_engines.stand_ins.te_only import switch_off
 from nemotron_shared.errors import UserError
 

@@ -12,7 +12,7 @@ from nemotron_serving.check_sampling import THEIRS, Comparison, Count, command, 
 
 
 def comparison_of(tmp_path: Path, family: str = "nano3") -> Comparison:
-    from nemotron_engines.exact.support import why_not
+    from nemotron_engines.exact.scoring import why_not
 
     model = twin_model(family, tmp_path)
     assert why_not(model) is None

@@ -98,7 +98,7 @@ def _load(chosen: Chosen, dtype: str) -> "PreTrainedModel":
     """
     import torch
 
-    from nemotron_engines.exact.support import why_not
+    from nemotron_engines.exact.scoring import why_not
     from nemotron_engines.modeling.build import load_model
     from nemotron_shared.config.schema import ModelLoadingEngine
 

@@ -12,7 +12,7 @@ from megatron_support import prepared
 from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter, read_blend, write_blend
-from nemotron_engines.megatron_bridge.datasets import blend_per_split
+from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_shared.artifacts import Artifact
 
 pytestmark = pytest.mark.megatron

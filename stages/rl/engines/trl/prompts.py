@@ -19,7 +19,7 @@ from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, read_rl_rows, valid
 from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
-from stages.rl.parameters import WHOLE_ROWS, Unused, parameter_fault
+from stages.rl.rows import WHOLE_ROWS, Unused, parameter_fault
 
 USED = ("instructions", "tools")
 """What reaches the chat template beside the turns."""

@@ -14,7 +14,6 @@ from nemotron_engines.checks import (
     no_chats,
     size_of,
 )
-from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.kernels import HOW_TO_COMPILE
 from nemotron_engines.modeling.facts import NEMOTRON_H
 from nemotron_engines.overrides import foreign_code
@@ -38,7 +37,6 @@ WITHOUT_TE = {"attn": "sdpa", "linear": "torch", "rms_norm": "torch", "experts":
 def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
     """What is wrong with the config or with the model that it starts from."""
     model = inputs.get("model")
-    yield from unknown_overrides(config.engine.name, config.engine.overrides)
     if not config.engine.allow_custom_targets:
         yield from foreign_code(config.engine.overrides, "engine.allow_custom_targets")
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
