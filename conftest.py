@@ -20,6 +20,11 @@ SERVER = Path(__file__).parent / "tests" / "fork_server.py"
 SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--fuzz N`, for a long campaign."""
+    parser.addoption("--fuzz", type=int, metavar="N", help="damaged inputs for each parser, drawn anew (default: 100)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork servers once for all xdist workers; they import nothing before the first command."""
     if hasattr(config, "workerinput"):

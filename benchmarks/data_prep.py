@@ -31,8 +31,7 @@ from prep_bench.process_tree import CommandFailed
 from prep_bench.settings import REPOSITORY, Bench
 from prep_bench.table import Section, json_of, machine, text_of
 from prep_bench.vocabularies import VOCABULARIES, train
-
-from nemotron_prove.records import add, code_to_record
+from records import add, code_to_record
 
 SECTIONS = ("pretrain", "memory", "sft", "rl", "packing")
 PAGE = """# Data preparation

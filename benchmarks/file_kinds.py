@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from records import code_to_record
 from tiny_run import processor
-
-from nemotron_prove.records import code_to_record
 
 PLACES = ("Velt", "Orim", "Saku", "Brannoc", "Tilde", "Mossa", "Quill", "Ferron", "Ulva", "Pressel")
 THINGS = ("river", "mountain", "bakery", "library", "museum", "harbour", "orchard", "tower")

@@ -1,7 +1,7 @@
 """Print the members and engines that a change affects, as JSON for a CI matrix.
 
     python ci/changed.py origin/main               ["sft", "rl"]
-    python ci/changed.py --all                     ["shared", "data", "engines", "app", "serving", "prove", ...]
+    python ci/changed.py --all                     ["shared", "data", "engines", "app", "serving", ...]
     python ci/changed.py origin/main --engines     ["nemo_rl"]
 
 Determined by the import graph: a module affects all members that import it, directly or indirectly, so a change in one
@@ -22,7 +22,7 @@ from nemotron_shared.runtime.code import modules_of  # noqa: E402
 
 STAGES = ("pretrain", "sft", "rl", "eval")
 READ = FileCache(None)
-ROOMS = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving", "prove")}
+ROOMS = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving")}
 FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: Path("stages", name) for name in STAGES}
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
     f"stages.{name}": FOLDERS[name] for name in STAGES

@@ -58,7 +58,8 @@ cuda = os.environ["CUDA_HOME"]
 os.execv(f"{cuda}/bin/nvcc", [f"{cuda}/bin/nvcc", *kept])
 NVCC
 chmod +x "$scratch/nvcc"
-export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda} PYTORCH_NVCC=$scratch/nvcc PATH=$(dirname "$python"):$PATH
+tools=$(dirname "$python")
+export CUDA_HOME=${CUDA_HOME:-/usr/local/cuda} PYTORCH_NVCC=$scratch/nvcc PATH=$tools:$PATH
 cccl=$("$python" -c 'import nvidia.cu13; print(nvidia.cu13.__path__[0])')/include/cccl
 for package in $(versions mamba-ssm causal-conv1d); do
     CPATH=$cccl NVCC_PREPEND_FLAGS=-I$cccl MAMBA_FORCE_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE \

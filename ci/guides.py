@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
-from nemotron_engines.fields import unknown_overrides
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
@@ -47,10 +45,6 @@ def understood(stage: str, choice: str, overrides: list[str], given: set[str]) -
         yield str(error)
         return
     seen = " ".join([*found.origins.values(), *found.notes])
-    engine = found.tree.engine
-    if engine.name == "automodel":
-        own = OmegaConf.to_container(engine.overrides)
-        yield from (problem.message for problem in unknown_overrides(engine.name, own))  # type: ignore[arg-type]
     yield from (f"{key} is lost" for key in sorted(given) if key not in seen and f"{key} " not in seen)
 
 

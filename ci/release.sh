@@ -3,12 +3,12 @@
 #   ci/release.sh sft
 set -euo pipefail
 cd "$(dirname "$0")/.."
-member=${1:?usage: ci/release.sh shared|data|cluster|engines|app|serving|prove|pretrain|sft|rl|eval}
+member=${1:?usage: ci/release.sh shared|data|cluster|engines|app|serving|pretrain|sft|rl|eval}
 
 folder=stages/$member
 case $member in
 shared) folder=shared/core ;;
-data | cluster | engines | app | serving | prove) folder=shared/$member ;;
+data | cluster | engines | app | serving) folder=shared/$member ;;
 esac
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$folder/pyproject.toml" | head -1)
 tag=$member-v$version

@@ -3,7 +3,7 @@
 #   ci/stage.sh sft
 set -euo pipefail
 cd "$(dirname "$0")/.."
-stage=${1:?usage: ci/stage.sh shared|data|cluster|engines|app|serving|prove|pretrain|sft|rl|eval}
+stage=${1:?usage: ci/stage.sh shared|data|cluster|engines|app|serving|pretrain|sft|rl|eval}
 
 command -v uv >/dev/null || python3 -m pip install --quiet uv
 scratch=$(mktemp -d)
@@ -20,7 +20,7 @@ tests=stages/$stage/tests
 case $stage in
 shared) tests=shared/core/tests ;;
 data) tests=shared/data/tests extra=(--extra hub --extra ray) ;;
-cluster | engines | app | serving | prove) tests=shared/$stage/tests ;;
+cluster | engines | app | serving) tests=shared/$stage/tests ;;
 esac
 uv sync --package "nemotron-$stage" "${extra[@]}" --locked --quiet
 uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with pytest-xdist --with pytest-timeout \
@@ -36,7 +36,7 @@ eval) short+=(evaluation.limit=8) ;;
 esac
 "$UV_PROJECT_ENVIRONMENT/bin/torchrun" "stages/$stage/train.py" "${short[@]}"
 
-for member in shared data cluster engines app serving prove "$stage"; do
+for member in shared data cluster engines app serving "$stage"; do
     uv build --quiet --wheel --package "nemotron-$member" --out-dir "$scratch/wheels"
 done
 uv venv --quiet "$scratch/outside"

@@ -19,26 +19,24 @@ from typing import Any
 import orjson
 from door_templates import TEMPLATES
 from template_conversations import conversation
+from tokenizers import Tokenizer
 
-from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.chat.template import ChatTemplate
-from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.encoders.masks import ControlTokens, mask_by_offsets
 from nemotron_data.sources.reading import Row, json_row
-from nemotron_data.tokenizers.tiny import build_tokenizer
-from nemotron_prove.input.targets.requests import Encoded
+from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE, build_tokenizer
 from nemotron_serving.api import Api
 from nemotron_serving.batch import Full
 from nemotron_serving.chat import Talk
 from nemotron_serving.generate import _row
-from nemotron_serving.guard import Refusal
 from nemotron_serving.model import Model
+from nemotron_serving.server import Refusal
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
-from stages.eval.endpoint import Answers, BadRequestError
 from stages.rl.engines.trl.prompts import read_prompts
-from stages.sft.rendering import Renderer
+from stages.sft.encode import Renderer
 from stages.sft.schema import SFTConfig, SFTData
 
 STAGE = Path(__file__).parents[1] / "stages" / "sft" / "config"
@@ -111,6 +109,33 @@ def items_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             )
 
 
+class Encoded:
+    """The tokenizer as transformers would give it, without importing that."""
+
+    chat_template = CHAT_TEMPLATE
+    bos_token, eos_token, pad_token, unk_token = "<s>", "<|im_end|>", "<pad>", "<unk>"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.added_tokens_decoder = tokenizer.get_added_tokens_decoder()
+        self.all_special_ids = [number for number, token in self.added_tokens_decoder.items() if token.special]
+
+    def __call__(self, text: str, add_special_tokens: bool) -> SimpleNamespace:
+        return SimpleNamespace(input_ids=self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._tokenizer.get_vocab()
+
+    def convert_ids_to_tokens(self, number: int) -> str | None:
+        return self._tokenizer.id_to_token(number)
+
+    def decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+
 class Once(Encoded):
     """A tokenizer that encodes equal texts once: what is compared are the texts and how they are cut."""
 
@@ -145,7 +170,7 @@ class Doors:
         )  # fmt: skip
         self._model.room = lambda *words: Model.room(self._model, *words)
         self._api = Api(self._model, ("m",), 16)
-        self._endpoint = Answers(SimpleNamespace(tokenizer=encoded, generate=begin), "m")  # ty: ignore[invalid-argument-type]
+        self._endpoint = Api(self._model, ("m",), 16, whole_answers=True)
 
     def sft(self, line: str, prompt: Prompt) -> list[list[int]]:
         """What stands before each of the answers `ENDS`, where that is what the model is prompted with."""
@@ -155,8 +180,8 @@ class Doors:
             value["messages"].append({"role": "assistant", **end})
             read = json_row("rows.jsonl", 1, json.dumps(value).encode())
             assert isinstance(read, Row)
-            ready = self._renderer.ready(read, self._renderer.messages_of(read))
-            text, spans, cuts = self._renderer.texts_of(ready)[-1]
+            given = self._renderer.guarded(self._renderer.read(read))
+            text, spans, cuts = self._renderer.texts_of(given)[-1]
             ids, _ = mask_by_offsets(self.tokenizer, text, spans, cuts)
             if text.startswith(prompt.text):
                 found.append(ids[: len(prompt.ids)])
@@ -174,9 +199,9 @@ class Doors:
         rows, prompts = read_prompts(file, self.prompter, grpo, SimpleNamespace(say=print))
         return [prompts[name].ids for name in rows["prompt"]]
 
-    def evaluation(self, line: str) -> list[int]:
+    def evaluation(self, line: str) -> list[int] | None:
         """By the server that NeMo Evaluator asks."""
-        return self._asked(lambda: self._endpoint.chat_completions({**json.loads(line), "temperature": 0}))
+        return self._requested(self._endpoint, line)
 
     def chat(self, line: str) -> list[int] | None:
         """In a terminal, which knows no tools."""
@@ -193,9 +218,13 @@ class Doors:
         return self.prompter.chat(read.messages, read.tools)
 
     def serve(self, line: str) -> list[int] | None:
-        """By a request; None where it is refused because the template would not show all of it."""
+        """By a request."""
+        return self._requested(self._api, line)
+
+    def _requested(self, api: Api, line: str) -> list[int] | None:
+        """None where it is refused because the template would not show all of it."""
         try:
-            return self._asked(lambda: asyncio.run(self._api.chat(None, orjson.loads(line))))  # ty: ignore[invalid-argument-type]
+            return self._asked(lambda: asyncio.run(api.chat(None, orjson.loads(line))))  # ty: ignore[invalid-argument-type]
         except Refusal as refusal:
             assert "the chat template shows no" in json.dumps(refusal.content)
             return None
@@ -239,7 +268,7 @@ class Doors:
             try:
                 getattr(self, name)(line)
                 taken.append(name)
-            except (UserError, BadRequestError, Refusal):
+            except (UserError, Refusal):
                 pass
         return taken
 

@@ -22,7 +22,7 @@ from nemotron_shared.config.schema import RandomModelSection
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
-SHARED = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving", "prove")}
+SHARED = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving")}
 """Shared members, named as in `nemotron-NAME`, and their folders below `shared/`."""
 MEMBERS = (*SHARED, *STAGES)
 

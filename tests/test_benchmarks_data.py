@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 
@@ -84,7 +85,7 @@ def test_shards_together_are_the_whole(tmp_path: Path, vocabulary: int) -> None:
     for name, part in {"whole": documents, "shard0": documents[:2], "shard1": documents[2:]}.items():
         with IndexedDatasetWriter(tmp_path / name, vocabulary) as writer:
             for ids in part:
-                writer.add_document(ids)
+                add_document(writer, ids)
     whole = identity.digest_of([tmp_path / "whole.bin"])
     parts = identity.digest_of([tmp_path / "shard0.bin", tmp_path / "shard1.bin"])
     swapped = identity.digest_of([tmp_path / "shard1.bin", tmp_path / "shard0.bin"])

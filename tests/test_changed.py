@@ -30,8 +30,8 @@ def changed() -> ModuleType:
         (f"{ENGINES}/megatron_bridge/loop.py", ["engines", "pretrain", "sft"]),
         ("stages/rl/rewards.py", ["rl"]),
         ("stages/sft/config/tiny.yaml", ["sft"]),
-        ("shared/app/src/nemotron_app/report/charts.py", ["app", "serving", "prove"]),
-        ("shared/cluster/src/nemotron_cluster/backends/nemo_run.txt", ["cluster", "app", "prove"]),
+        ("shared/app/src/nemotron_app/wording.py", ["app", "serving"]),
+        ("shared/cluster/src/nemotron_cluster/backends/nemo_run.txt", ["cluster", "app"]),
         ("shared/data/tests/test_hub.py", ["data"]),
         ("docs/data.md", []),
         ("uv.lock", list(MEMBERS)),
@@ -48,7 +48,7 @@ def test_members(changed: ModuleType, path: str, members: list[str]) -> None:
         (f"{ENGINES}/kernels/mamba_scan.py", ["automodel", "evaluator", "megatron"]),
         ("stages/eval/scoring.py", ["evaluator"]),
         ("shared/cluster/src/nemotron_cluster/backends/nemo_run.py", ["nemo_run"]),
-        ("shared/app/src/nemotron_app/report/charts.py", []),
+        ("shared/app/src/nemotron_app/wording.py", []),
     ],
 )
 def test_engines(changed: ModuleType, path: str, engines: list[str]) -> None:

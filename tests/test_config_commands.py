@@ -9,8 +9,8 @@ import pytest
 import yaml
 from support import STAGES, call_here
 
-from nemotron_app import explain
-from nemotron_app.guide import EXAMPLES
+from nemotron_app import recipes
+from nemotron_app.help import EXAMPLES
 from nemotron_app.main import main
 from nemotron_app.recipes import names, title
 from stages.sft import train
@@ -67,7 +67,9 @@ def test_commands_alone_print_their_help(capsys: pytest.CaptureFixture[str]) -> 
 def test_every_setting_of_every_stage_can_be_explained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain, "_values", cache(explain._values))  # the same configs for each section
+    composed = recipes.composed
+    once = cache(lambda stage, name: composed(stage, name, []))  # the same configs for each section
+    monkeypatch.setattr(recipes, "composed", lambda stage, name, _: once(stage, name))
     for stage in STAGES:
         told = json.loads(ask(capsys, "config", "show", f"{stage}/tiny", "--json"))
         for section in told["config"]:

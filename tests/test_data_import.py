@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lanes import slow
+from packed_support import add_document
 from support import last_json, nemotron, short
 
 from nemotron_app.main import dispatch
@@ -78,7 +79,7 @@ def test_a_stage_trains_on_imported_data(run, store: Store, tmp_path: Path, stag
 
 def pair(folder: Path, name: str = "train", ids: tuple[int, ...] = (5, 6, 7)) -> None:
     with IndexedDatasetWriter(folder / name, 100_000) as writer:
-        writer.add_document(np.array(ids))
+        add_document(writer, np.array(ids))
 
 
 def documents(folder: Path) -> None:
@@ -138,7 +139,7 @@ WRONG = {
     "no tokenizer": ("pretrain", no_tokenizer, "holds no tokenizer.json"),
     "cut short": ("pretrain", cut_short, r"train\.bin: corrupt|bytes where the index needs"),
     "unknown ids": ("pretrain", unknown_ids, "ids from 5 to 70000, and the tokenizer has"),
-    "outside": ("pretrain", outside, "is no prefix below"),
+    "outside": ("pretrain", outside, "is not a prefix below"),
     "only validation": ("pretrain", only_validation, "no pairs to train on"),
     "no rows": ("sft", lambda folder: None, r"train\.parquet: no such file"),
     "no Parquet": ("sft", write("train.parquet", "text"), "not readable as packed Parquet"),

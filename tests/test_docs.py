@@ -24,15 +24,16 @@ from support import MEMBERS, ROOT, STAGES, call_here, make_model
 
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_prove.command import PROOFS
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import leaf_keys
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import environment_of
 
 COMMANDS = commands()
-ANSWERS = {"chat", "generate", "serve"}
+ANSWERS = {"chat", "check-sampling", "generate", "serve"}
 PROGRAMS = {"nemotron", "python", "torchrun"}
+LONG = ("benchmarks/", "tests/faults/")
+"""Programs that take minutes."""
 ASKED = json.dumps({"question": "Ann has 3 apples. How many?", "answer": "She has 3.\n#### 3"}) + "\n"
 TEXTS = {
     "web/a.jsonl": '{"text": "Mira lives in Oster."}\n',
@@ -49,8 +50,6 @@ RUN, DRY_RUN, READ = "run", "with --dry-run", "arguments read"
 LOOKED, SHOWN = "looked at", "shown"
 """Its files, names and options are checked, and nothing is started; or it stands in a block that nothing here reads."""
 UNRUN = Path(__file__).with_name("unrun.yaml")
-MINUTES = {"faults", "resume", "sampling"}
-"""Proofs that take minutes."""
 
 
 def stage_steps(command: Command) -> bool:
@@ -74,11 +73,11 @@ def way(command: Command) -> str:
     program, *rest = command.words
     if not command.is_shell:
         return SHOWN
-    if program not in PROGRAMS or rest[0].startswith("benchmarks/"):
+    if program not in PROGRAMS or rest[0].startswith(LONG):
         return LOOKED
     if rest[:2] in (["engine", "install"], ["airgap", "build"]):
         return LOOKED
-    if rest[0] in ANSWERS or (rest[0] == "prove" and rest[1] in MINUTES):
+    if rest[0] in ANSWERS:
         return READ
     trains = stage_steps(command) and not only_prepares(command)
     starts = trains or rest[0] == "finetune" or rest[:2] == ["airgap", "fetch"]
@@ -94,8 +93,7 @@ def execute(command: Command) -> int:
     if rest[:2] == ["airgap", "build"]:
         return main([*rest, "--help"])
     if how == READ:
-        module = PROOFS[rest.pop(1)] if rest[0] == "prove" else OTHER_COMMANDS[rest[0]]
-        return 0 if import_module(module).command.make_context(rest[0], rest[1:]) else 2
+        return 0 if import_module(OTHER_COMMANDS[rest[0]]).command.make_context(rest[0], rest[1:]) else 2
     if how == DRY_RUN:
         rest.append("--dry-run")
     if program == "nemotron":
@@ -168,7 +166,7 @@ def takes_long(command: Command) -> bool:
     ],
 )
 def test_a_command_of_the_documents_runs(place, capfd: pytest.CaptureFixture[str], command: Command) -> None:
-    if command.words[1].startswith("benchmarks/"):
+    if command.words[1].startswith(LONG):
         assert (ROOT / command.words[1]).is_file(), command.places
         return
     place(command)
@@ -215,8 +213,9 @@ def _extras(stage: str) -> set[str]:
 
 
 def is_pytest(words: tuple[str, ...]) -> bool:
-    """Paths that exist, and the lanes."""
-    return all((ROOT / word).exists() for word in words[1:] if word not in {"-m", "slow", ""})
+    """Paths that exist, the lanes, and our own option."""
+    known = {"-m", "slow", "", "--fuzz=100000"}
+    return all((ROOT / word).exists() for word in words[1:] if word not in known)
 
 
 def is_changed(words: tuple[str, ...]) -> bool:

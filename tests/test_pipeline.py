@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support import SHORT, nemotron
 
-from nemotron_app.main import Request
-from nemotron_app.of_stages import consenting
+from nemotron_app.help import PIPELINE, STAGES
+from nemotron_app.launch import consenting
 from nemotron_app.pipeline import for_stage, require_configs
-from nemotron_app.table import PIPELINE, STAGES
+from nemotron_app.request import Request
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture, families
 

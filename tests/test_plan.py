@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from nemotron_app.main import Request, dispatch, main
+from nemotron_app.main import dispatch, main
 from nemotron_app.plan import parse_gpus
+from nemotron_app.request import Request
 from nemotron_shared.errors import UserError
 from stages.pretrain import train as pretrain
 from stages.sft import train as sft

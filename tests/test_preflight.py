@@ -25,8 +25,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import Parameters, parameters_of
-from nemotron_engines.nemo_rl.table import load_table
-from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
@@ -211,7 +210,7 @@ def machine_for(case: Case) -> Values:
     eight = {"name": "B200" if small else "H100", "count": 8, "memory_gb": 180 if small else 80}
     if engine == "nemo_rl":
         known = VERSIONS[section.version]
-        base = load_table(section.version).bases[section.base].values
+        base = load_bases(section.version)[section.base].values
         judges = ((base.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
         return machine | {"nodes": section.num_nodes + judges, "gpus": eight, "packages": {"nemo-rl": known.package}}
     if engine == "megatron_bridge" and (section.recipe or case.stage == "sft"):

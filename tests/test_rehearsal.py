@@ -9,15 +9,19 @@ from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM
 from zoo import write
 
-from stages.sft.train import main
+from stages.sft import data_prep, train
 
 
-def rehearse(folder: Path, *overrides: str) -> int:
+def words(folder: Path, *overrides: str) -> list[str]:
     write_chats(folder.parent / "chats.jsonl")
     where = [f"run.home={folder.parent / 'home'}", f"run.model={folder}", f"data_prep.tokenizer.model={folder}"]
     data = [f"data_prep.source={folder.parent / 'chats.jsonl'}", "data_prep.pack_size=128", "run.missing_data=prepare"]
     plain = "data_prep.chat_template=plain"
-    return main(["-c", "local", *where, *data, plain, *overrides, "--rehearse"])
+    return ["-c", "local", *where, *data, plain, *overrides]
+
+
+def rehearse(folder: Path, *overrides: str) -> int:
+    return train.main([*words(folder, *overrides), "--rehearse"])
 
 
 @pytest.mark.slow
@@ -35,6 +39,10 @@ def test_a_large_model_is_rehearsed_small_and_leaves_nothing_behind(
     assert "2 of its 6 layers, 64 of 256 wide" in told
     assert not any((tmp_path / "home").glob("artifacts/*")) and not any((tmp_path / "home").glob("runs/*"))
     assert not any((tmp_path / "tmp").iterdir())
+    assert data_prep.main([one for one in words(folder) if not one.startswith("run.missing_data")]) == 0
+    capsys.readouterr()
+    assert rehearse(folder, "engine=transformers_lora", "train.train_iters=7") == 0, "its data is there already"
+    assert "rehearsed: one step" in capsys.readouterr().err
 
 
 @pytest.mark.slow

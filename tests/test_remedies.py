@@ -36,7 +36,7 @@ COMMAND = re.compile(
     r"|python3? (?=-|\w+/)|(?<!uv )(?<!-m )pip (?=install))"
 )
 END = re.compile(r"[;`(\n]|, |: | and set | \(")
-BUILT = ("plan.py", "data_choice.py", "remedies.py", "guide.py")
+BUILT = ("plan.py", "data_choice.py", "remedies.py", "help.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
 STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
@@ -45,7 +45,7 @@ FAMILY = {"family": ["super3"]}
 
 UNRUN = {
     ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"),
-    ("prove", "faults"), ("prove", "resume"), ("artifacts", "replay"),
+    ("artifacts", "replay"),
 }  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
@@ -64,11 +64,6 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "compile mamba-ssm and causal-conv1d on a node with nvcc: nemotron airgap build FOLDER (docs/airgap.md)": {},
     "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
-    "nemotron prove input --target {name} --seed {seed} --see {failure.number}": {
-        "name": ["slice"],
-        "seed": ["1"],
-        "failure.number": ["0"],
-    },
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
@@ -84,7 +79,6 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "having[0]": ["rl"],
     },
     "give another name: nemotron new my_{file.stem} --from {base}": {"file.stem": ["tiny"], "base": ["sft/tiny"]},
-    "nemotron prove faults --seed {seed} --only {outcome.case}": {"seed": ["1"], "outcome.case": ["store-1"]},
     "#   nemotron {family} {stage} -c {file}": {"family": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "  nemotron {model} data prep {stage} -c {file}\n": {"model": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}": {
@@ -116,8 +110,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}": {
         "artifact.reference": ["super3-sft-model:v1"]
     },
-    ", or make {one.reference} anew too: nemotron artifacts replay {made.reference} --lineage": {
-        "one.reference": ["super3-sft-data:v1"],
+    ", or make {read.reference} anew too: nemotron artifacts replay {made.reference} --lineage": {
+        "read.reference": ["super3-sft-data:v1"],
         "made.reference": ["super3-sft-model:v1"],
     },
     "nemotron artifacts replay {artifact.reference} --repair": {"artifact.reference": ["super3-sft-model:v1"]},
@@ -146,8 +140,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "{hidden} finished: nemotron runs --all": {"hidden": ["3"]},
     "see what is: nemotron runs": {},
     "stop it first: nemotron runs stop {run.name}": {"run.name": ["super3-sft-model-0123456789ab"]},
-    "nemotron {words.format(model=model)}{home}": {
-        "words.format(model=model)": [words.format(model="super3-sft-model:v1") for words in USE],
+    "nemotron {words.format(model=tuned.reference)}{home}": {
+        "words.format(model=tuned.reference)": [words.format(model="super3-sft-model:v1") for words in USE],
         "home": [" --home home"],
     },
     # nemotron_shared

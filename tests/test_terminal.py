@@ -102,7 +102,7 @@ def test_tables_of_rich_are_spelled_out_too() -> None:
 
     from rich.console import Console
 
-    from nemotron_app.rich_table import Table, print_table
+    from nemotron_app.output import Table, print_table
 
     out = StringIO()
     print_table(Console(file=out, width=400), Table([ATTACK], [[ATTACK]]))

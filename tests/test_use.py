@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from twins import TWINS, logits_of, tokens, twin_folder, twin_model
 
 from nemotron_app.main import main
-from nemotron_engines.modeling.build import ONLY_MADE, load_model, load_tokenizer
+from nemotron_engines.modeling.build import ONLY_MADE, load_model
 from nemotron_serving.api import Api
+from nemotron_serving.batch import Batch
 from nemotron_serving.model import ready
 from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Artifact, Store
-from stages.eval.batching import ModelQueue
 
 CONTEXTS = [("Mira lives in", " Oster."), ("Tova keeps", " a goat."), ("7+5", "=12")]
 
@@ -69,7 +69,10 @@ def test_the_evaluation_of_a_batch_scores_each_row_as_if_alone(
 ) -> None:
     model, furthest = twin_model(twin, tmp_path), 0.0
     rows = [tokens(1, length, seed=length)[0].tolist() for length in (20, 9, 3)]
-    together = ModelQueue(model, load_tokenizer(tmp_path), batch_size=len(rows))._scored(rows)
+    batch = Batch(model, eos=set(), size=len(rows))
+    asked = [batch.score(row) for row in rows]  # before its thread begins, and so all at once
+    with batch:
+        together = [one.result() for one in asked]
     for row, scores in zip(rows, together, strict=True):
         alone = logits_of(model, torch.tensor([row]))[0].double().log_softmax(-1)
         found = [(score.logprob, float(alone[place, row[place + 1]])) for place, score in enumerate(scores[:-1])]

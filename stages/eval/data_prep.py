@@ -23,12 +23,11 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import Prepared, open_inputs
-from nemotron_data.sources.datasets import RowKind
-from nemotron_data.sources.head import look_ahead
-from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_data.prep.sampling import look_ahead
+from nemotron_data.sources.datasets import SYNTHETIC, RowKind
 from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
-from nemotron_data.verifier.golds import require_decidable
+from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import (

@@ -15,15 +15,13 @@ from typing import Any
 
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import read_lines
-from nemotron_data.formats.questions import read_question
 from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import SYNTHETIC, Part, field_of, filled, read_question, split_key
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SYNTHETIC, field_of, filled, split_key
 from nemotron_data.split import Split
-from nemotron_data.verifier.golds import count_gold
+from nemotron_data.verifier.judgement import count_gold
 from stages.eval.schema import EvalData
 
 ASKED = "asked.jsonl"

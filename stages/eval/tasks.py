@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
-from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem

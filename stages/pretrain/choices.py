@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from nemotron_data.prep.reader import or_tolerate, row_error
+from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.head import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.suited import power_of_two, training_choices
 from nemotron_shared.artifacts import Artifact

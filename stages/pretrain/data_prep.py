@@ -19,12 +19,12 @@ from pathlib import Path
 
 from nemotron_data import decontaminate
 from nemotron_data.decontaminate import Decontamination
-from nemotron_data.encoders.control import HELD, ControlTokens, announcement
+from nemotron_data.encoders.masks import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, RowKind
-from nemotron_data.sources.head import look_ahead
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer

@@ -13,13 +13,12 @@ import numpy as np
 
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import Encoded, Reference, WorkerEncoder
-from nemotron_data.encoders.control import CONTROL, HELD, UNSPELLED, UNSPELLED_REMEDY, ControlTokens, encode_in_pieces
+from nemotron_data.encoders.masks import CONTROL, HELD, UNSPELLED, UNSPELLED_REMEDY, ControlTokens, encode_in_pieces
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import Part, field_of, filled, no_field, split_key
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import field_of, filled, no_field, split_key
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.config.data import TokenizerSection

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.bin_idx import merge_pairs
-from nemotron_data.prep.losses import Totals
-from nemotron_data.prep.merge import place
+from nemotron_data.prep.losses import Totals, place
 from nemotron_data.prep.pipeline import Prepared
-from nemotron_data.sources.blends import realised_weights
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import Part, realised_weights
 from nemotron_data.split import SPLITS
 from stages.pretrain.documents import Vocabulary
 from stages.pretrain.schema import PretrainData

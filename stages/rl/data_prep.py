@@ -23,11 +23,11 @@ from nemotron_data import decontaminate
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.sources.head import look_ahead
 from nemotron_data.synthetic import problems
-from nemotron_data.verifier.golds import require_decidable
+from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import (
@@ -44,11 +44,9 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
-from stages.rl.placeholders import SOURCES, is_placeholder
-from stages.rl.prompts import PromptWork, require_usable
+from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
+from stages.rl.prompts import FILES, PromptWork, hold_out, join_splits, require_usable
 from stages.rl.schema import RLConfig, RLData
-from stages.rl.source_tables import lay_out, source_files
-from stages.rl.splits import FILES, hold_out, join_splits
 
 DIRECTORY = Path(__file__).resolve().parent
 # Every row is used once, so a blend's weights do not matter here; nor may it say which split is which.

@@ -1,17 +1,23 @@
-"""How a question with an answer becomes a row of reinforcement data, and what a ready row still lacks.
+"""Rows in NeMo-Gym's form: how a question with an answer becomes one, and what a row asks for beside its prompt.
 
     {"question": "What is 3+14-5?", "expected_answer": "12"}
 ->  {"responses_create_params": {"input": [{"role": "user", "content": "What is 3+14-5?"}]},
      "question": "What is 3+14-5?", "expected_answer": "12",
      "agent_ref": {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}}
 
-What a row must be is told in `nemotron_data.formats.rl_rows`.
+    {"responses_create_params": {"input": [...], "temperature": 0.5, "metadata": {...}}}
+->  temperature (1 row; grpo.temperature=1.0 counts), metadata (1 row)
+
+What a row must be is told in `nemotron_data.formats.rl_rows`. Nothing of it is left out without a word: an engine uses
+it, counts it in such a line, or refuses the row.
 """
 
+from collections import Counter
 from typing import Any
 
-from nemotron_data.formats.questions import read_question
-from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, validate
+from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, RLRow, validate
+from nemotron_data.sources.datasets import read_question
+from nemotron_shared.config.training import GRPOSection
 from stages.rl.schema import RLData
 
 
@@ -45,3 +51,45 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
         made = {**row, "agent_ref": {**agent, "type": AGENT_TYPE}}
     validate(made)
     return made
+
+
+WHOLE_ROWS = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
+"""What uses all of a row."""
+REFUSED = {
+    "tools": "nobody would answer its calls",
+    "previous_response_id": "the conversation before it is not there",
+    "conversation": "the conversation before it is not there",
+    "prompt": "the template that it names is not there",
+}
+"""What changes what a row means, and is not there to be used."""
+SETTINGS = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_new_tokens"}
+"""What the config says for all rows, and its setting in the section `grpo`."""
+
+
+def parameter_fault(row: RLRow, *used: str) -> str | None:
+    """What of a row can neither be used nor left out by an engine that uses `used`."""
+    name = next((name for name in REFUSED if name in row.asked and name not in used), None)
+    return f"the row has '{name}', and {REFUSED[name]}" if name else None
+
+
+class Unused:
+    """Counts what rows ask for and do not get."""
+
+    def __init__(self, grpo: GRPOSection) -> None:
+        self._grpo = grpo
+        self._rows = Counter[str]()
+
+    def count(self, row: RLRow, *used: str) -> None:
+        """Note a row, of whose parameters the engine uses `used`."""
+        for name, value in row.asked.items():
+            setting = SETTINGS.get(name)
+            if name not in used and (setting is None or value != getattr(self._grpo, setting)):
+                self._rows[name] += 1
+
+    def __str__(self) -> str:
+        return ", ".join(self._shown(name, count) for name, count in sorted(self._rows.items()))
+
+    def _shown(self, name: str, count: int) -> str:
+        rows = f"{count} row{'s' if count > 1 else ''}"
+        setting = SETTINGS.get(name)
+        return f"{name} ({rows}{f'; grpo.{setting}={getattr(self._grpo, setting)} counts' if setting else ''})"

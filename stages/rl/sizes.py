@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.json_lines import read_lines
-from nemotron_data.sources.head import rows_ahead
+from nemotron_data.prep.sampling import rows_ahead
 from nemotron_engines.checks import training_problems
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs

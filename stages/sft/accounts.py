@@ -1,4 +1,4 @@
-"""What people are told about their conversations: which format was found, what became of the rows, what mends a loss.
+"""Messages about conversations: which format was found, what happened to the rows, how to lose fewer.
 
 format: alpaca, from the fields instruction, input, output (another: data_prep.format=NAME)
 """
@@ -6,16 +6,18 @@ format: alpaca, from the fields instruction, input, output (another: data_prep.f
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.chat.shown import told
-from nemotron_data.encoders.control import HELD, announcement
+from nemotron_data.chat.spans import QUESTION
+from nemotron_data.chat.thought import thinking_by_default, thinks
+from nemotron_data.encoders.masks import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
-from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.datasets import SYNTHETIC, Part
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
-from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.errors import UserError
-from stages.sft.conversations import (
+from stages.sft.encode import (
     ANSWER_CUT,
     CALLS_IN_TEXT,
     HIDDEN,
@@ -23,8 +25,9 @@ from stages.sft.conversations import (
     ROWS_OF,
     TOO_LONG,
     UNTOLD,
+    Conversations,
+    Rendering,
 )
-from stages.sft.rendering import format_of_settings
 from stages.sft.schema import SFTData
 
 DOCUMENTS = (
@@ -35,7 +38,7 @@ DOCUMENTS = (
 
 ADVICE = {
     UNTOLD: "the model learns to call what it is never told of; name their field: data_prep.tools_field=NAME",
-    CALLS_IN_TEXT: "learnt as they are written, whatever the form in which the chat template has calls",
+    CALLS_IN_TEXT: "learnt as they are written, not in the form in which the chat template has calls",
 }
 """By count, what people should know of rows that are trained on as they are."""
 
@@ -60,27 +63,25 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     """
     if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
         return None
-    named = format_of_settings(part.settings)
-    also = read_besides(part.settings)
-    if named == AUTO:
+    named = Conversations(part.settings)
+    used = part.settings.used_in_field if part.settings.used_in_filter is not None else None
+    also = [name for name in (part.settings.tools_field, part.settings.key_field, used) if name is not None]
+    if named.format == AUTO:
         found = detect_files(files, also)
         reason, unread, in_turns = found.reason, found.unread, found.in_turns
         if found.kind == "text":
             what = f"{part.settings.source}: {reason}: documents, not chats"
             raise UserError(what, f"{DOCUMENTS}\n  {FORMATS_THERE}")
     else:
-        fields = tuple(str(getattr(part.settings, key)) for key in CHAT_FORMATS[named].reads)
+        fields = tuple(str(getattr(named.fields, key)) for key in CHAT_FORMATS[named.format].settings)
         rows = list(head_rows(files))
-        reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(rows, [*fields, *also], named)
+        reason, unread = (
+            f"{named.format}, from the fields {', '.join(fields)}",
+            unread_in(rows, [*fields, *also], named.format),
+        )
         in_turns = turn_keys(rows, fields)
     reason += f"; not read: {', '.join(unread)}" if unread else ""
     return f"{reason}; left to the chat template, in turns: {', '.join(in_turns)}" if in_turns else reason
-
-
-def read_besides(settings: SFTData) -> list[str]:
-    """Fields beside the conversation that settings have the preparation read."""
-    used = settings.used_in_field if settings.used_in_filter is not None else None
-    return [name for name in (settings.tools_field, settings.key_field, used) if name is not None]
 
 
 def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
@@ -110,3 +111,43 @@ def mends(prepared: Prepared[SFTData], settings: SFTData) -> dict[str, str]:
     template = "give a template that shows them, such as nano3 or a Jinja file: data_prep.chat_template=nano3"
     hidden = {reason: template for reason in prepared.totals.cut if reason.endswith(HIDDEN)}
     return {NO_ANSWER_WITHIN: size, ANSWER_CUT: size, TOO_LONG: size, **hidden}
+
+
+THOUGHT = {True: "with a thought", False: "without a thought"}
+
+
+def template_as_learnt(rendering: Rendering, with_thought: int, without: int) -> tuple[str | None, str | None]:
+    """The template to prompt the model with, if it must be another one, and a line about it.
+
+    A model answers as it has learnt to: with a thought, or without one. Unless somebody sets `enable_thinking`, the
+    template of Nemotron 3 ends each prompt with `<think>`. Answers of rows without thoughts are learnt after
+    `<think></think>`, and a model that has learnt nothing else never saw the former.
+
+    Args:
+        with_thought, without: numbers of answers that are learnt so.
+    """
+    default, found = _wants(rendering, rendering.template), {True: with_thought, False: without}
+    if default is None or not found[not default]:
+        return None, None
+    learnt, asked = THOUGHT[not default], THOUGHT[default]
+    if found[default]:
+        how = f"{found[not default]:,} of {with_thought + without:,} answers are learnt {learnt}"
+        return (
+            None,
+            f"{how}; unless somebody says enable_thinking={str(not default).lower()}, the model answers {asked}",
+        )
+    changed = thinking_by_default(rendering.template, not default)
+    if _wants(rendering, changed) is default:
+        what = f"all answers are learnt {learnt}, and {rendering.label} always asks for answers {asked}"
+        return None, f"WARNING: {what}: the model never saw the prompts that it will be asked with"
+    how = f"unless somebody says enable_thinking={str(default).lower()}, the model answers so, too"
+    return changed, f"all answers are learnt {learnt}; {how}"
+
+
+def _wants(rendering: Rendering, source: str) -> bool | None:
+    """Whether a template prompts for a thought by default; None if its prompts leave it open."""
+    try:
+        template = open_template(source, rendering.label, **rendering.special_tokens)
+        return thinks(template.render([QUESTION], None, True))
+    except UserError:
+        return None  # it does not fit this conversation

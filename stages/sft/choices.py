@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemotron_data.chat.rows import is_used_in
 from nemotron_data.prep.reader import TOLERATE, row_error
-from nemotron_data.sources.head import first_rows, split_choice
+from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.suited import power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
-from stages.sft.rendering import Rendering
+from stages.sft.encode import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 OURS, MARKS = "nano3", ("<|im_start|>", "<|im_end|>")
@@ -64,12 +63,11 @@ def _template_for(tokenizer: TokenizerFolder) -> tuple[str, str]:
 def _lengths(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder) -> Iterator[int]:
     """Tokens of each of the first conversations; a row that would end the preparation ends the choice already."""
     renderer = rendering.renderer(settings)
-    wanted = settings.used_in_filter
     for row in first_rows(settings):
-        if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
+        if not renderer.wants(row):
             continue
         try:
-            texts = renderer.texts_of(renderer.ready(row, renderer.messages_of(row)))
+            texts = renderer.texts_of(renderer.guarded(renderer.read(row)))
         except UserError as error:
             if settings.on_bad_row == "error":
                 raise row_error(row, error.message, error.remedy or TOLERATE) from error

@@ -7,22 +7,29 @@ A row is a conversation, {"messages": [{"role": "user", "content": "2+2?"}, {"ro
 The chat template turns it into text; only what the assistant wrote counts in the loss; several
 conversations share one packed row and never see each other. The way of a conversation:
 
-    read -> split -> encode    by workers, a shard of the input each; see conversations.py
-         -> pack -> write      each split into rows of data_prep.pack_size tokens; see packs.py
+    read -> split -> encode    by workers, a shard of the input each; see encode.py
+         -> pack -> write      each split into rows of data_prep.pack_size tokens
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from nemotron_data import decontaminate
 from nemotron_data.chat.formats import format_sources
 from nemotron_data.chat.template import template_file
 from nemotron_data.decontaminate import Decontamination
-from nemotron_data.prep.pipeline import open_inputs
-from nemotron_data.sources.datasets import Part, RowKind
-from nemotron_data.sources.head import look_ahead
+from nemotron_data.formats.packed import Sequences
+from nemotron_data.packing import pack
+from nemotron_data.prep.pipeline import Prepared, ShardResult, open_inputs
+from nemotron_data.prep.sampling import look_ahead
+from nemotron_data.sources.datasets import Part, RowKind, realised_weights
 from nemotron_data.sources.reading import Row
+from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
@@ -42,13 +49,10 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
-from stages.sft.accounts import about_rows, format_found, formats_found, mends
-from stages.sft.conversations import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork
+from stages.sft.accounts import about_rows, format_found, formats_found, mends, template_as_learnt
+from stages.sft.encode import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork, Conversations, Rendering
 from stages.sft.ends import TURN_END
-from stages.sft.packs import open_splits, shares, write_split
-from stages.sft.rendering import Conversations, Rendering
 from stages.sft.schema import SFTConfig, SFTData
-from stages.sft.thoughts import template_as_learnt
 
 DIRECTORY = Path(__file__).resolve().parent
 ROWS = RowKind("conversations", DIRECTORY / "config", chats, "chats")
@@ -71,7 +75,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     if end is None:
         task.run.say(f"{rendering.label} closes no answer with a token that is learnt: answers end at their longest")
     if settings.chat_template is not None:
-        tokenizer.give_template(rendering.template)  # whoever asks the model has to ask it so
+        tokenizer.give_template(rendering.template)  # prompts have to be rendered with it
     encoder = inputs.choose_encoder(tokenizer, rendering.sample, settings.tokenizer.backend, with_bytes=True)
     decontamination = Decontamination.of(task.config, task.store)
     token_bytes = encoder.reference.token_bytes
@@ -111,8 +115,54 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 
 
+def open_splits(prepared: Prepared[SFTData]) -> tuple[Sequences, dict[str, int]]:
+    """The workers' sequences, and the number of conversations of each split that has some, training first.
+
+    Raises:
+        UserError: nothing is left for training.
+    """
+    counts = sum((Counter(shard.figures["conversations"]) for shard in prepared.shards), Counter[str]())
+    if not counts["train"]:
+        raise prepared.nothing_left("conversation")
+    sequences = Sequences.open([shard.folder for shard in prepared.shards])
+    return sequences, {split: counts[split] for split in SPLITS if counts[split]}
+
+
+def write_split(output: Path, split: str, sequences: Sequences, settings: SFTData) -> dict[str, Any]:
+    """Pack one split and write `<split>.parquet`; returns its figures."""
+    from nemotron_data.formats.packed import write_packed  # pyarrow takes a moment, and workers do without
+
+    chosen = sequences.of_split(split)
+    bins = pack(chosen.lengths, settings.pack_size, settings.algorithm, settings.seed)
+    groups, compression = settings.parquet_row_group_size, settings.parquet_compression
+    trained = write_packed(output / f"{split}.parquet", chosen, bins, groups, compression)
+    tokens = int(chosen.lengths.sum())
+    return {
+        "sequences": len(chosen),
+        "packed_rows": len(bins),
+        "sequences_per_row": round(len(chosen) / len(bins), 3),
+        "tokens": tokens,
+        "trained_tokens": trained,
+        "fill": tokens / (len(bins) * settings.pack_size),
+    }
+
+
+def shares(
+    parts: Sequence[Part[SFTData]], shards: Sequence[ShardResult[SFTData]], sequences: Sequences
+) -> list[dict[str, Any]]:
+    """Each data set's share of the tokens, and the share that its weight asks for; each row is used once."""
+    by_folder = np.bincount(sequences.folder, weights=sequences.lengths, minlength=len(shards))
+    tokens: Counter[str] = Counter()
+    for shard, count in zip(shards, by_folder.tolist(), strict=True):
+        if shard.part.only in (None, "train"):
+            tokens[shard.part.name] += int(count)
+    asked = {part.name: part.weight for part in parts if part.only in (None, "train")}
+    shown = ("name", "weight", "asked_share", "tokens", "available_share")
+    return [{key: row[key] for key in shown} for row in realised_weights(asked, tokens)]
+
+
 def look(config: SFTConfig) -> Looked:
-    """What the first rows tell, as far as no tokenizer is needed."""
+    """Find errors in the first rows that show without a tokenizer."""
 
     def reader_of(part: Part[SFTData]) -> Callable[[Row], None]:
         conversations = Conversations(part.settings)

@@ -1,9 +1,9 @@
 """What ends an answer travels from the data into the model that learns from it."""
 
-from nemotron_data.chat.ends import learnt_end
+from nemotron_data.chat.shown import learnt_end
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.models.code import end_answers_at
+from nemotron_shared.runtime.models.folder import end_answers_at
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 

@@ -37,7 +37,7 @@ def test_the_plan_of_the_real_lock(tmp_path: Path, capsys: pytest.CaptureFixture
         (["fetch", "x", "--sources"], "name the extra that asks for it: --extra kernels"),
         (["build", "x"], "not a folder of airgap fetch"),
         (["build", "x", "--arch", "sm_90"], "write it as in NVIDIA's tables: --arch 9.0"),
-        (["scripts", "nobody"], "no profile 'nobody'"),
+        (["scripts", "nobody"], "profile 'nobody' needs env.toml"),
     ],
 )
 def test_what_cannot_be_is_refused(

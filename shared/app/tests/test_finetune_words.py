@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from nemotron_app.finetune.command import _is_override
-from nemotron_app.finetune.compare import Comparison
+from nemotron_app.finetune.command import Comparison, _is_override
 from nemotron_app.finetune.plan import _warn_of_held_out
 from nemotron_shared.artifacts import Artifact
 

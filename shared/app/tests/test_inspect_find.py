@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packed_support import write_packed
+from packed_support import add_document, write_packed
 
 from nemotron_app.main import dispatch
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
@@ -38,7 +38,7 @@ def documents(tmp_path: Path) -> Path:
     for length, prefix in enumerate(prefixes.values(), start=3):
         with IndexedDatasetWriter(folder / prefix, 512) as writer:
             for first in range(4):
-                writer.add_document(np.array([first + 5] * length))
+                add_document(writer, np.array([first + 5] * length))
     write_blend(folder / "blend.json", {name: [(1.0, prefix)] for name, prefix in prefixes.items()})
     return folder
 

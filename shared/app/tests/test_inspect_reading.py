@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed_support import write_packed
+from packed_support import add_document, pack_row, write_packed
 
-from nemotron_app.inspect.documents import blend_splits
-from nemotron_app.inspect.duplicates import digest_of_ids
-from nemotron_app.inspect.examples import TokenSequence
-from nemotron_app.inspect.histogram import fill_histogram, histogram, quantile
-from nemotron_app.inspect.lines import LineSplit
-from nemotron_app.inspect.packs import PackedSplit, row_example
-from nemotron_app.inspect.pieces import Decoder, visible
-from nemotron_app.inspect.refused import read_refused
+from nemotron_app.charts import fill_histogram, histogram, quantile
+from nemotron_app.inspect.find import read_refused
+from nemotron_app.inspect.measure import Decoder, digest_of_ids, visible
+from nemotron_app.inspect.splits import LineSplit, PackedSplit, TokenSequence, blend_splits, row_example
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, data_set_of, write_blend
-from nemotron_data.formats.packed import PackedRow, labels_of, pack_row
+from nemotron_data.formats.packed import PackedRow, labels_of
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.errors import UserError
 
@@ -125,7 +121,7 @@ def corpus(tmp_path: Path, parts: dict[str, list[list[int]]], weights: dict[str,
     for name, documents in parts.items():
         with IndexedDatasetWriter(tmp_path / name, 70_000 if "code" in name else 512) as writer:
             for ids in documents:
-                writer.add_document(np.array(ids))
+                add_document(writer, np.array(ids))
         blend.setdefault(name.split("/")[0], []).append((weights[name], name))
     write_blend(tmp_path / "blend.json", blend)
     return tmp_path / "blend.json"

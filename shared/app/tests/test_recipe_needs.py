@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from nemotron_app.doctor import Recipe, checks, read_recipe, request_of
 from nemotron_app.launch import dry_run_of
-from nemotron_app.recipe_needs import Recipe, checks, read_recipe, request_of
 from nemotron_cluster.profiles import Slurm
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError

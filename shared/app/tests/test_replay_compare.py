@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemotron_app.replay.compare import compare
-from nemotron_app.replay.damage import what_next
-from nemotron_app.replay.repair import repair
+from nemotron_app.replay.compare import compare, repair, what_next
 from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Artifact, Producer, Store
 

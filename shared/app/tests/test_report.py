@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from nemotron_app.main import dispatch
-from nemotron_app.report import build_report
+from nemotron_app.report.command import build_report
 from nemotron_shared.artifacts import Artifact, Producer, Source, Store
 from nemotron_shared.errors import UserError
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from test_report import FAMILY, Page, build_pipeline
 
-from nemotron_app.report import build_report, trained
+from nemotron_app.report import compare
+from nemotron_app.report.command import build_report
 from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
@@ -38,7 +39,7 @@ def test_an_edited_manifest_is_told(tmp_path: Path) -> None:
     file.write_text(file.read_text() + " ")
     said = f"super3-sft-model:v1 is damaged: manifest.json: content changed (in {model.path}); "
     assert said in build_report(store, FAMILY).summary()["problems"][0]
-    assert said in trained.training_named(store, "super3-sft-model", FAMILY).notes[0]
+    assert said in compare.training_named(store, "super3-sft-model", FAMILY).notes[0]
 
 
 def test_a_log_that_is_not_what_was_published_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +73,7 @@ def test_scores_that_are_not_what_was_published_are_told(tmp_path: Path, capsys:
     assert said in capsys.readouterr().out and said in Page(report.html_path.read_text()).text
     assert said in report.summary()["problems"][0]
     reference = next(iter(results["models"].values()))["reference"]
-    assert said in trained._scores(store, reference)[1][0]
+    assert said in compare.training_named(store, reference, FAMILY).notes[-1]
 
 
 @pytest.mark.parametrize(

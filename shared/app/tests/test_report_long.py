@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_app.long_log import LONG, Drawn, read_log
-from nemotron_app.report.charts import MAX_POINTS, moving_mean, thinned
+from nemotron_app.charts import MAX_POINTS, moving_mean, thinned
 from nemotron_app.report.training import facts, panels, points, smoothed
 from nemotron_app.thinning import thinned_log
+from nemotron_app.training_log import LONG, Drawn, read_log
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.metrics import read_metrics
 

@@ -9,14 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemotron_app.export import card
-from nemotron_app.inspect.histogram import Bin, fill_histogram, histogram
-from nemotron_app.report import wording
-from nemotron_app.report.bars import Histogram, bar_chart
-from nemotron_app.report.charts import MAX_POINTS, Series, line_chart, moving_mean, strip_axis, tick_labels, ticks
+from nemotron_app import export, wording
+from nemotron_app.charts import (
+    MAX_POINTS,
+    Bin,
+    Histogram,
+    Series,
+    bar_chart,
+    fill_histogram,
+    histogram,
+    line_chart,
+    moving_mean,
+    strip_axis,
+    tick_labels,
+    ticks,
+)
 from nemotron_app.report.findings import overlap_in_short, overlap_sentence, stage_score, verdict
-from nemotron_app.report.samples import choose_questions
-from nemotron_app.report.tables import data_counts
+from nemotron_app.report.page import data_counts
+from nemotron_app.report.results import choose_questions
 from nemotron_app.report.training import facts, panels
 
 NUMBERS = st.floats(-1e9, 1e9, allow_nan=False)
@@ -230,5 +240,5 @@ def test_command_line_start_imports_neither_templates_nor_tables() -> None:
 def test_the_share_of_answers_that_were_cut_stands_beside_a_score() -> None:
     assert [wording.cut(share) for share in (None, 0.0, 0.125)] == ["", "", "12.5% cut"]
     score = {"task": "sums", "metric": "right", "n": 8, "value": 0.5, "ci95": [0.2, 0.8], "from": "results:v1"}
-    assert "| 50.0%, 12.5% cut | 20.0% to 80.0% |" in card._scores([score | {"cut": 0.125}])
-    assert "| 50.0% | 20.0% to 80.0% |" in card._scores([score])
+    assert "| 50.0%, 12.5% cut | 20.0% to 80.0% |" in export._scores([score | {"cut": 0.125}])
+    assert "| 50.0% | 20.0% to 80.0% |" in export._scores([score])

@@ -13,10 +13,8 @@ from rich.console import Console
 from test_report import Page, build_pipeline, lines, publish
 
 from nemotron_app.main import dispatch, main
-from nemotron_app.report.live import said, sparkline, watch
-from nemotron_app.report.overlay import numbers
-from nemotron_app.report.trained import training_in, training_named
-from nemotron_app.rich_table import print_table
+from nemotron_app.output import print_table
+from nemotron_app.report.compare import numbers, progress_lines, sparkline, training_in, training_named, watch
 from nemotron_shared.artifacts import Store
 from nemotron_shared.lock import locked
 
@@ -203,7 +201,7 @@ def test_a_training_is_followed_until_it_ends(store: Store, capsys: pytest.Captu
 def test_three_lines_tell_how_a_training_goes(store: Store) -> None:
     folder = working(store, "super3-sft-model-dddddddddddd", 10)
     with locked(folder / "lock", wait=False):
-        name, progress, course = said(training_in(folder))
+        name, progress, course = progress_lines(training_in(folder))
     assert name == folder.name
     assert progress.startswith("  step 10/40") and "0:15 left" in progress and "200 tokens/s  1.25 GB" in progress
     assert course.split() == ["loss", "0.4", sparkline([4.0 / step for step in range(1, 11)])]
@@ -212,9 +210,9 @@ def test_three_lines_tell_how_a_training_goes(store: Store) -> None:
 def test_a_training_without_a_step_is_said_to_start(store: Store) -> None:
     folder = working(store, "super3-sft-model-dddddddddddd", 0)
     with locked(folder / "lock", wait=False):
-        assert said(training_in(folder)) == [folder.name, "  no step yet: it is starting, 40 to make"]
+        assert progress_lines(training_in(folder)) == [folder.name, "  no step yet: it is starting, 40 to make"]
     (folder / "inputs.json").write_text("[]")
-    assert said(training_in(folder))[1] == "  stopped before its first step"
+    assert progress_lines(training_in(folder))[1] == "  stopped before its first step"
 
 
 def test_a_sparkline_shows_the_course() -> None:

@@ -7,10 +7,11 @@ from browser import Browser, needs_browser
 from test_report import FAMILY, build_pipeline
 from test_report_overlay import working
 
-from nemotron_app.inspect.build import inspect_data
-from nemotron_app.inspect.page import render
-from nemotron_app.report import build_report, overlay
-from nemotron_app.report.trained import training_in
+from nemotron_app.inspect.measure import inspect_data
+from nemotron_app.inspect.show import render
+from nemotron_app.report import compare
+from nemotron_app.report.command import build_report
+from nemotron_app.report.compare import training_in
 from nemotron_shared.artifacts import Store
 
 pytestmark = [pytest.mark.slow, needs_browser]
@@ -27,7 +28,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     names = [f"super3-sft-model-{letter * 12}" for letter in "abcdefg"]
     trainings = [training_in(working(store, name, 30, lr=0.001 * at, key="x" * 50)) for at, name in enumerate(names)]
     found["compared"] = found["report"].with_name("compared.html")
-    found["compared"].write_text(overlay.render(trainings, "Seven", "Trainings compared"), encoding="utf-8")
+    found["compared"].write_text(compare.render(trainings, "Seven", "Trainings compared"), encoding="utf-8")
     inspection = found["report"].with_name("inspection.html")
     inspection.write_text(render(inspect_data(made["rl-data"].reference, store), 200), encoding="utf-8")
     return {name: path.as_uri() for name, path in (found | {"inspection": inspection}).items()}

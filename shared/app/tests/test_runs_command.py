@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_app.main import dispatch
-from nemotron_app.report.trained import training_in
+from nemotron_app.report.compare import training_in
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import holder_of, record_of

@@ -9,8 +9,9 @@ import pytest
 
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import config_of, require_loadable
-from nemotron_shared.runtime.models.importing import find_model, import_folder, newest_model
+from nemotron_shared.runtime.models.finding import find_model, newest_model
+from nemotron_shared.runtime.models.folder import config_of, require_loadable
+from nemotron_shared.runtime.models.importing import import_folder
 from nemotron_shared.runtime.models.references import spelled_out
 from nemotron_shared.runtime.models.weights import require_whole
 

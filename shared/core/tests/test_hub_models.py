@@ -17,8 +17,7 @@ from hub_stand_in import COMMIT, MAY_READ, TOKEN, Hub, HubRequest, Model, servin
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models import code
-from nemotron_shared.runtime.models import hub as hub_module
+from nemotron_shared.runtime.models import folder
 from nemotron_shared.runtime.models.hub import look_at
 from nemotron_shared.runtime.models.importing import find, import_folder, import_hub
 from nemotron_shared.runtime.models.references import HubModel, parse_outside
@@ -54,7 +53,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(code, "known_types", lambda: frozenset({"nemotron_h"}))
+        monkeypatch.setattr(folder, "known_types", lambda: frozenset({"nemotron_h"}))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         look_at.cache_clear()
         yield served
@@ -136,7 +135,7 @@ def test_a_download_goes_on_where_it_was_cut_off(
     hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the library's own attempts
-    monkeypatch.setattr(hub_module, "RANGE", 100_000)
+    monkeypatch.setattr("nemotron_shared.runtime.models.hub.RANGE", 100_000)
     large = weights(1_000_000)
     hub.models["local/tiny"] = Model({COMMIT: files(model__safetensors=large)})
     hub.give_up_after = 1_000_000

@@ -6,10 +6,24 @@ from pathlib import Path
 import numpy as np
 
 from nemotron_data.formats import packed
+from nemotron_data.formats.bin_idx import IndexedDatasetWriter
+from nemotron_data.formats.packed import PackedRow, Sequences
 from nemotron_data.packing import Bins
-from nemotron_data.sequences import Sequences
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
+
+
+def add_document(writer: IndexedDatasetWriter, ids: np.ndarray) -> None:
+    """Append one document."""
+    writer.add_documents(ids, np.array([ids.size]))
+
+
+def pack_row(sequences: Pairs) -> PackedRow:
+    """One row of (ids, mask) pairs, where mask[k] = 1 means that token k itself counts."""
+    shifted = [value for _, mask in sequences for value in (*mask[1:], 0)]
+    starts = np.cumsum([0, *(len(ids) for ids, _ in sequences[:-1])])
+    ids = [token for ids, _ in sequences for token in ids]
+    return PackedRow(np.array(ids, np.int32), np.array(shifted, np.uint8), starts.astype(np.int32))
 
 
 def write_packed(

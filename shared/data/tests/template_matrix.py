@@ -14,8 +14,8 @@ from template_conversations import conversation
 from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from nemotron_data.chat.spans import Span
 from nemotron_data.chat.template import ChatTemplate
-from nemotron_data.chat.turns import Span
 from nemotron_shared.errors import UserError
 
 PAGE = Path(__file__).parents[3] / "docs" / "chat-templates.md"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_data.sources.blends import find_blend, load_blend, realised_weights
+from nemotron_data.sources.datasets import find_blend, load_blend, realised_weights
 from nemotron_shared.errors import UserError
 
 STAGES = Path(__file__).parents[3] / "stages"
@@ -156,7 +156,7 @@ def test_what_names_data_is_no_blend(tmp_path):
 
 
 def test_a_large_json_file_is_not_read_to_find_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("nemotron_data.sources.blends.MOST_BLEND_BYTES", 10)
+    monkeypatch.setattr("nemotron_data.sources.datasets.MOST_BLEND_BYTES", 10)
     assert find_blend(str(blend_file(tmp_path, {"datasets": [ENTRY]})), tmp_path) is None
 
 

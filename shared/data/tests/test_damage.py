@@ -15,17 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from prep_support import setting
 
-from nemotron_data.chat.formats import CHAT_FORMATS
-from nemotron_data.chat.rows import ChatFields
-from nemotron_data.chat.sound import validate_messages
-from nemotron_data.prep.losses import Totals
-from nemotron_data.prep.merge import finish
+from nemotron_data.chat.formats import CHAT_FORMATS, messages_of
+from nemotron_data.chat.rows import validate_messages
+from nemotron_data.prep.losses import Totals, finish
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.shards import run_shards
-from nemotron_data.sources.detect import detect
+from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand
-from nemotron_data.sources.json_keys import RepeatedKey, parse_json, repeated_key
+from nemotron_data.sources.json_rows import RepeatedKey, parse_json, repeated_key
 from nemotron_shared.errors import UserError
 
 GOOD = {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
@@ -37,7 +35,7 @@ class Chats:
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         for row in reader:
             try:
-                reason = validate_messages(CHAT_FORMATS["auto"].to_messages(row.value, ChatFields()))
+                reason = validate_messages(messages_of(row.value))
             except UserError as error:
                 reason = error.message.partition(":")[0].partition(";")[0]
             if reason:
@@ -124,7 +122,7 @@ ROWS = {
     "an image": (turns(("user", [{"type": "image_url"}]), ("assistant", "y")), "an image in the content"),
     "a part of sound": (
         turns(("user", [{"type": "audio"}]), ("assistant", "y")),
-        "a part that is no text in the content",
+        "a part that is not text in the content",
     ),
     "true as answer": ({"question": "2+2=4?", "answer": True}, "content is not a string"),
     "a number as content": (turns(("user", "2+2?"), ("assistant", 4)), "content is not a string"),
@@ -162,7 +160,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, damage: str) -> None:
     assert name in str(caught.value) and caught.value.remedy
     if name != "a.xlsx" and "parquet" not in name.lower() and not name.endswith("txt"):
         with pytest.raises(UserError) as caught:
-            detect(tmp_path / name)
+            detect_files(expand([tmp_path / name]))
         assert "data_prep.format" not in str(caught.value.remedy)
 
 
@@ -215,7 +213,7 @@ def test_where_no_row_can_be_read_the_remedy_tells_what_to_correct(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=f"{name}:[12]: ") as caught:
-        detect(tmp_path / name)
+        detect_files(expand([tmp_path / name]))
     assert remedy in str(caught.value.remedy) and "data_prep.format" not in str(caught.value.remedy)
 
 
@@ -269,7 +267,7 @@ def test_a_pipe_is_told_as_one(tmp_path: Path) -> None:
 def test_mixed_formats_are_told_and_read_row_by_row(tmp_path: Path) -> None:
     pair = {"instruction": "Add.", "input": "2+2", "output": "4"}
     (tmp_path / "a.jsonl").write_bytes(lines(GOOD, pair, GOOD))
-    found = detect(tmp_path / "a.jsonl")
+    found = detect_files(expand([tmp_path / "a.jsonl"]))
     assert (found.format, "2 of messages and 1 of alpaca" in found.reason) == ("auto", True)
     assert prepare(tmp_path, tmp_path / "a.jsonl").rejected == {}
 
@@ -277,9 +275,9 @@ def test_mixed_formats_are_told_and_read_row_by_row(tmp_path: Path) -> None:
 def test_an_unknown_shape_lists_what_it_has_and_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines({"frage": "2+2?", "antwort": "4"}))
     with pytest.raises(UserError) as caught:
-        detect(tmp_path / "a.jsonl")
+        detect_files(expand([tmp_path / "a.jsonl"]))
     assert "it has the fields frage, antwort" in str(caught.value)
-    assert all(name in str(caught.value) for name in CHAT_FORMATS if name != "auto")
+    assert all(name in str(caught.value) for name in CHAT_FORMATS)
 
 
 @pytest.mark.parametrize(("lost", "stops"), [(5, False), (6, True)])

@@ -1,4 +1,3 @@
-import doctest
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +6,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed_support import write_packed
+from packed_support import pack_row, write_packed
 
 from nemotron_data.formats import packed as module
-from nemotron_data.formats.packed import PackedRow, labels_of, pack_row, read_packed
+from nemotron_data.formats.packed import (
+    SPLITS,
+    PackedRow,
+    Sequences,
+    SequenceWriter,
+    labels_of,
+    read_packed,
+)
+from nemotron_data.packing import ALGORITHMS, pack
 from nemotron_shared.errors import UserError
 
 A = ([11, 12, 13, 21, 22, 2], [0, 0, 0, 1, 1, 1])
@@ -21,11 +28,6 @@ SEQUENCES = st.lists(TOKENS.map(lambda pairs: tuple(map(list, zip(*pairs, strict
 
 def as_lists(row: PackedRow) -> list[list[int]]:
     return [row.input_ids.tolist(), row.loss_mask.tolist(), row.seq_start_id.tolist()]
-
-
-def test_docstring_examples_hold():
-    result = doctest.testmod(module)
-    assert (result.failed, result.attempted) == (0, 1)
 
 
 def test_the_mask_is_shifted_once_inside_each_sequence():
@@ -77,12 +79,6 @@ def test_an_error_or_no_row_leaves_no_file(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         write_packed(tmp_path / "x", [A], [[0]])
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("sequence", [([], []), ([1], [1]), ([1, 2], [1])])
-def test_a_sequence_that_cannot_be_packed_is_refused(sequence):
-    with pytest.raises(UserError, match="cannot be packed"):
-        pack_row([sequence])
 
 
 WRONG_ROWS = {
@@ -141,3 +137,154 @@ def test_a_wrong_or_broken_file_is_named(tmp_path):
         read_packed(path)
     with pytest.raises(UserError, match="no such file"):
         read_packed(Path(tmp_path / "y.parquet"))
+
+
+FOLDERS = st.lists(st.lists(st.tuples(TOKENS, st.integers(0, 2)), max_size=6), min_size=1, max_size=4)
+
+
+def write(folder: Path, sequences: list[tuple[list[tuple[int, int]], int]], per_call: int = 2) -> Path:
+    folder.mkdir(parents=True)
+    with SequenceWriter(folder) as writer:
+        for first in range(0, len(sequences), per_call):
+            some = sequences[first : first + per_call]
+            ids, mask = np.array([pair for tokens, _ in some for pair in tokens], np.int64).T
+            lengths = np.array([len(tokens) for tokens, _ in some])
+            writer.add(ids, mask, lengths, np.array([split for _, split in some]))
+    return folder
+
+
+@settings(deadline=None, max_examples=40)
+@given(folders=FOLDERS, per_call=st.integers(1, 3), group=st.integers(1, 3))
+def test_packed_rows_hold_every_sequence_of_their_split(tmp_path_factory, folders, per_call, group):
+    base = tmp_path_factory.mktemp("sequences")
+    made = [write(base / str(number), sequences, per_call) for number, sequences in enumerate(folders)]
+    everything = Sequences.open(made)
+    for number, split in enumerate(SPLITS):
+        wanted = [tokens for sequences in folders for tokens, place in sequences if place == number]
+        chosen = everything.of_split(split)
+        assert len(chosen) == len(wanted)
+        if not wanted:
+            continue
+        bins = pack(chosen.lengths, 12, "best_fit_decreasing", seed=1)
+        counted = module.write_packed(base / f"{split}.parquet", chosen, bins, group)
+        expected = [pack_row([tuple(zip(*wanted[i], strict=True)) for i in members]) for members in bins.lists()]
+        rows = read_packed(base / f"{split}.parquet")
+        assert [[column.tolist() for column in (r.input_ids, r.loss_mask, r.seq_start_id)] for r in rows] == [
+            [column.tolist() for column in (r.input_ids, r.loss_mask, r.seq_start_id)] for r in expected
+        ]
+        assert counted == sum(int(row.loss_mask.sum()) for row in rows)
+
+
+def test_where_folders_begin_and_end_changes_nothing(tmp_path):
+    random = np.random.default_rng(3)
+    sequences = [([(int(i), int(i) % 2) for i in random.integers(0, 99, n)], 0) for n in random.integers(2, 40, 300)]
+    files = []
+    for size in (300, 100, 7):
+        parts = [sequences[i : i + size] for i in range(0, 300, size)]
+        folders = [write(tmp_path / str(size) / str(i), part) for i, part in enumerate(parts)]
+        chosen = Sequences.open(folders).of_split("train")
+        for algorithm in ALGORITHMS:
+            bins = pack(chosen.lengths, 64, algorithm, seed=0)
+            module.write_packed(tmp_path / f"{size}-{algorithm}.parquet", chosen, bins, 50)
+        files.append([(tmp_path / f"{size}-{algorithm}.parquet").read_bytes() for algorithm in ALGORITHMS])
+    assert files[0] == files[1] == files[2]
+
+
+def test_a_folder_without_sequences_is_no_error(tmp_path):
+    with SequenceWriter(tmp_path):
+        pass
+    assert len(Sequences.open([tmp_path])) == 0
+
+
+def test_one_token_cannot_be_packed(tmp_path):
+    chosen = Sequences.open([write(tmp_path / "a", [([(1, 1)], 0)])])
+    with pytest.raises(UserError, match="fewer than 2"):
+        module.write_packed(tmp_path / "x.parquet", chosen, pack(chosen.lengths, 4, "concatenative", seed=0))
+    assert not (tmp_path / "x.parquet").exists()
+
+
+SIZED = st.integers(1, 200).flatmap(lambda size: st.tuples(st.just(size), st.lists(st.integers(1, size), max_size=60)))
+
+
+def reference(order: list[int], lengths: list[int], size: int, best: bool) -> list[list[int]]:
+    """Look at every bin for every item; the best has least space, the first was opened first."""
+    bins: list[list[int]] = []
+    for index in order:
+        spaces = [size - sum(lengths[i] for i in members) for members in bins]
+        fitting = [number for number, space in enumerate(spaces) if space >= lengths[index]]
+        if not fitting:
+            bins.append([index])
+        else:
+            bins[min(fitting, key=spaces.__getitem__) if best else fitting[0]].append(index)
+    return bins
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@settings(deadline=None)
+@given(SIZED, st.integers(0, 2**32))
+def test_every_index_once_and_no_bin_too_full(algorithm, sized, seed):
+    size, lengths = sized
+    bins = pack(np.array(lengths, np.int64), size, algorithm, seed).lists()
+    assert sorted(index for members in bins for index in members) == list(range(len(lengths)))
+    assert all(members and sum(lengths[i] for i in members) <= size for members in bins)
+    assert bins == pack(np.array(lengths, np.int32), size, algorithm, seed).lists()
+
+
+@settings(deadline=None)
+@given(SIZED, st.integers(0, 99))
+def test_best_fit_decreasing_needs_as_many_bins_as_a_plain_search(sized, seed):
+    size, lengths = sized
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    expected = reference(order, lengths, size, best=True)
+    bins = pack(np.array(lengths, np.int64), size, "best_fit_decreasing", seed).lists()
+    assert sorted(sum(lengths[i] for i in members) for members in bins) == sorted(
+        sum(lengths[i] for i in members) for members in expected
+    )
+
+
+@settings(deadline=None)
+@given(SIZED, st.integers(0, 99))
+def test_first_fit_shuffle_is_first_fit_in_some_order(sized, seed):
+    size, lengths = sized
+    bins = pack(np.array(lengths, np.int64), size, "first_fit_shuffle", seed).lists()
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(lengths)).tolist()
+    expected = reference(order, lengths, size, best=False)
+    assert sorted(bins) == sorted(expected)
+
+
+def test_concatenative_keeps_the_order():
+    assert pack(np.array([6, 4, 7, 3, 1]), 10, "concatenative", 0).lists() == [[0, 1], [2, 3], [4]]
+
+
+def test_many_sequences_reach_the_known_bin_counts():
+    random = np.random.default_rng(7)
+    lengths = np.clip(np.exp(random.normal(np.log(600), 1.1, 20_000)).astype(np.int64), 16, 4096)
+    floor = -(-int(lengths.sum()) // 4096)
+    counts = {algorithm: len(pack(lengths, 4096, algorithm, 1)) for algorithm in ALGORITHMS}
+    assert floor <= counts["best_fit_decreasing"] <= floor + 2
+    assert counts["best_fit_decreasing"] < counts["first_fit_shuffle"] < counts["concatenative"]
+
+
+def test_finished_bins_are_mixed_by_the_seed():
+    lengths = np.arange(1, 301)
+    one, other = (pack(lengths, 300, "best_fit_decreasing", seed).lists() for seed in (1, 2))
+    assert one != other
+    assert sorted(one) == sorted(other)
+    longest = [max(members) for members in one]
+    assert longest != sorted(longest, reverse=True)
+
+
+@pytest.mark.parametrize(("length", "shown"), [(0, "0 tokens"), (11, "11 tokens")])
+def test_a_length_that_cannot_be_packed_is_named(length, shown):
+    with pytest.raises(UserError, match=f"sequence 1 has {shown}"):
+        pack(np.array([5, length, 3]), 10, "best_fit_decreasing", 0)
+
+
+def test_an_unknown_algorithm_is_refused():
+    with pytest.raises(UserError) as caught:
+        pack(np.array([1]), 10, "best_fit_decreasin", 0)
+    assert "did you mean 'best_fit_decreasing'" in str(caught.value)
+
+
+def test_nothing_packs_into_nothing():
+    assert [pack(np.array([], np.int64), 10, algorithm, 0).lists() for algorithm in ALGORITHMS] == [[], [], [], []]

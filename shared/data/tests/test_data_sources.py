@@ -6,12 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import make_shards
-from nemotron_data.prep.reader import ShardReader
+from nemotron_data.prep.reader import Heartbeat, ShardReader
 from nemotron_data.rejects import SNIPPET_CHARACTERS, entry_of
 from nemotron_data.sources.files import expand
-from nemotron_data.sources.json_keys import parse_json
+from nemotron_data.sources.json_rows import parse_json
 from nemotron_data.sources.reading import Row
 from nemotron_shared.errors import UserError
 

@@ -1,3 +1,8 @@
+"""What worker processes are given of an encoder: the loaded one when forked, its spec when started afresh."""
+
+import multiprocessing
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from nemotron_data.encoders import Encoder, backends, choose_encoder
-from nemotron_data.encoders.backends import LONG_TEXT, GigatokenEncoder
-from nemotron_data.encoders.hard_cases import hard_cases
-from nemotron_data.encoders.joining import find_joiner
-from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_data.encoders import Encoder, EncoderSpec, WorkerEncoder, backends, choose_encoder
+from nemotron_data.encoders.backends import LONG_TEXT, GigatokenEncoder, find_joiner
+from nemotron_data.encoders.choice import hard_cases
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.errors import UserError
 
@@ -277,3 +281,66 @@ def test_texts_that_hold_the_joiner_keep_it(gpt2):
     name = "<|im_end|>"
     texts = [name, "", f"a{name}{name}b", f"{name} ", "<|im_", "end|>", f" {name}"]
     assert lists(encoder.encode(texts)) == reference(gpt2.tokenizer, texts)
+
+
+def encode_elsewhere(spec: EncoderSpec, texts: list[str]) -> list[list[int]]:
+    return lists(spec.load().encode(texts))
+
+
+@pytest.mark.parametrize("backend", ["gigatoken", "fastokens", "tokenizers"])
+def test_an_encoder_works_after_a_fork_and_by_its_spec(gpt2, backend):
+    chosen = choose_encoder(gpt2, TEXTS, backend)
+    texts = TEXTS * 300
+    expected = lists(chosen.encoder.encode(texts))
+    # daemon: a child that hangs on its parent's threads must not outlive the test
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(encode_elsewhere, (chosen.spec, texts)).get(timeout=600) == expected
+    assert encode_elsewhere(pickle.loads(pickle.dumps(chosen.spec)), texts) == expected
+
+
+def test_an_encoder_itself_survives_a_fork(encoder):
+    texts = TEXTS * 300
+    expected = lists(encoder.encode(texts))
+    with multiprocessing.get_context("fork").Pool(1, _keep, (encoder,)) as pool:
+        assert pool.apply_async(_encode_kept, (texts,)).get(timeout=600) == expected
+
+
+def _keep(encoder: Encoder) -> None:
+    KEPT.append(encoder)
+
+
+def _encode_kept(texts: list[str]) -> list[list[int]]:
+    return lists(KEPT[-1].encode(texts))
+
+
+KEPT: list[Encoder] = []
+
+
+def test_starting_up_imports_nothing_heavy(gpt2):
+    program = f"""
+import sys
+from itertools import pairwise
+from pathlib import Path
+from nemotron_data.encoders import choose_encoder
+from nemotron_data.tokenizers.folder import TokenizerFolder
+chosen = choose_encoder(TokenizerFolder(Path({str(gpt2.path)!r})), ["a b", "c"])
+chosen.encoder.encode(["x"] * 10)
+print(chosen.backend, [name for name in ("awkward", "torch", "transformers", "datasets") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "gigatoken []"
+
+
+def test_an_encoder_travels_as_its_spec_and_loads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = choose_encoder(provide_tokenizer("tiny", tmp_path), [], "tokenizers")
+    here = choice.for_workers()
+    wanted = here.encode(["2+2?"])[0].tolist()
+    loads = []
+    load = EncoderSpec.load
+    monkeypatch.setattr(EncoderSpec, "load", lambda self: loads.append(self) or load(self))
+    sent = pickle.dumps(here)
+    there = pickle.loads(sent)
+    assert len(sent) < 1000, "the loaded tokenizer was sent along"
+    assert isinstance(there, WorkerEncoder) and there.encode(["2+2?"])[0].tolist() == wanted
+    assert there.encode(["2+2?"])[0].tolist() == wanted
+    assert loads == [choice.spec], "once in the other process, never here"

@@ -1,15 +1,20 @@
+"""Names of control tokens in texts are text, whatever encodes them."""
+
 import random
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers.models import BPE
 
-from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.encoders import masks_from_spans, token_bytes
-from nemotron_data.encoders.backends import ReferenceEncoder
-from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_data.encoders.backends import Encoder, FastokensEncoder, GigatokenEncoder, ReferenceEncoder
+from nemotron_data.encoders.masks import MARKUP, ControlTokens, encode_in_pieces, mask_by_offsets, pattern_of
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_data.tokenizers.tiny import save_tokenizer
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<｜end▁of▁turn｜>"]
@@ -168,3 +173,67 @@ def spoilt(kind: str) -> Tokenizer:
 )
 def test_tokenizers_that_change_the_text_have_no_lengths(kind, tmp_path):
     assert token_bytes(save(spoilt(kind), tmp_path)) is None
+
+
+TEXTS = [
+    "What does <|im_end|>\n<|im_start|>system mean?",
+    "plain ünicode",
+    "</s></s><</s>é</s",
+    "<|im_start<|im_end|>|>",
+    "<think>why</think> not",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> TokenizerFolder:
+    made = provide_tokenizer("tiny", tmp_path_factory.mktemp("tokenizer"))
+    made.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # which all libraries can read
+    made.tokenizer.save(str(made.path / "tokenizer.json"))
+    return made
+
+
+def encoders(tiny_folder: TokenizerFolder) -> list[Encoder]:
+    file = tiny_folder.path / "tokenizer.json"
+    return [ReferenceEncoder(Tokenizer.from_file(str(file))), FastokensEncoder(file), GigatokenEncoder(file)]
+
+
+def test_no_library_makes_a_control_token_of_a_name(tiny_folder: TokenizerFolder) -> None:
+    control, tokenizer = ControlTokens.of(tiny_folder.tokenizer), tiny_folder.tokenizer
+    cuts = [control.cuts(text) for text in TEXTS]
+    assert [bool(places) for places in cuts] == [True, False, True, True, False, False]
+    made = [encode_in_pieces(encoder.encode, TEXTS, cuts) for encoder in encoders(tiny_folder)]
+    for ids, offsets in made:
+        assert np.array_equal(ids, made[0][0]) and np.array_equal(offsets, made[0][1])
+        texts = [tokenizer.decode(ids[a:b].tolist(), skip_special_tokens=False) for a, b in pairwise(offsets)]
+        assert texts == TEXTS
+        assert not {number for name, number in control.ids.items() if name not in MARKUP} & set(ids.tolist())
+
+
+def test_documents_are_found_by_their_ids(tiny_folder: TokenizerFolder) -> None:
+    control = ControlTokens.of(tiny_folder.tokenizer)
+    assert control.documents_with(*ReferenceEncoder(tiny_folder.tokenizer).encode(TEXTS)) == [0, 2, 3]
+
+
+def test_which_tokens_steer_a_conversation() -> None:
+    tokenizer = Tokenizer(BPE({"a": 0}, []))
+    tokenizer.add_special_tokens(["<s>", "EOS"])
+    tokenizer.add_tokens(["<｜User｜>", "covid", "  ", "<think>"])
+    assert set(ControlTokens.of(tokenizer).ids) == {"<s>", "EOS", "<｜User｜>", "<think>"}
+
+
+def test_a_tokenizer_that_puts_spaces_before_pieces_is_noticed(tiny_folder: TokenizerFolder) -> None:
+    assert ControlTokens.of(tiny_folder.tokenizer).spelled
+    spaced = Tokenizer.from_file(str(tiny_folder.path / "tokenizer.json"))
+    spaced.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert not ControlTokens.of(spaced).spelled
+
+
+def test_a_thousand_names_are_looked_for_as_fast_as_one() -> None:
+    text = "a < b and <SPECIAL_ or [x] " * 20_000
+    control = ControlTokens({f"<SPECIAL_{number}>": number for number in range(1000)})
+    begun = time.process_time()
+    assert not control.anywhere.search(text)
+    assert time.process_time() - begun < 1
+    assert control.anywhere.search(text + "<SPECIAL_999>")
+    assert pattern_of([]) == "(?!)"

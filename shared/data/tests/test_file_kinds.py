@@ -16,13 +16,12 @@ import pytest
 import zstandard
 
 from nemotron_data.prep.plan import make_shards
-from nemotron_data.sources import parquet
-from nemotron_data.sources.blends import find_blend
-from nemotron_data.sources.detect import detect
-from nemotron_data.sources.documents import with_choice
-from nemotron_data.sources.files import expand, local_file
+from nemotron_data.sources import tables
+from nemotron_data.sources.datasets import find_blend
+from nemotron_data.sources.detect import detect_files
+from nemotron_data.sources.files import Documents, Reading, expand, local_file
 from nemotron_data.sources.reading import BadRow, Range, Row, read_range
-from nemotron_data.sources.remote import Documents, Reading
+from nemotron_data.sources.text import with_choice
 from nemotron_shared.errors import UserError
 
 ROWS = [{"question": f'Ürün "{n}",\nplease; 2+{n}?', "answer": f"{n + 2} é"} for n in range(40)]
@@ -86,7 +85,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> No
         "list.json.zst",
         "one_line.json",
     )
-    found = detect(file)
+    found = detect_files(expand([file]))
     assert (found.kind, found.format, found.fields) == ("chat", "question_answer", ("question", "answer"))
 
 
@@ -126,7 +125,7 @@ def test_an_encoding_is_said_or_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [7, 64])
 def test_a_list_is_read_through_a_small_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr("nemotron_data.sources.json_lists.BLOCK", block)
+    monkeypatch.setattr("nemotron_data.sources.json_rows.BLOCK", block)
     file = tmp_path / "object.json"
     file.write_bytes(KINDS["object.json"]())
     assert [row.value for row in read(file)] == ROWS
@@ -172,7 +171,7 @@ def test_each_of_many_text_files_is_one_document(tmp_path: Path) -> None:
         (tmp_path / f"{number}.txt").write_text("a\n\nb")
     files = with_choice([replace(file, reading=Reading(None, "auto")) for file in expand([tmp_path])])
     assert {file.reading.documents for file in files} == {"whole"}
-    assert detect(tmp_path).kind == "text"
+    assert detect_files(expand([tmp_path])).kind == "text"
 
 
 def packed(file: Path, column: pa.Array, **options: Any) -> Path:
@@ -191,7 +190,7 @@ def test_a_text_that_rows_share_is_not_repeated_for_all_of_them_at_once(
     column = {"list": listed, "delta": shared.dictionary_decode()}.get(kind, shared)
     file = packed(tmp_path / "a.parquet", column, **delta)
     assert file.stat().st_size < 100_000
-    monkeypatch.setattr(parquet, "BATCH_BYTES", 8 << 20)
+    monkeypatch.setattr(tables, "BATCH_BYTES", 8 << 20)
     before = pa.total_allocated_bytes()
     rows = read_range(Range(local_file(file), 0, 1))
     for number, row in enumerate(rows):
@@ -207,8 +206,8 @@ def test_rows_of_ordinary_size_come_many_at_once(tmp_path: Path) -> None:
     file = packed(tmp_path / "a.parquet", pa.array([f"text {n} " * 300 for n in range(3000)]))
     with file.open("rb") as opened, pq.ParquetFile(opened) as table:
         column = table.metadata.row_group(0).column(0)
-        assert column.total_uncompressed_size > parquet.ORDINARY_DICTIONARY and column.has_dictionary_page
-        assert parquet.rows_at_once(opened, table.metadata.row_group(0)) > 50
+        assert column.total_uncompressed_size > tables.ORDINARY_DICTIONARY and column.has_dictionary_page
+        assert tables.rows_at_once(opened, table.metadata.row_group(0)) > 50
 
 
 def test_a_cell_beyond_all_measure_is_a_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,16 @@
+"""Planning over many files asks the disk a fixed number of times for each of them."""
+
 import gzip
 import hashlib
 import io
+import json
 import os
 import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import fsspec
@@ -15,12 +19,17 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from nemotron_data.chat.template import template_text
+from nemotron_data.sources import datasets
 from nemotron_data.sources import files as module
-from nemotron_data.sources import remote
+from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, check_unchanged, expand, format_of, identity, local_file, open_input
 from nemotron_data.sources.reading import Range, read_range
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_shared.config.data import SourceSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
+from nemotron_shared.runtime.models.folder import require_own_files
 
 LINES = b'{"text": "one"}\n{"text": "two"}\n'
 
@@ -94,7 +103,7 @@ def test_linked_folders_are_followed_and_what_leads_nowhere_is_an_error(tmp_path
         expand([tmp_path / "near"])
     (tmp_path / "near" / "dead.jsonl").unlink()
     (tmp_path / "far" / "back").symlink_to(tmp_path / "near")
-    with pytest.raises(UserError, match="link to a folder that it lies in"):
+    with pytest.raises(UserError, match="link to a folder that contains it"):
         expand([tmp_path / "near"])
 
 
@@ -275,8 +284,7 @@ class Refusing:
 @pytest.mark.parametrize("on_open", [False, True])
 def test_no_message_shows_a_credential(monkeypatch, error, message, on_open):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAEXAMPLE")
-    monkeypatch.setattr(remote, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
-    monkeypatch.setattr(module, "file_system", remote.file_system)
+    monkeypatch.setattr(module, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
     with pytest.raises(UserError) as caught:
         open_input(expand(["s3://bucket/a.jsonl"])[0])
     assert message in str(caught.value)
@@ -412,3 +420,111 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     for read in (open_input, identity, check_unchanged):
         with pytest.raises(UserError, match=r"a\.jsonl: may not be read"):
             read(file)
+
+
+FILES = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(FILES):
+        place = tmp_path / "rows" / str(number % 3) / f"{number}.jsonl"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps({"text": str(number)}) + "\n")
+    return tmp_path / "rows"
+
+
+def count(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[Any]:
+    """The arguments of every call of a function."""
+    calls: list[Any] = []
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **named: calls.append(given) or original(*given, **named))
+    return calls
+
+
+def test_links_of_folders_are_followed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = count(monkeypatch, os.path, "realpath")
+    assert len(expand([folder])) == FILES
+    assert 0 < len(followed) < 20
+
+
+def test_a_blend_looks_for_templates_and_tokenizers_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = [{"name": path.stem, "path": str(path)} for path in sorted(folder.rglob("*.jsonl"))]
+    blend = folder.parent / "blend.json"
+    blend.write_text(json.dumps({"datasets": sets}, indent=1))
+    looked = count(monkeypatch, datasets, "own_files")
+    kind = RowKind("text", folder, lambda seed, rows: [], "text")
+    settings = SourceSection.model_construct(source=str(blend), subset=None, hub_split=None)
+    found = kind.sources(settings, 0)
+    assert len(looked) == 1
+    assert [source.uri for source in found] == [str(blend), *(one["path"] for one in sets)]
+
+
+def test_the_same_file_by_a_link_is_still_named_twice(folder: Path) -> None:
+    link = folder.parent / "linked"
+    link.symlink_to(folder / "0")
+    with pytest.raises(UserError, match="named twice"):
+        expand([folder, link])
+    (folder / "1" / "again.jsonl").symlink_to(folder / "2" / "2.jsonl")
+    with pytest.raises(UserError, match="named twice"):
+        expand([folder])
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "../private.json", "inner/../../private.json"])
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "model"
+    (folder / "inner").mkdir(parents=True)
+    (tmp_path / "private.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").symlink_to(target)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: a link out of the folder, to /"):
+        provide_tokenizer(str(folder), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_link_below_the_top_is_refused_and_the_search_ends(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "model"
+    inner, hidden = folder / "additional_chat_templates", folder / ".cache"
+    for made in (inner, hidden):
+        made.mkdir(parents=True)
+    (hidden / "python").symlink_to("/usr/bin/python3")
+    (folder / "again").symlink_to(".")
+    require_own_files(folder)
+    (inner / "default.jinja").symlink_to("/etc/hostname")
+    with pytest.raises(UserError, match=r"default\.jinja: a link out of the folder, to /etc/hostname"):
+        require_own_files(folder)
+    monkeypatch.setattr("nemotron_shared.runtime.models.folder.MOST_FILES", 2)
+    with pytest.raises(UserError, match="holds more than 2 files and folders"):
+        require_own_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("tokenizer_config.json", 12 * 2**30),
+        ("tokenizer.json", 12 * 2**30),
+        ("chat_template.jinja", 3 * 2**30),
+        ("additional_chat_templates/tool_use.jinja", 3 * 2**30),
+    ],
+)
+def test_a_small_file_that_is_not_small_is_refused(tmp_path: Path, name: str, size: int) -> None:
+    folder = tmp_path / "model"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / name).touch()
+    os.truncate(folder / name, size)
+    with pytest.raises(UserError, match=rf"{name}: {size:,} bytes, and [\d,]+ are the most"):
+        provide_tokenizer(str(folder), tmp_path / "copy")
+    if name.endswith(".jinja"):
+        with pytest.raises(UserError, match="are the most"):
+            template_text(folder / name)
+
+
+def test_links_within_the_folder_and_a_hubs_cache_are_followed(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "c0ffee", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abc").write_text("{}")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/abc")
+    (snapshot / "same.json").symlink_to("tokenizer.json")
+    require_own_files(snapshot)

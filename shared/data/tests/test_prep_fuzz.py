@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prep_support import CopyRows, copy, plan, setting
 
-from nemotron_data.prep.heartbeat import Heartbeat
-from nemotron_data.prep.merge import join_rejected
-from nemotron_data.prep.reader import ShardReader
+from nemotron_data.prep.losses import join_rejected
+from nemotron_data.prep.reader import Heartbeat, ShardReader
 from nemotron_data.prep.shards import run_shards
 
 VALUES = st.recursive(

@@ -6,18 +6,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nemotron_data import synthetic
-from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem
-from nemotron_data.synthetic.chats import SUM_QUESTIONS
+from nemotron_data.sources.datasets import input_files
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, is_held_out, random_problem
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, facts_by_person, people
-from nemotron_data.synthetic.split import is_held_out
+from nemotron_data.synthetic.rows import SUM_QUESTIONS
+from nemotron_shared.config.data import SourceSection
 from nemotron_shared.errors import UserError
 
 ROWS = {
@@ -210,3 +214,32 @@ def test_what_is_left_of_a_sum_is_never_held_out(seed):
 
 def test_the_share_held_out_is_as_said():
     assert abs(sum(is_held_out(str(number), 5) for number in range(5000)) / 5000 - 0.2) < 0.02
+
+
+SECTION = SourceSection.model_construct(source="synthetic", seed=3)
+
+
+def numbered(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    yield from ({"text": f"{seed} {number}"} for number in range(count))
+
+
+@pytest.mark.parametrize("harmed", ["synthetic.jsonl", "synthetic.sha256"])
+@pytest.mark.parametrize("harm", ["flipped", "cut", "gone"])
+def test_what_is_harmed_is_made_again(tmp_path: Path, harmed: str, harm: str) -> None:
+    made = tmp_path / "synthetic.jsonl"
+    input_files(SECTION, made, numbered, 20)
+    sound = made.read_bytes()
+    file = tmp_path / harmed
+    content = bytearray(file.read_bytes())
+    content[7] ^= 1
+    file.unlink() if harm == "gone" else file.write_bytes(content if harm == "flipped" else content[:9])
+    (again,) = input_files(SECTION, made, numbered, 20)
+    assert (again.path, made.read_bytes()) == (str(made), sound)
+
+
+def test_what_is_sound_is_used_as_it_is(tmp_path: Path) -> None:
+    made = tmp_path / "synthetic.jsonl"
+    input_files(SECTION, made, numbered, 20)
+    before = made.stat()
+    input_files(SECTION, made, lambda seed, count: pytest.fail("the rows are there"), 20)
+    assert made.stat().st_mtime_ns == before.st_mtime_ns

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemotron_data.sources.files import local_file
+from nemotron_data.sources.json_rows import is_of_table, without_table_nulls
 from nemotron_data.sources.reading import Row, json_row, read_files
-from nemotron_data.sources.table_nulls import is_of_table, without_table_nulls
 
 
 def tool(name: str, **properties: str) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from public_styles import STYLES
 from template_conversations import conversation
 from template_matrix import CONVERSATIONS, PAGE, Outcome, Twin, compare, page, styles_matrix, transformers_spans
 
-from nemotron_data.chat.sound import validate_messages
+from nemotron_data.chat.rows import validate_messages
+from nemotron_data.chat.spans import Span
 from nemotron_data.chat.template import ChatTemplate
-from nemotron_data.chat.turns import Span
 
 
 def check(matrix: dict[str, Outcome]) -> None:

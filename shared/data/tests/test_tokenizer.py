@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.encoders.backends import ReferenceEncoder
+from nemotron_data.encoders.masks import mask_by_offsets
 from nemotron_data.synthetic import eval_texts, pretrain_documents
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import (

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from nemotron_data.verifier import expected, judge
-from nemotron_data.verifier.golds import UNDECIDABLE, count_gold, require_decidable
+from nemotron_data.verifier.judgement import UNDECIDABLE, count_gold, require_decidable
 from nemotron_data.verifier.numbers import read_number
 from nemotron_shared.errors import UserError
 
 Rows = list[dict[str, Any]]
+FORMULAS = [json.loads(line) for line in (Path(__file__).parent / "formulas.jsonl").read_text("utf-8").splitlines()]
 SUITES = {path.stem: path for path in Path(__file__).parent.glob("answers*.jsonl")}
 
 
@@ -229,3 +230,10 @@ def test_answers_that_nobody_could_find_right_are_counted_and_refused() -> None:
     with pytest.raises(UserError, match=r"3 of 7 expected answers \(43%\)"):
         require_decidable(counts, 0.05)
     require_decidable(counts, 0.5)
+
+
+@pytest.mark.parametrize("row", FORMULAS, ids=lambda row: f"{row['gold']} | {row['completion']}")
+def test_a_formula_is_judged_by_its_meaning(row: dict[str, Any]) -> None:
+    verdict = judge(row["completion"], row["gold"])
+    assert verdict.lenient is row["value"]
+    assert verdict.strict or not row["value"] or "boxed" not in row["completion"]

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from packed_support import pack_row
 from torch import Tensor
 
-from nemotron_data.formats.packed import PackedRow, pack_row
+from nemotron_data.formats.packed import PackedRow
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.automodel.base_model import stage_base_model
 from nemotron_engines.automodel.data import collate, neat_row
+from nemotron_engines.automodel.loop import stage_base_model
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model, save_model
 from nemotron_engines.rows.packed import PackedCollator
 from nemotron_shared.config.schema import ModelSection
@@ -69,12 +70,12 @@ def rows(seed: int = 0) -> list[PackedRow]:
 
 
 def transformers_batch(packed: list[PackedRow]) -> dict[str, Tensor]:
-    """What our transformers engine feeds; labels are shifted by the model."""
+    """What our transformers engine feeds."""
     return PackedCollator()(packed)
 
 
 def automodel_batch(packed: list[PackedRow]) -> dict[str, Any]:
-    """What our Automodel engine feeds; labels are aligned with the logits."""
+    """What our Automodel engine feeds."""
     return collate([neat_row(row, LENGTH) for row in packed])
 
 
@@ -88,8 +89,6 @@ def logits_of(model: Any, batch: dict[str, Any]) -> Tensor:
 def loss_of(model: Any, batch: dict[str, Any]) -> Tensor:
     """Mean cross entropy over the counted tokens, in float32, the same for both models."""
     logits, labels = logits_of(model, batch).float(), batch["labels"]
-    if "_packed_seq_ids" not in batch:
-        logits, labels = logits[:, :-1], labels[:, 1:]
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
 

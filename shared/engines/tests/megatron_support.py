@@ -65,7 +65,7 @@ def task_of(
 
 def model_for(stage: str, name: str, folder: Path, data: Artifact) -> Artifact | None:
     """A model folder of the recipe's architecture (its config.json only), where the stage starts from one."""
-    from nemotron_engines.megatron_bridge.recipe import write_model_config
+    from nemotron_engines.megatron_bridge.translate import write_model_config
 
     config = config_of(stage, name)
     if config.run.missing_model == "random":

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 
 BASE = "examples/configs/grpo_math_1B.yaml"
 DRIVER = """
@@ -51,14 +51,48 @@ for step in range(done + 1, last + 1):
 writer.close()
 """
 
+GRPO = """
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class Optimizer(TypedDict):
+    lr: float
+    weight_decay: NotRequired[float | None]
+
+
+class Policy(TypedDict):
+    precision: Literal["bfloat16", "float32"]
+    generation_batch_size: int
+    generation: dict[str, Any]
+    optimizer: Optimizer
+
+
+class Algorithm(TypedDict):
+    max_rollout_turns: int
+
+
+class MasterConfig(TypedDict):
+    policy: Policy
+    grpo: Algorithm
+    env: dict[str, Any]
+"""
+VLLM = """
+from typing import TypedDict
+
+
+class VllmConfig(TypedDict):
+    backend: str
+"""
+
 
 def fake_checkout(folder: Path, version: str = "v0.7.0") -> Path:
-    """Write the checkout; its base config is the real one, as the table has it."""
-    table = load_table(version)
-    major, minor, patch = table.package_version.split(".")
-    base = yaml.safe_dump(table.bases[BASE].values, sort_keys=False)
+    """Write the checkout; its base config is what the table has of the real one."""
+    major, minor, patch = VERSIONS[version].package.split(".")
+    base = yaml.safe_dump(load_bases(version)[BASE].values, sort_keys=False)
     info = f'MAJOR = {major}\nMINOR = {minor}\nPATCH = {patch}\nPRE_RELEASE = ""\n'
-    for name, text in {"nemo_rl/package_info.py": info, BASE: base, "examples/run_grpo.py": DRIVER}.items():
+    files = {"nemo_rl/package_info.py": info, BASE: base, "examples/run_grpo.py": DRIVER}
+    files |= {"nemo_rl/algorithms/grpo.py": GRPO, "nemo_rl/models/generation/vllm/config.py": VLLM}
+    for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_data.sources.rows import own_files
+from nemotron_data.sources.datasets import own_files
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.errors import UserError
 

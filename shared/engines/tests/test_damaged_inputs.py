@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from packed_support import add_document, pack_row
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
-from nemotron_data.formats.packed import pack_row
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import PackedRows
 from nemotron_shared.errors import UserError
@@ -273,7 +273,7 @@ def test_a_head_of_its_own_beside_tied_embeddings_is_refused(whole: Path, tmp_pa
 def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path) -> None:
     with IndexedDatasetWriter(tmp_path / "docs", vocab_size=100) as writer:
         for first in (0, 90):
-            writer.add_document(np.arange(first, first + 10))
+            add_document(writer, np.arange(first, first + 10))
     rows = DocumentRows([IndexedDataset(tmp_path / "docs")], 10, 2, seed=3, vocab_size=100)
     assert {int(rows[index]["input_ids"].max()) for index in range(2)} == {9, 99}
     with (tmp_path / "docs.bin").open("r+b") as file:

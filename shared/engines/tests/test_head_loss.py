@@ -22,7 +22,7 @@ def batch() -> dict[str, torch.Tensor]:
     random = torch.Generator().manual_seed(1)
     ids = torch.randint(0, 32, (2, 9), generator=random)
     labels = torch.where(torch.rand(2, 9, generator=random) < 0.4, -100, ids)
-    return {"input_ids": ids, "labels": labels}
+    return {"input_ids": ids, "labels": labels, "shift_labels": labels}
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "mixed"])
@@ -35,7 +35,7 @@ def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, autocast, count
         model, inputs = small_model(), batch()
         if chunked:
             inputs = head_loss.chunk_head_loss(model, lambda given: given)(inputs)
-            assert len(inputs["head_targets"]) == (inputs["labels"][:, 1:] != -100).sum() > 4
+            assert len(inputs["head_targets"]) == (inputs["labels"] != -100).sum() > 4
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = model(**inputs, use_cache=False, **({} if count is None else {"num_items_in_batch": count})).loss
         loss.backward()

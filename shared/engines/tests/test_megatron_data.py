@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_engines.megatron_bridge import versions
-from nemotron_engines.megatron_bridge.datasets import blend_per_split
+from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_engines.stand_ins.te_only import switch_off
 from nemotron_shared.errors import UserError
 
@@ -18,7 +19,7 @@ from nemotron_shared.errors import UserError
 def shard(folder: Path, name: str) -> str:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     with IndexedDatasetWriter(folder / name, vocab_size=512) as writer:
-        writer.add_document(np.array([5, 6, 7], np.uint16))
+        add_document(writer, np.array([5, 6, 7], np.uint16))
     return name
 
 

@@ -5,9 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from nemotron_engines.megatron_bridge.optimizer import known_width, optimizer_bytes
+from nemotron_engines.megatron_bridge.needs import (
+    UNEVEN_RECIPES,
+    known_width,
+    optimizer_bytes,
+    split_problems,
+    unpadded,
+)
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.splits import UNEVEN_RECIPES, split_problems, unpadded
 from nemotron_engines.modeling.architecture import load_architecture
 
 SUPER = "nemotronh.nemotron_3_super.nemotron_3_super_pretrain_config"

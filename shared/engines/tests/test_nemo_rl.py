@@ -6,24 +6,24 @@ import os
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nemo_rl_support import fake_checkout
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
-from nemotron_engines.nemo_rl.compose import refuse_repeated, resolved, with_variables
-from nemotron_engines.nemo_rl.driver import run_driver, run_logged
-from nemotron_engines.nemo_rl.installation import Installation
+from nemotron_engines.nemo_rl.installation import Installation, run_driver, run_logged
+from nemotron_engines.nemo_rl.keys import require_known, type_fault
 from nemotron_engines.nemo_rl.metrics import read_scalars, write_metrics
-from nemotron_engines.nemo_rl.table import faults, load_table, type_fault
-from nemotron_engines.nemo_rl.training import publish
+from nemotron_engines.nemo_rl.training import adopt, newest, publish, to_hugging_face
+from nemotron_engines.nemo_rl.translate import refuse_repeated, resolved, with_variables
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
@@ -214,11 +214,32 @@ def test_a_type_is_checked_strictly(accepted: list[str], value: Any, fits: bool)
     assert (type_fault({"types": accepted}, value) is None) == fits
 
 
-def test_an_unknown_key_is_found_at_any_depth_but_not_in_free_sections() -> None:
-    schema = load_table("v0.7.0").schemas["grpo"]
-    wrong = {"policy": {"megatron_cfg": {"optimizer": {"lrr": 1.0}}}, "env": {"anything": {"goes": 1}}}
-    (fault,) = faults(schema, wrong)
-    assert (fault.key, fault.remedy) == ("policy.megatron_cfg.optimizer.lrr", "did you mean 'lr'?")
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            {"policy": {"precison": "bfloat16"}},
+            "no such key (NeMo-RL v0.7.0)\n  did you mean 'precision'?",
+        ),
+        ({"policy": {"optimizer": {"lrr": 1.0}}, "env": {"anything": {"goes": 1}}}, "did you mean 'lr'?"),
+        ({"grpo": {"max_rolout_turns": 2}}, "mine.yaml:8: engine.overrides.grpo.max_rolout_turns: "),
+        ({"policy": {"generation_batch_size": "many"}}, "generation_batch_size: must be int, not str ('many')"),
+        ({"policy": {"precision": "int8"}}, "precision: is one of bfloat16, float32, not 'int8'"),
+        ({"grpo": {"unread": 8}}, "leave it out: NeMo-RL's own file carries it"),
+        ({"grpo": {"unread": 4, "max_rollout_turns": "${policy.x}"}, "loss_fn": {"ratio_clip_c": 3}}, None),
+    ],
+)
+def test_keys_of_overrides_are_those_that_nemo_rl_declares_or_reads(
+    tmp_path: Path, overrides: dict[str, Any], said: str | None
+) -> None:
+    checkout = fake_checkout(tmp_path / "nemo-rl")
+    (checkout / "nemo_rl" / "loss.py").write_text("loss_fn = ratio_clip_c = None\n")
+    base = {"grpo": {"unread": 4}, "loss_fn": {"ratio_clip_c": None}}
+    engine: Any = SimpleNamespace(overrides=overrides, version="v0.7.0")
+    origins = {"engine.overrides.grpo.max_rolout_turns": "mine.yaml:8"}
+    with pytest.raises(UserError) if said else nullcontext() as raised:
+        require_known(Installation(checkout, base, "python"), engine, "grpo", origins, tmp_path / "log")
+    assert not said or said in str(raised.value)
 
 
 def test_a_variable_of_the_base_must_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,23 @@
 """Schedules, checkpoints, metrics and rows: the parts of a training run that a resumed run relies on."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from moe_support import engine
+from packed_support import add_document, pack_row
+from torch.nn.functional import cross_entropy
+from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
-from nemotron_data.formats.packed import pack_row
 from nemotron_engines.rows.blended import BlendedRows, choose
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
 from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.supervised import ScheduledTrainer, losses_of_rows
 from nemotron_shared.config.training import OptimizerSection, SchedulerSection
 from nemotron_shared.runtime.metrics import MetricsLog
 
@@ -107,7 +114,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
 def documents(tmp_path: Path) -> IndexedDataset:
     with IndexedDatasetWriter(tmp_path / "docs", vocab_size=100) as writer:
         for number in range(7):
-            writer.add_document(np.arange(number * 10, number * 10 + number + 2))
+            add_document(writer, np.arange(number * 10, number * 10 + number + 2))
     return IndexedDataset(tmp_path / "docs")
 
 
@@ -144,7 +151,7 @@ def test_the_collator_keeps_documents_and_padding_apart() -> None:
     batch = PackedCollator()([long, pack_row([([4, 3], [0, 1])])])
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
-    assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9], [-100, 3, -100, -100, -100]]
+    assert batch["labels"].tolist() == [[6, 7, -100, 9, -100], [3, -100, -100, -100, -100]]
     assert batch["seq_idx"].tolist()[0] == [0, 0, 0, 1, 1]
 
 
@@ -186,3 +193,38 @@ def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pyte
         logging.disable_propagation()
     assert written == [("train/reward", 0.5)]
     assert caplog.messages == []
+
+
+class Foreign(LlamaForCausalLM):
+    """A model with code of its own: it shifts labels itself, and knows no `shift_labels`."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **given: Any) -> CausalLMOutput:
+        logits = super().forward(input_ids, position_ids=given["position_ids"]).logits
+        if labels is None:
+            return CausalLMOutput(logits=logits)
+        return CausalLMOutput(cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), logits)
+
+
+Foreign.__module__ = "transformers_modules.foreign"
+
+
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, Foreign])
+def test_a_token_is_learnt_where_it_is_predicted(tmp_path: Path, kind: type[LlamaForCausalLM]) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = kind(LlamaConfig(vocab_size=32, initializer_range=0.5, **sizes))
+    rows = [pack_row([([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1])]), pack_row([([4, 3], [0, 1])])]
+    collate = PackedCollator(tell_padding=True)
+    trainer = ScheduledTrainer(
+        engine=engine(),
+        model=model,
+        args=TrainingArguments(str(tmp_path), use_cpu=True, report_to=[]),
+        data_collator=collate,
+    )
+    batch = collate(rows)
+    logits = model(batch["input_ids"], position_ids=batch["position_ids"]).logits
+    learnt = [(0, 0, 6), (0, 1, 7), (0, 3, 9), (1, 0, 3)]
+    wanted = -sum(logits[row, place].log_softmax(-1)[token] for row, place, token in learnt) / len(learnt)
+    assert trainer.compute_loss(model, dict(batch)).item() == pytest.approx(wanted.item())
+    sums, counts = losses_of_rows(logits, batch["labels"]).sum(0).tolist()  # in validation
+    assert (sums / counts, counts) == (pytest.approx(wanted.item()), len(learnt))

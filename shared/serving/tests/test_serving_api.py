@@ -20,11 +20,11 @@ from transformers import PreTrainedTokenizerBase
 
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import ChatTemplate
-from nemotron_serving import guard, server
+from nemotron_serving import server
 from nemotron_serving.api import Api
 from nemotron_serving.model import Model
-from nemotron_serving.requests import NOT_FOR_TEMPLATES, SET_BY_SERVER
 from nemotron_serving.server import serving
+from nemotron_serving.wire import NOT_FOR_TEMPLATES, SET_BY_SERVER
 
 KEY = "0123456789abcdef"
 QUESTION = [{"role": "user", "content": "What is 3+4?"}]
@@ -334,11 +334,11 @@ def raw(url: str, sent: bytes, wait: float = 300) -> bytes:
 
 def test_bodies_that_are_too_large_or_never_come(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    monkeypatch.setattr(guard, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(server, "LARGEST_BODY", 1000)
     assert b"413" in raw(url, head + b"Content-Length: 2000\r\n\r\n" + b" " * 2000).splitlines()[0]
     chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
     assert b"413" in raw(url, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 2).splitlines()[0]
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.3)
     assert b"408" in raw(url, head + b'Content-Length: 900\r\n\r\n{"prompt":').splitlines()[0]
     assert b"400" in raw(url, b"GET / HTTP/1.1\r\nX: " + b"a" * 40_000 + b"\r\n\r\n").splitlines()[0]
     assert b"400" in raw(url, head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef").splitlines()[0]
@@ -495,7 +495,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(url: str) -> None:
 def test_a_client_that_does_not_read_is_left(
     url: str, never_ends: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(guard, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(server, "SEND_SECONDS", 0.5)
     asked = {"messages": QUESTION, "max_tokens": 1500, "stream": True, "logprobs": True, "top_logprobs": 20}
     body = json.dumps(asked).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

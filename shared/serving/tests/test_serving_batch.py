@@ -18,9 +18,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from nemotron_serving.batch import Batch, End, Full
+from nemotron_serving.batch import Batch, Chooser, End, Full, Sampling, Token
 from nemotron_serving.model import Model, ready
-from nemotron_serving.sampling import Chooser, Sampling, Token
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.importing import import_folder

@@ -14,10 +14,10 @@ from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows, read_task
 from nemotron_data.held_out import items_of
 from nemotron_shared.errors import UserError
 from stages.eval import data_prep, train
-from stages.eval.benchmark_samples import follows, mean_of, passes, read_benchmark
-from stages.eval.benchmarks import definitions, overruled
+from stages.eval.benchmarks import definitions, follows, overruled, passes, read_benchmark
 from stages.eval.harness_tasks import FINAL_ANSWER, Answer
 from stages.eval.schema import EvaluationSection
+from stages.eval.scoring import mean_of
 
 SUBJECTS = ("astronomy", "virology")
 GSM8K = [{"question": f"Ann has {n} apples. How many?", "answer": f"She has 1,{n}00.\n#### 1,{n}00"} for n in range(6)]
@@ -239,7 +239,7 @@ def test_several_answers_need_a_temperature(step, folders) -> None:
 
 
 def test_a_program_passes_where_it_ends_well(monkeypatch) -> None:
-    monkeypatch.setattr("stages.eval.benchmark_samples.SECONDS", 2)
+    monkeypatch.setattr("stages.eval.benchmarks.SECONDS", 2)
     assert passes("import math\nassert math.sqrt(4) == 2")
     assert not passes("assert 1 == 2")
     assert not passes("while True: pass")

@@ -6,11 +6,12 @@ import pytest
 import yaml
 from evaluator_support import CONFIG, config_of
 
-from nemotron_app.main import Request, dispatch
+from nemotron_app.main import dispatch
+from nemotron_app.request import Request
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import engine_of, problems_of, refuse
 from nemotron_shared.runtime.machine import Machine
-from stages.eval.launcher_config import rendered_config
+from stages.eval.engines.nemo_evaluator_launcher.launcher import rendered_config
 from stages.eval.schema import EvalConfig
 
 FIVE = ["adlr_mmlu", "adlr_arc_challenge_llama_25_shot", "hellaswag", "openbookqa", "adlr_winogrande_5_shot"]

@@ -14,7 +14,7 @@ from evaluator_support import program
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
-from stages.eval.engines.nemo_evaluator_launcher.submit import benchmark_score
+from stages.eval.engines.nemo_evaluator_launcher.launcher import benchmark_score
 from stages.eval.harness import Program, find_program, read_samples, require_versions, run_eval
 
 

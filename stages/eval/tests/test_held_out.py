@@ -5,8 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from packed_support import pack_row
 
-from nemotron_data.formats.packed import COLUMNS, SCHEMA, pack_row
+from nemotron_data.formats.packed import COLUMNS, SCHEMA
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from stages.eval.held_out import HELD_BACK, READERS

@@ -9,8 +9,8 @@ from evaluator_support import program
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
+from stages.eval.engines.nemo_evaluator_launcher.launcher import Launcher
 from stages.eval.harness import Program
-from stages.eval.launcher_jobs import Launcher
 
 # Reads the states to report, one line per look, from `states`; keeps a log of what it was asked.
 SCRIPT = """#!{python}

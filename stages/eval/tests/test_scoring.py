@@ -10,8 +10,7 @@ import pytest
 
 from nemotron_shared.runtime.run import Run
 from stages.eval.evaluate import as_table, write_results
-from stages.eval.intervals import bootstrap, standard_error, tango, wilson
-from stages.eval.scoring import compare, pass_at_k, score
+from stages.eval.scoring import bootstrap, compare, pass_at_k, score, standard_error, tango, wilson
 
 
 def samples(*scores: float) -> list[dict]:

@@ -19,7 +19,7 @@ from tokenizers import normalizers, processors
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.blends import find_blend
+from nemotron_data.sources.datasets import find_blend
 from nemotron_data.sources.reading import Row
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from stages.pretrain.engines.transformers.train import _rows
@@ -16,7 +17,7 @@ def told(folder: Path, train: dict[str, float]) -> list[str]:
     for prefix in train:
         (folder / prefix).parent.mkdir(parents=True, exist_ok=True)
         with IndexedDatasetWriter(folder / prefix, vocab_size=100) as writer:
-            writer.add_document(np.arange(50))
+            add_document(writer, np.arange(50))
     write_blend(folder / "blend.json", {"train": [(weight, prefix) for prefix, weight in train.items()]})
     config = SimpleNamespace(train=SimpleNamespace(seq_length=8), run=SimpleNamespace(seed=1))
     task: Any = SimpleNamespace(

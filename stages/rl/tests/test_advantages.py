@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stages.rl.engines.trl.advantages import advantages_of, mean_and_spread
+from stages.rl.engines.trl.batches import advantages_of, mean_and_spread
 
 RIGHT_AND_WRONG = [  # of a group of 8: how many are right, and the advantage of a right and of a wrong one
     (1, 1.000, -0.378),

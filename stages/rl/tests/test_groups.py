@@ -9,7 +9,7 @@ from support import short
 from torch import Tensor, nn
 from trl import GRPOTrainer
 
-from stages.rl.engines.trl.groups import TeachingRowsTrainer
+from stages.rl.engines.trl.trainer import TeachingRowsTrainer
 from stages.rl.train import main
 
 FIGURES = {"loss": 1e-4, "grad_norm": 1e-3, "entropy": 1e-4, "reward": 0.0, "zero_advantage_fraction": 0.0}
@@ -29,7 +29,7 @@ def trained(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float
 
 
 def test_a_training_has_the_same_figures_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.rl.engines.trl.judging.rewarded", reward)
+    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
     passes: list[tuple[int, bool]] = []
     whole = GRPOTrainer._get_per_token_logps_and_entropies
 

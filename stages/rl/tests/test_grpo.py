@@ -50,7 +50,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Step]]:
         return loss
 
     monkeypatch.setattr(SamplingTrainer, "_compute_loss", noted)
-    monkeypatch.setattr("stages.rl.engines.trl.judging.rewarded", reward)
+    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
     yield seen
 
 

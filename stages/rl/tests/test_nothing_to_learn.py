@@ -14,7 +14,7 @@ from stages.rl.train import main
 def test_a_step_of_cut_completions_teaches_nothing_and_a_validation_counts_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stages.rl.engines.trl.judging.rewarded", lambda name, prompt, text, answer: len(text) % 3 / 2)
+    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", lambda name, prompt, text, answer: len(text) % 3 / 2)
     whole = ["train.train_iters=1", "train.eval_rows=11", "data_prep.holdout.rows=11", "grpo.overlong_filtering=true"]
     found = []
     for micro in ("1", "8", "null"):

@@ -13,8 +13,18 @@ from nemotron_data.prep.shards import Setting
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, local_file
 from nemotron_shared.errors import UserError
-from stages.rl.placeholders import DATASETS, SOURCES, answer_text, bare_question, fill_template, is_placeholder, resolve
-from stages.rl.source_tables import SourceTable, lay_out, source_files
+from stages.rl.placeholders import (
+    DATASETS,
+    SOURCES,
+    SourceTable,
+    answer_text,
+    bare_question,
+    fill_template,
+    is_placeholder,
+    lay_out,
+    resolve,
+    source_files,
+)
 
 DAPO_TEXT = (
     "Solve the problem. End with Answer.\n\nA goat eats 3 turnips.\n\nHow many are 7 goats' turnips?\n\nRemember."

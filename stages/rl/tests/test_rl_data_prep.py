@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from nemotron_shared.errors import UserError
 from stages.rl.data_prep import main
+from stages.rl.prompts import rows_held_out
 from stages.rl.schema import Holdout
-from stages.rl.splits import rows_held_out
 
 MATH = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
 Prepare = Callable[..., Path]

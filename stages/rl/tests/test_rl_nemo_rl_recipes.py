@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemotron_engines.nemo_rl.compose import at, has, resolved, with_variables
 from nemotron_engines.nemo_rl.dialect import grpo_file
-from nemotron_engines.nemo_rl.table import load_table
-from nemotron_engines.nemo_rl.training import check_config
-from nemotron_engines.overrides import leaves
+from nemotron_engines.nemo_rl.needs import check_config
+from nemotron_engines.nemo_rl.translate import resolved, with_variables
+from nemotron_engines.nemo_rl.versions import load_bases
+from nemotron_engines.overrides import at, has, leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -75,7 +75,7 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
 def test_a_recipe_passes_our_checks_and_differs_from_nemo_rls_own_only_where_it_means_to(recipe: str) -> None:
     config = config_of(recipe)
     check(config)
-    base = load_table(config.engine.version).bases[config.engine.base].values
+    base = load_bases(config.engine.version)[config.engine.base].values
     theirs = resolved(OmegaConf.create(with_variables(base, complete=False)))
     assert differences(built(recipe), theirs) - OURS == MEANT.get(recipe, set())
 
@@ -95,45 +95,10 @@ def test_nano3_runs_on_the_newer_version_with_its_own_data_keys() -> None:
     assert "train_jsonl_fpath" not in new["data"]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_slip_in_any_recipe_is_found_and_named(recipe: str) -> None:
-    with pytest.raises(UserError, match=r"command line: engine\.overrides\.policy\.precison: .*no such key") as caught:
-        config_of(recipe, "++engine.overrides.policy.precison=bfloat16")
-    assert "did you mean 'precision'?" in str(caught.value)
-    with pytest.raises(UserError, match=r"engine\.overrides\.cluster\.segment_size: must be int or null|no such key"):
-        config_of(recipe, "++engine.overrides.cluster.segment_size=many")
-    with pytest.raises(UserError, match="must be int, not str"):
-        config_of(recipe, "++engine.overrides.policy.generation_batch_size=many")
-
-
 def test_code_that_an_override_names_is_refused() -> None:
     recipe = next(iter(RECIPES))
     with pytest.raises(UserError, match=r"_target_: 'os\.system' is none of .* would be called\n  leave it out"):
         config_of(recipe, "++engine.overrides.policy.dtensor_cfg.automodel_kwargs.backend._target_=os.system")
-
-
-def test_a_slip_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
-    text = "defaults:\n  - super3\n  - _self_\n\nengine:\n  overrides:\n    grpo:\n      max_rolout_turns: 2\n"
-    (tmp_path / "mine.yaml").write_text(text)
-    composed = compose(CONFIG, str(tmp_path / "mine.yaml"), [])
-    with pytest.raises(UserError, match=r"^mine\.yaml:8: engine\.overrides\.grpo\.max_rolout_turns: ") as caught:
-        validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
-    assert "did you mean 'max_rollout_turns'?" in str(caught.value)
-
-
-@pytest.mark.parametrize("version", ["v0.7.0", "nano-v3"])
-def test_a_key_that_nemo_rl_carries_but_never_reads_is_passed_on_as_its_own_file_has_it(version: str) -> None:
-    key = "++engine.overrides.grpo.num_val_generations_per_prompt"
-    assert built("nano3", f"engine.version={version}", f"{key}=4")["grpo"]["num_val_generations_per_prompt"] == 4
-    with pytest.raises(UserError, match=f"no such key.*NeMo-RL {version}") as caught:
-        config_of("nano3", f"engine.version={version}", f"{key}=8")
-    assert "leave it out: NeMo-RL's own file carries it" in str(caught.value)
-    assert "did you mean" not in str(caught.value)
-
-
-def test_a_key_that_is_said_elsewhere_is_refused() -> None:
-    with pytest.raises(UserError, match="no such key"):
-        config_of("super49b", "++engine.overrides.checkpointing.load_path=step_40")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from nemo_rl_support import fake_checkout
+from nemo_rl_support import BASE, fake_checkout
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.nemo_rl import needs
+from nemotron_engines.nemo_rl import installation, needs
+from nemotron_engines.nemo_rl.versions import digest_of, load_base, load_bases
 from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.train import main
 
@@ -26,7 +28,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     provide_tokenizer("tiny", tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "nemotron_h"}')
     (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    fake_checkout(tmp_path / "nemo-rl")
+    digest = digest_of(load_base(fake_checkout(tmp_path / "nemo-rl"), BASE))
+    monkeypatch.setattr(installation, "load_bases", lambda name: {BASE: replace(load_bases(name)[BASE], digest=digest)})
     return tmp_path / "home"
 
 
@@ -148,7 +151,7 @@ def test_another_version_is_refused_with_the_way_to_the_right_one(
 
 def test_a_changed_base_config_is_refused(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     base = home.parent / "nemo-rl" / "examples" / "configs" / "grpo_math_1B.yaml"
-    base.write_text(base.read_text().replace("max_rollout_turns: 1", "max_rollout_turns: 2"))
+    base.write_text(base.read_text().replace("val_period: 10", "val_period: 20"))
     assert run(home) == 2
     assert "is not the file of NeMo-RL v0.7.0" in capfd.readouterr().err
 

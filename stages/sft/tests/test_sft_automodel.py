@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from packed_support import pack_row
 from safetensors.torch import load_file, save_file
 
-from nemotron_data.formats.packed import pack_row
-from nemotron_engines.automodel import checkpoints
-from nemotron_engines.automodel.adapter import merge_adapter
-from nemotron_engines.automodel.base_model import readable_config, stage_base_model
+from nemotron_engines.automodel import loop as checkpoints
 from nemotron_engines.automodel.data import neat_row
-from nemotron_engines.automodel.environment import REQUIRED, needs, problems
+from nemotron_engines.automodel.export import merge_adapter
 from nemotron_engines.automodel.guards import (
     count_parameters,
     idle_adapters,
@@ -24,6 +22,8 @@ from nemotron_engines.automodel.guards import (
     refuse_unmergeable,
     require_sane_weights,
 )
+from nemotron_engines.automodel.loop import readable_config, stage_base_model
+from nemotron_engines.automodel.needs import REQUIRED, needs, problems
 from nemotron_engines.automodel.translate import Places, translate
 from nemotron_engines.checks import no_chats, own_packages, too_few_rows
 from nemotron_engines.transformers.schedule import learning_rate_factor

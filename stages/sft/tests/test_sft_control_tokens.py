@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.encoders.masks import ControlTokens
 from nemotron_data.formats.packed import read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact, Store

@@ -21,7 +21,7 @@ from nemotron_data.formats.packed import labels_of, read_packed
 from nemotron_data.prep.pipeline import Inputs
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.shards import Setting
-from nemotron_data.sources.rows import input_files
+from nemotron_data.sources.datasets import input_files
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_engines.modeling import templates
@@ -29,11 +29,9 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.runtime.spec import Outcome
-from stages.sft.conversations import ChatWork
-from stages.sft.data_prep import ROWS, main, sources
+from stages.sft.data_prep import ROWS, main, open_splits, sources, write_split
+from stages.sft.encode import ChatWork, Rendering
 from stages.sft.ends import end_answers, end_of_answers
-from stages.sft.packs import open_splits, write_split
-from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"

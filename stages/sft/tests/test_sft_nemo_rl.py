@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemotron_engines.nemo_rl.compose import at, has, resolved, with_variables
 from nemotron_engines.nemo_rl.dialect import sft_file
-from nemotron_engines.nemo_rl.table import load_table
-from nemotron_engines.nemo_rl.training import check_config
-from nemotron_engines.overrides import leaves
+from nemotron_engines.nemo_rl.needs import check_config
+from nemotron_engines.nemo_rl.translate import resolved, with_variables
+from nemotron_engines.nemo_rl.versions import load_bases
+from nemotron_engines.overrides import at, has, leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -56,7 +56,7 @@ def built(recipe: str, *overrides: str) -> dict[str, Any]:
 
 def test_the_recipe_of_super_49b_differs_from_nemo_rls_own_only_where_it_means_to() -> None:
     config = config_of("super49b")
-    base = load_table(config.engine.version).bases[config.engine.base].values
+    base = load_bases(config.engine.version)[config.engine.base].values
     theirs = resolved(OmegaConf.create(with_variables(base, complete=False)))
     ours = built("super49b", "engine.allow_experimental=true")
     keys = set(dict(leaves(ours))) | set(dict(leaves(theirs)))
@@ -109,11 +109,3 @@ WRONG = [
 def test_what_cannot_run_is_refused_before_any_gpu(recipe: str, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(config_of(recipe, *overrides))
-
-
-def test_a_slip_in_the_recipe_is_found_and_named() -> None:
-    with pytest.raises(UserError, match=r"engine\.overrides\.sft\.val_batchs: .*no such key") as caught:
-        config_of("super49b", "++engine.overrides.sft.val_batchs=3")
-    assert "did you mean 'val_batches'?" in str(caught.value)
-    with pytest.raises(UserError, match=r"engine\.overrides\.checkpointing\.load_path: .*no such key"):
-        config_of("super49b", "++engine.overrides.checkpointing.load_path=step_40")

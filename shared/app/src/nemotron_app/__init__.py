@@ -1,1 +1,1 @@
-"""The `nemotron` command. Commands are listed in one table (`table.py`), not in a tree that mirrors the stages."""
+"""The `nemotron` command. Commands are listed in one table (`main.py`), not in a tree that mirrors the stages."""

@@ -21,11 +21,11 @@ from typing import Any
 import click
 from humanize import naturalsize
 
-from nemotron_app import complete
-from nemotron_app.plain import minute, table_lines
+from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
+from nemotron_app.wording import minute, table_lines
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
-from nemotron_shared.artifacts.index import Entry, Shelf, entry_of
+from nemotron_shared.artifacts.index import Entry, entry_of
 from nemotron_shared.artifacts.lineage import edges, few_sources, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import ALIASES, LATEST, REUSED, Reference, is_path, parse_reference
@@ -38,7 +38,7 @@ size_of = lru_cache(maxsize=1000)(naturalsize)
 FILES_SHOWN = 20
 LONGEST = 400
 REPLAY = "replay"
-REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=complete.artifacts)
+REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=completion.artifacts)
 
 
 class Artifacts(click.Group):
@@ -70,7 +70,8 @@ def print_list(look: Look) -> int:
         try:
             if shelf.problem is not None:
                 raise shelf.problem
-            also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
+            has_other_names = ALIASES in shelf.files or REUSED in shelf.files  # else skip reading them
+            also = other_names(look.store, name, versions) if has_other_names else {versions[-1]: [LATEST]}
         except UserError as error:  # of a single name: list its readable versions, and all other artifacts
             problem = f"damaged: {error.message}; {error.remedy}"
             listed.append({"reference": name, "aliases": [], "path": str(look.store.root / name), "problem": problem})
@@ -81,7 +82,12 @@ def print_list(look: Look) -> int:
                 place = str(look.store.root / name / f"v{version}")
                 listed.append({"reference": f"{name}:v{version}", "aliases": others} | _summary(found, place))
             else:
-                rows.append([f"{name}:v{version}", ", ".join(others), *_cells(found)])
+                about = (
+                    [found.type, minute(found.created_at), str(found.files), size_of(found.bytes)]
+                    if isinstance(found, Entry)
+                    else [_problem(found), "", "", ""]
+                )
+                rows.append([f"{name}:v{version}", ", ".join(others), *about])
     headings = ("artifact", "also", "type", "created", "files", "size")
     nothing = f"no artifacts in {look.store.root}; the stages put theirs there"
     look.tell(listed, *(table_lines(headings, rows, right=("size",)) if rows else [nothing]))
@@ -158,7 +164,7 @@ def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
 
 
 @command.command()
-@click.argument("reference", metavar="[NAME[:V]]", required=False, shell_complete=complete.artifacts)
+@click.argument("reference", metavar="[NAME[:V]]", required=False, shell_complete=completion.artifacts)
 @click.option("--fast", is_flag=True, help="compare sizes only")
 @store_options
 def verify(look: Look, reference: str | None, fast: bool) -> int:
@@ -243,11 +249,6 @@ def gc(look: Look, keep: int, yes: bool) -> int:
     return 0
 
 
-def named_apart(shelf: Shelf) -> bool:
-    """Whether the shelf has files that give versions other names. If not, skip reading them."""
-    return ALIASES in shelf.files or REUSED in shelf.files
-
-
 def other_names(store: Store, name: str, versions: list[int]) -> dict[int, list[str]]:
     """`latest` and the aliases of an artifact, by version."""
     others: dict[int, list[str]] = {version: [] for version in versions}
@@ -270,13 +271,6 @@ def _summary(found: Entry | UserError, place: str) -> dict[str, Any]:
         "path": place,
         "problem": None,
     }
-
-
-def _cells(found: Entry | UserError) -> list[str]:
-    """Table cells for one artifact: type, time, files and size."""
-    if isinstance(found, UserError):
-        return [_problem(found), "", "", ""]
-    return [found.type, minute(found.created_at), str(found.files), size_of(found.bytes)]
 
 
 def _problem(error: UserError) -> str:

@@ -10,16 +10,15 @@ nemotron nano3 sft -c mine.yaml --dry-run
 A config is STAGE/NAME or a file. For a file of your own, --stage names its stage.
 """
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nemotron_app import complete
-from nemotron_app.explain import explained
+from nemotron_app import completion
 from nemotron_app.launch import stage_directory
-from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
+from nemotron_app.recipes import composed, explained, names, recipe, require_valid, title, tree
+from nemotron_app.wording import table_lines
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.overrides import leaves
 from nemotron_shared.config.shown import as_used, on_one_line, with_origins
@@ -53,8 +52,8 @@ def list_(stage: str | None, as_json: bool) -> int:
 
 
 @command.command("show")
-@click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.argument("config", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=completion.overrides)
 @OF_STAGE
 @AS_JSON
 def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
@@ -70,9 +69,9 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
 
 
 @command.command("diff")
-@click.argument("first", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("second", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.argument("first", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("second", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=completion.overrides)
 @OF_STAGE
 @AS_JSON
 def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
@@ -88,12 +87,13 @@ def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None,
     if as_json:
         tell_json({key: {"first": one, "second": other} for key, (one, other) in changed.items()})
     else:
-        tell("\n".join(_as_table(first, second, changed)) if changed else "they are the same")
+        rows = [(key, on_one_line(one), on_one_line(other)) for key, (one, other) in changed.items()]
+        tell("\n".join(table_lines(("", first, second), rows)) if rows else "they are the same")
     return 0
 
 
 @command.command("explain")
-@click.argument("key", metavar="KEY|SECTION", shell_complete=complete.explained)
+@click.argument("key", metavar="KEY|SECTION", shell_complete=completion.explained)
 @click.option("--stage", type=click.Choice([*STAGES]), help="of this stage alone")
 @AS_JSON
 def explain(key: str, stage: str | None, as_json: bool) -> int:
@@ -137,11 +137,3 @@ def _only_settings(words: tuple[str, ...]) -> list[str]:
     if stray := next((word for word in words if "=" not in word and not word.startswith("~")), None):
         raise UserError(f"unexpected argument '{stray}' after the config", "settings are written key=value")
     return list(words)
-
-
-def _as_table(first: str, second: str, changed: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
-    rows = [("", first, second)]
-    rows += [(key, on_one_line(one), on_one_line(other)) for key, (one, other) in changed.items()]
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for key, one, other in rows:
-        yield f"{key:<{wide[0]}}  {one:<{wide[1]}}  {other}".rstrip()

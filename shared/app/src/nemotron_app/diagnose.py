@@ -11,8 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import click
 
-from nemotron_app.jobs import backend_for, find
-from nemotron_app.remote.follow import state_of
+from nemotron_app.jobs import backend_for, find, state_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend
 from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
@@ -46,18 +45,14 @@ def command(look: Look, wanted: str) -> int:
     if record is None and path.exists():
         title, found = str(path), diagnose(read_logs(path), _exit_code(path))
     else:
-        record = record or _job(look, wanted)
+        try:
+            record = record or find(look, wanted)
+        except NotFound as error:
+            raise NotFound(f"{wanted}: no file or folder; and {error.message}", error.remedy) from error
         title = f"job {record.id} ({record.name})" if record.id else f"{record.name}, which was not submitted"
         found = diagnose(*_of_job(record))
     look.tell(_document(title, found), *_lines(title, found))
     return 1 if found.failed and not found.known else 0
-
-
-def _job(look: Look, wanted: str) -> Record:
-    try:
-        return find(look, wanted)
-    except NotFound as error:
-        raise NotFound(f"{wanted}: no file or folder; and {error.message}", error.remedy) from error
 
 
 def _of_job(record: Record) -> tuple[Logs, Facts | None]:

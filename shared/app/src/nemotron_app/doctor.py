@@ -11,40 +11,219 @@ Each line is PASS, WARN, FAIL or SKIP (not checked, with the reason). The exit c
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import click
 
-from nemotron_app import recipe_needs
-from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe, request_of
-from nemotron_app.remote.place import Remote, described, home_of, place_of
+from nemotron_app.check.expectations import choose
+from nemotron_app.launch import config_of, dry_run_of
+from nemotron_app.remote.place import described, home_of, place_of
 from nemotron_app.remote.prepare import job_of, python_here
+from nemotron_app.request import Remote, Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.doctor import machine, packages, slurm
 from nemotron_cluster.doctor.report import Check, Checks, Group, clean, summary, text_lines
 from nemotron_cluster.job import jobs_folder
-from nemotron_cluster.profiles import Loaded, Slurm, load_profile
+from nemotron_cluster.profiles import Loaded, Profile, Slurm, load_profile
 from nemotron_cluster.transport import transport_of
-from nemotron_shared.errors import UserError
+from nemotron_shared.artifacts import Store
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.families import families
 from nemotron_shared.runtime.console import say, tell, tell_json
+from nemotron_shared.runtime.disk import size
+from nemotron_shared.stages import STAGES
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
+RECIPE = Group("recipe")
+GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}
+"""Free space (GB) that the guides of these recipes ask for: model, data, cache and checkpoints."""
+SPARE = 1.25
+"""Ratio of a job's time limit to its longest expected run time: loading, compiling, saving."""
+SMALLER = "nano3"
+"""The family whose recipes to try before those of an experimental model."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A stage's config, as its dry run shows it."""
+
+    family: str
+    stage: str
+    config: str
+    values: Mapping[str, Any]
+    problems: tuple[str, ...]
+    disk_bytes: int
+
+    @property
+    def engine(self) -> str | None:
+        """The engine's name."""
+        return self.values.get("engine", {}).get("name")
+
+    @property
+    def container(self) -> str | None:
+        """The container image of the recipe."""
+        return self.values.get("engine", {}).get("container")
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether Ray starts its processes."""
+        return self.engine == "nemo_rl" or self.values.get("data_prep", {}).get("executor") == "ray"
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Nodes and GPUs per node, if the recipe declares them."""
+        engine = self.values.get("engine", {})
+        nodes, gpus = engine.get("num_nodes"), engine.get("gpus_per_node")
+        return (nodes, gpus) if nodes and gpus else None
+
+    @property
+    def named_bytes(self) -> int:
+        """Total size of the files and folders that the config names, whether copied into the store or read in place."""
+        folders = [self.values.get("run", {}).get("model"), self.values.get("data_prep", {}).get("source")]
+        named = {Path(one) for one in folders if isinstance(one, str) and Path(one).is_dir()}
+        return sum(_bytes(path) for path in named | _files(self.values))
+
+    @property
+    def guides_bytes(self) -> int:
+        """Free space that the recipe's guide asks for; 0 without a guide."""
+        return GUIDES_GB.get((self.family, self.stage), 0) * 10**9 if self.config.startswith(self.family) else 0
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Free space for a run: the larger of the guide's figure and the known sizes."""
+        return max(self.disk_bytes + self.named_bytes, self.guides_bytes)
+
+
+def request_of(
+    family: str, stage: str, config: str | None, overrides: tuple[str, ...], remote: Remote | None
+) -> Request:
+    """A dry-run request for a stage.
+
+    Raises:
+        UserError: unknown model or stage.
+    """
+
+    if family not in families():
+        there = f"there are: {', '.join(families())}"
+        raise UserError(f"--for: no model named '{family}'", did_you_mean(family, families(), there))
+    if stage not in families()[family].stages:
+        raise UserError(f"--for: {family} has no stage '{stage}'", f"it has: {', '.join(families()[family].stages)}")
+    return Request(family, (stage,), config, (*overrides, f"run.family={family}"), True, True, remote=remote)
+
+
+def read_recipe(request: Request, machine: Mapping[str, Any] | None = None) -> Recipe:
+    """Read the stage's own dry run.
+
+    Args:
+        machine: the machine to assume instead of this one, in the format of `--machine`.
+
+    Raises:
+        UserError: invalid config.
+    """
+    (stage,) = request.command
+    shown = dry_run_of(stage, request, machine)
+    name = Path(config_of(request, stage)).stem
+    # prefer the plan's figure: not every engine reports what a start needs
+    disk = (shown["estimate"] or {}).get("disk") or shown["disk_bytes"]
+    return Recipe(request.family, stage, name, shown["config"], tuple(shown["problems"]), disk)
+
+
+def checks(recipe: Recipe, profile: Profile | None, store: Store) -> Iterator[Check]:
+    """Check the recipe's size, disk space, time and problems, against the profile if there is one."""
+    made_for = f", made for {recipe.size[0]} nodes of {recipe.size[1]} GPUs" if recipe.size else ""
+    title = f"{recipe.family} {recipe.stage} -c {recipe.config}"
+    yield RECIPE.ok("recipe", f"{title}: engine {recipe.engine}{made_for}")
+    if profile is not None and recipe.size and (profile.nodes, profile.gpus_per_node) != recipe.size:
+        what = f"the profile has {profile.nodes} of {profile.gpus_per_node} GPUs; the recipe is{made_for.lstrip(',')}"
+        yield RECIPE.warn(
+            "nodes", what, "set nodes and gpus_per_node in the profile, or the recipe's keys of that name"
+        )
+    yield _space(recipe)
+    if isinstance(profile, Slurm):
+        yield from _time(recipe, profile)
+    if families()[recipe.family].experimental:
+        tried = f"{SMALLER}-{STAGES[recipe.stage].result.name('').lstrip('-')}"
+        if store.versions(tried):
+            yield RECIPE.ok("tried first", f"{tried} is in the store")
+        else:
+            what = f"{recipe.family} is experimental, and {tried} is not in the store"
+            yield RECIPE.warn("tried first", what, f"run the same step with {SMALLER} first")
+    away = isinstance(profile, Slurm) and profile.tunnel == "ssh"
+    for problem in recipe.problems:
+        said, _, remedy = problem.partition("\n")
+        if away:  # the files are on the cluster
+            yield RECIPE.warn("dry run, seen from this machine", said, remedy.strip())
+        else:
+            yield RECIPE.fail("dry run", said, remedy.strip())
+    if not recipe.problems:
+        yield RECIPE.ok("dry run", "nothing is in the way")
+
+
+def _space(recipe: Recipe) -> Check:
+    parts = [f"{size(recipe.disk_bytes)} of checkpoints and result (docs/plan.md)"] if recipe.disk_bytes else []
+    parts += [f"{size(recipe.named_bytes)} of files that the config names"] if recipe.named_bytes else []
+    files = recipe.disk_bytes + recipe.named_bytes
+    said = f"{size(files)} in all: {' and '.join(parts)}" if parts else "the files do not tell yet"
+    guide = f"; the recipe's guide asks for {size(recipe.guides_bytes)}" if recipe.guides_bytes else ""
+    return RECIPE.ok("space", said + guide) if parts or guide else RECIPE.skip("space", said)
+
+
+def _time(recipe: Recipe, profile: Slurm) -> Iterator[Check]:
+    limit = slurm.minutes(profile.time) or 0
+    gpus = profile.nodes * profile.gpus_per_node
+    if gpus:
+        yield RECIPE.ok("budget", f"{gpus} GPUs for {profile.time}: at most {gpus * limit / 60:,.0f} GPU-hours a job")
+    try:
+        expected = choose(None, recipe.stage, recipe.values).content.expectations
+    except UserError:
+        expected = ()
+    sums = [one.within.at_most for one in expected if one.metric == "step_seconds" and one.how == "sum"]
+    if not sums or sums[0] is None:
+        yield RECIPE.skip("time", f"nothing says how long this recipe takes; the limit is {profile.time}")
+    elif limit * 60 < sums[0] * SPARE:
+        what = f"the steps may take {sums[0] / 3600:.1f} h and the limit is {profile.time}"
+        then = "what is not done is queued again" if profile.requeue else "the job ends unfinished"
+        yield RECIPE.warn("time", f"{what}: {then}", f"set time to {sums[0] * SPARE / 3600:.0f} hours or more")
+    else:
+        yield RECIPE.ok("time", f"{profile.time} for steps that take up to {sums[0] / 3600:.1f} h")
+
+
+def _files(node: Any) -> set[Path]:
+    """All strings in a config that are paths of existing files."""
+    if isinstance(node, Mapping | list):
+        children = node.values() if isinstance(node, Mapping) else node
+        return {path for child in children for path in _files(child)}
+    if not isinstance(node, str) or not Path(node).suffix or len(node) > 1000:
+        return set()
+    return {Path(node)} if Path(node).is_file() else set()
+
+
+def _bytes(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
 
 PACKAGES = Group("packages of this machine")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """Command-line arguments."""
+    """Command-line arguments, and what profile and recipe say, which is collected before any check.
+
+    Attributes:
+        machine: description of the job's machine according to the profile, in the format of `--machine`;
+            None: this machine.
+    """
 
     look: Look
     profile: str | None
-    request: "Request | None"
+    request: Request | None
     nodes: bool
     wait: int
     online: bool
+    loaded: Loaded | None = None
+    recipe: Recipe | None = None
+    machine: Mapping[str, Any] | None = None
 
 
 @click.command("doctor", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -93,64 +272,48 @@ def command(
     return 1 if any(check.state == "FAIL" for check in found) else 0
 
 
-@dataclass
-class Plan:
-    """What the profile and the recipe say, collected before any check.
-
-    Attributes:
-        machine: description of the job's machine according to the profile, in the format of `--machine`;
-            None: this machine.
-    """
-
-    loaded: Loaded | None = None
-    request: "Request | None" = None
-    recipe: Recipe | None = None
-    machine: Mapping[str, Any] | None = None
-
-
 def _checks(asked: Asked) -> Iterator[Check]:
     """Yield all checks as they complete, slowest last."""
-    plan = Plan(request=asked.request)
-    yield from machine.PROFILE.guarded(asked.profile or "", partial(_plan, asked, plan))
-    if plan.request:
-        yield from RECIPE.guarded("recipe", partial(_read, plan))
-    chosen, recipe = plan.loaded.profile if plan.loaded else None, plan.recipe
+    yield from machine.PROFILE.guarded(asked.profile or "", partial(_load, asked))
+    if asked.request:
+        yield from RECIPE.guarded("recipe", partial(_read, asked))
+    chosen, recipe = asked.loaded.profile if asked.loaded else None, asked.recipe
     wanted = recipe.wanted_bytes if recipe else 0
     yield from machine.check_machine(chosen, asked.look.store.home, wanted, online=asked.online)
-    if plan.loaded is None or plan.loaded.profile.runs_here:
+    if asked.loaded is None or asked.loaded.profile.runs_here:
         yield from _packages(recipe)
     else:
-        there = transport_of(plan.loaded.profile)
-        yield from machine.check_profile(plan.loaded, there)
+        there = transport_of(asked.loaded.profile)
+        yield from machine.check_profile(asked.loaded, there)
         if isinstance(chosen, Slurm):
-            yield from _cluster(asked, plan, chosen)
-    if plan.recipe:
-        yield from recipe_needs.checks(plan.recipe, chosen, asked.look.store)
+            yield from _cluster(asked, chosen)
+    if asked.recipe:
+        yield from checks(asked.recipe, chosen, asked.look.store)
 
 
-def _plan(asked: Asked, plan: Plan) -> Checks:
-    """Load the profile and the recipe, and apply the recipe's settings to the profile."""
-    if asked.profile and plan.request:
-        stage = plan.request.command[0]
-        place = place_of(stage, "train", plan.request)
+def _load(asked: Asked) -> Checks:
+    """Load the profile, and apply the recipe's settings to it."""
+    if asked.profile and asked.request:
+        stage = asked.request.command[0]
+        place = place_of(stage, "train", asked.request)
         job = job_of(stage, "train", place)
         # the recipe's image takes precedence over the profile's
         changed = place.profile.model_copy(update={"container_image": job.container})
-        plan.loaded, plan.request = replace(place.loaded, profile=changed), place.request
-        plan.machine = described(place, job)
+        asked.loaded, asked.request = replace(place.loaded, profile=changed), place.request
+        asked.machine = described(place, job)
     elif asked.profile:
-        plan.loaded = load_profile(asked.profile)
+        asked.loaded = load_profile(asked.profile)
     yield from ()
 
 
-def _read(plan: Plan) -> Checks:
+def _read(asked: Asked) -> Checks:
     """Run the recipe's dry run."""
-    assert plan.request is not None
-    plan.recipe = read_recipe(plan.request, plan.machine)
+    assert asked.request is not None
+    asked.recipe = read_recipe(asked.request, asked.machine)
     yield from ()
 
 
-def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
+def _cluster(asked: Asked, chosen: Slurm) -> Iterator[Check]:
     """Check Slurm and its nodes, then the recipe against the nodes that were found."""
     takes = True
     for check in slurm.check_scheduler(chosen, transport_of(chosen)):
@@ -159,10 +322,10 @@ def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
     if not asked.nodes or not takes:
         yield slurm.NODES.skip("nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given")
         return
-    facts = yield from slurm.NODES.guarded("srun", partial(_nodes, asked, chosen, plan.recipe))
-    if facts and plan.machine:
-        plan.machine = {**plan.machine, **slurm.describe_nodes(chosen, facts, home_of(chosen, asked.look.store.home))}
-        yield from RECIPE.guarded("recipe", partial(_read, plan))
+    facts = yield from slurm.NODES.guarded("srun", partial(_nodes, asked, chosen, asked.recipe))
+    if facts and asked.machine:
+        asked.machine = {**asked.machine, **slurm.describe_nodes(chosen, facts, home_of(chosen, asked.look.store.home))}
+        yield from RECIPE.guarded("recipe", partial(_read, asked))
 
 
 def _packages(recipe: Recipe | None) -> Iterator[Check]:

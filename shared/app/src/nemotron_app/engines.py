@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from nemotron_app.plain import table_lines
+from nemotron_app.wording import table_lines
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say, tell

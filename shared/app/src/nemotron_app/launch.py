@@ -8,34 +8,35 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from nemotron_shared.config.compose import Composed, compose, write_composed
+from nemotron_app.request import Request
+from nemotron_shared.config.compose import Composed, compose, find_config, shared_groups, write_composed
+from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, leaf_keys, override_key
 from nemotron_shared.config.references import engine_of, resolve_section
-from nemotron_shared.errors import UserError
+from nemotron_shared.config.translation import dialects, understanding
+from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.environments import python_for_step
 from nemotron_shared.runtime.process import ending_with_us, launch_command
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
-
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
+from nemotron_shared.stages import STAGES
 
 KILLED_EXIT_CODE = 1
 
 
-def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
+def run_step(stage: str, verb: str, request: Request, *options: str) -> int:
     """Run one step and return its exit code."""
     with step_process(stage, verb, request, *options) as command:
         return run_process(command)
 
 
-def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, Any]]:
+def ask_step(stage: str, verb: str, request: Request) -> tuple[int, dict[str, Any]]:
     """Run one step; returns its exit code and its JSON output, which is empty if it failed."""
     with tempfile.TemporaryFile() as answer, step_process(stage, verb, replace(request, json=True)) as command:
         code = run_process(command, answer)
@@ -44,7 +45,7 @@ def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, 
 
 
 def dry_run_of(
-    stage: str, request: "Request", machine: Mapping[str, Any] | None = None, *, config_alone: bool = False
+    stage: str, request: Request, machine: Mapping[str, Any] | None = None, *, config_alone: bool = False
 ) -> dict[str, Any]:
     """The JSON output of a training's dry run, including any problems it found.
 
@@ -69,7 +70,7 @@ def dry_run_of(
 
 
 @contextmanager
-def step_process(stage: str, verb: str, request: "Request", *options: str) -> Generator[list[str]]:
+def step_process(stage: str, verb: str, request: Request, *options: str) -> Generator[list[str]]:
     """The command line of one step's process, which reads the composed config from a file as long as this is open."""
     with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
         file = Path(folder) / "composed.yaml"
@@ -82,7 +83,7 @@ def step_process(stage: str, verb: str, request: "Request", *options: str) -> Ge
         yield [*command, *options]
 
 
-def config_of(request: "Request", stage: str) -> str:
+def config_of(request: Request, stage: str) -> str:
     """The config of a stage for a request. Without `-c`, the recipe named after the family.
 
     Raises:
@@ -99,7 +100,7 @@ def config_of(request: "Request", stage: str) -> str:
     return config
 
 
-def composed(stage: str, request: "Request") -> Composed:
+def composed(stage: str, request: Request) -> Composed:
     """The composed config of a stage, cached per request: a pipeline needs it nearly twenty times."""
     key = stage, config_of(request, stage), request.overrides
     if key not in request.composed:
@@ -122,7 +123,7 @@ def stage_directory(stage: str) -> Path:
     return Path(found.origin).parent
 
 
-def start_command(stage: str, verb: str, request: "Request") -> list[str]:
+def start_command(stage: str, verb: str, request: Request) -> list[str]:
     """The command that starts a step: the engine's own launcher, a single process, or torchrun.
 
     Unknown engines are left to the step, whose error says where the engine was set.
@@ -179,3 +180,78 @@ def _killed(command: Sequence[str], number: int) -> str:
     name = signal.Signals(number).name if known else f"signal {number}"
     why = " (out of memory?)" if number == signal.SIGKILL else ""
     return f"the {what} was killed by {name}{why}\n  what is saved is kept: run the same command again"
+
+
+# Decide which stages of a pipeline an override applies to.
+#
+# sft.train.train_iters=100     only that stage
+# train.train_iters=100         every stage that trains: the evaluation has no such setting
+# policy.precision=float32      every stage whose engine's library has such a key
+
+CONSENT = "engine.allow_experimental=true"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Known settings of a stage's config, with the selected engine."""
+
+    groups: Sequence[str]
+    keys: Sequence[str]
+    engine: str | None
+
+
+def for_one_stage(override: str, stage: str) -> str | None:
+    """An override without its stage prefix; None if it is meant for another stage."""
+    sign = override[: len(override) - len(override.lstrip("+~"))]
+    first, dot, rest = override[len(sign) :].partition(".")
+    if not dot or first not in STAGES:
+        return override
+    return f"{sign}{rest}" if first == stage else None
+
+
+def consenting(request: Request) -> Request:
+    """The request with the settings that --allow-experimental implies for the engines."""
+    if request.command[0] == "data":
+        return request
+    several = request.command == ("pipeline",)
+    found = []
+    for stage in families()[request.family].stages if several else request.command:
+        own = tuple(one for text in request.without_machine().overrides if (one := for_one_stage(text, stage)))
+        engine = None
+        with suppress(UserError):  # the command itself reports the error
+            engine = composed(stage, replace(request, overrides=own)).tree.engine
+        if "allow_experimental" in (engine or {}):
+            found.append(f"{stage}.{CONSENT}" if several else CONSENT)
+    return replace(request, overrides=(*found, *request.overrides))
+
+
+def stages_with(override: str, request: Request) -> Sequence[str]:
+    """The stages that an override without a stage prefix applies to.
+
+    Raises:
+        UserError: no stage has such a setting.
+    """
+    stages, key = families()[request.family].stages, override_key(override)
+    if key == "run.family":  # `nemotron` itself sets the family, for all stages
+        return stages
+    found = {stage: _settings(stage, request) for stage in stages}
+    if having := [stage for stage in stages if override in found[stage].groups or is_at(key, found[stage].keys)]:
+        return having
+    if having := [stage for stage in stages if understanding(key, found[stage].keys, found[stage].engine)]:
+        return having
+    # leave additions, and keys that a stage refuses with its own message, to each stage
+    if override.startswith("+") or key.split(".")[-1] == TRUST or any(one.meaning(key) for one in dialects()):
+        return stages
+    known = list(dict.fromkeys(one for stage in stages for one in found[stage].keys))
+    what = f"{COMMAND_LINE}: no stage has a setting '{key}'"
+    raise UserError(what, did_you_mean(key, known, "see --dry-run for all keys"))
+
+
+def _settings(stage: str, request: Request) -> _Settings:
+    directory = stage_directory(stage) / "config"
+    folders = [find_config(directory, config_of(request, stage)).parent, directory, *shared_groups()]
+    said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
+    groups = [text for text in said if is_group(text, folders)]
+    chosen = tuple(text for text in said if text in groups or override_key(text) == "run.family")
+    tree = composed(stage, replace(request, overrides=chosen)).tree
+    return _Settings(groups, list(leaf_keys(tree)), engine_of(tree))

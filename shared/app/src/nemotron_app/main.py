@@ -13,27 +13,21 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from nemotron_app import complete
-from nemotron_app.table import STAGES
+from nemotron_app import completion
+from nemotron_app.request import Mode, Remote, Request
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.process import use_no_code_of_this_folder
-
-if TYPE_CHECKING:
-    from nemotron_app.remote.place import Mode, Remote
-    from nemotron_shared.config.compose import Composed
+from nemotron_shared.stages import STAGES
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -45,8 +39,9 @@ OTHER_COMMANDS = {
     "chat": "nemotron_serving.chat",
     "completion": "nemotron_app.completion",
     "check": "nemotron_app.check.command",
+    "check-sampling": "nemotron_serving.check_sampling",
     "config": "nemotron_app.config",
-    "data": "nemotron_app.inspect.command",
+    "data": "nemotron_app.data",
     "doctor": "nemotron_app.doctor",
     "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
@@ -57,30 +52,12 @@ OTHER_COMMANDS = {
     "model": "nemotron_app.models",
     "new": "nemotron_app.new",
     "plan": "nemotron_app.plan",
-    "prove": "nemotron_prove.command",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
     "serve": "nemotron_serving.serve",
 }
-ROOMS_ABOVE = ("nemotron_serving", "nemotron_prove")
+SERVING = "nemotron_serving"
 """Optional in single-stage installs."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A parsed command line."""
-
-    family: str
-    command: tuple[str, ...]
-    config: str | None
-    overrides: tuple[str, ...]
-    dry_run: bool
-    json: bool
-    machine: Path | None = None
-    trust_code: bool = False
-    remote: "Remote | None" = None
-    composed: dict[tuple[str, str, tuple[str, ...]], "Composed"] = field(default_factory=dict, compare=False)
-    """Cache of `launch.composed`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -146,10 +123,9 @@ class Nemotron(click.Group):
         try:
             return import_module(OTHER_COMMANDS[cmd_name]).command
         except ModuleNotFoundError as error:
-            if error.name not in ROOMS_ABOVE:
+            if error.name != SERVING:
                 raise
-            package = error.name.replace("_", "-")
-            what = f"the command {cmd_name} needs the package {package}, which is not in this environment"
+            what = f"the command {cmd_name} needs the package nemotron-serving, which is not in this environment"
             raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 
@@ -157,16 +133,16 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     """Completions for the next word: models, commands, the verbs of a model, and settings of its stage."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
     if "=" in incomplete:
-        return complete.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
+        return completion.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
     known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect", "import"), 3: STAGES}.get(
         len(before), ()
     )
     fits = len(before) < 2 or before[1] == "data"
     found = [word for word in known if fits and word.startswith(incomplete)]
     if not found and before and before[-1] in STAGES:
-        found = complete.settings(before[-1], ctx.params.get("config"), incomplete)
+        found = completion.settings(before[-1], ctx.params.get("config"), incomplete)
     if not found and before[1:] == ["pipeline"]:
-        found = complete.of_pipeline(ctx.params.get("config"), incomplete)
+        found = completion.of_pipeline(ctx.params.get("config"), incomplete)
     return found
 
 
@@ -178,7 +154,7 @@ def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str
     named = [word for word in words if word in STAGES][-1:]
     every = [set(names(stage)) for stage in named or STAGES]
     found = set.intersection(*every) if "pipeline" in words else set.union(*every)
-    return complete.beginning(incomplete, sorted(found))
+    return completion.beginning(incomplete, sorted(found))
 
 
 nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "--help"]})
@@ -206,7 +182,7 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
         return 0
     names = [word for word in words if not _is_override(word)]
     if options["asks_help"] or not names:
-        from nemotron_app.guide import guide
+        from nemotron_app.help import guide
 
         if names[1:] and names[0] in families() and names[1] not in COMMANDS:
             _check_command(names[0], names[1:])
@@ -227,7 +203,7 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
     asked = options["dry_run"], options["json"], machine_of(ctx.params), bool(options["trust_code"])
     request = Request(family, tuple(command), ctx.params["config"], overrides, *asked, _remote_of(options))
     if options["allow_experimental"]:
-        from nemotron_app.of_stages import consenting
+        from nemotron_app.launch import consenting
 
         request = consenting(request)
     return _run(request)
@@ -240,13 +216,13 @@ def _run(request: Request) -> int:
     stage, verb = command[-1], "data_prep" if command[0] == "data" else "train"
     if request.remote is not None:
         if command == ("pipeline",):
-            from nemotron_app.remote.chain import run_chain
+            from nemotron_app.remote.command import run_chain
 
             return run_chain(request)
         from nemotron_app.remote.command import run_remote
 
         return run_remote(stage, verb, request)
-    if any(override_key(text).startswith("run.env.") for text in request.overrides):
+    if request.machine_settings:
         raise UserError("run.env is about the machines of a job, and this runs here", "add --run or --batch PROFILE")
     if command == ("pipeline",):
         from nemotron_app.pipeline import run_pipeline
@@ -257,7 +233,7 @@ def _run(request: Request) -> int:
     return run_step(stage, verb, request)
 
 
-def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
+def _remote_of(options: Mapping[str, Any]) -> Remote | None:
     """The target of --run, --batch or --stage.
 
     Raises:
@@ -272,8 +248,6 @@ def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
         )
     if not given:
         return None
-    from nemotron_app.remote.place import Remote
-
     if options["machine"] is not None:
         raise UserError("--machine describes a machine, and so does the profile", "leave one of them out")
     return Remote(*given[0])

@@ -17,9 +17,8 @@ from typing import Any
 import click
 import yaml
 
-from nemotron_app import complete
-from nemotron_app.explain import meaning_of
-from nemotron_app.recipes import composed, recipe, require_valid, tree
+from nemotron_app import completion
+from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.config.overrides import leaves, override_key
@@ -37,9 +36,14 @@ WIDTH = 110
 
 @click.command("new", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("name", metavar="NAME")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=completion.overrides)
 @click.option(
-    "--from", "base", metavar="STAGE/CONFIG", required=True, help="what it begins with", shell_complete=complete.configs
+    "--from",
+    "base",
+    metavar="STAGE/CONFIG",
+    required=True,
+    help="what it begins with",
+    shell_complete=completion.configs,
 )
 @click.option("--force", is_flag=True, help="replace a file of this name")
 def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> int:

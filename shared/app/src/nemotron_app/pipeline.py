@@ -10,11 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nemotron_app.launch import ask_step, composed, config_of, run_step, stage_directory
-from nemotron_app.of_stages import for_one_stage, stages_with
-from nemotron_app.table import PIPELINE, PipelineStep
+from nemotron_app.help import PIPELINE, PipelineStep
+from nemotron_app.launch import ask_step, composed, config_of, for_one_stage, run_step, stage_directory, stages_with
+from nemotron_app.request import Request
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
@@ -23,11 +23,8 @@ from nemotron_shared.runtime.console import doing, say
 from nemotron_shared.runtime.progress import heartbeat
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, end_on_sigterm
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
 
-
-def run_pipeline(request: "Request") -> int:
+def run_pipeline(request: Request) -> int:
     """Run the steps of the family's stages until one fails; returns its exit code, or 0."""
     steps = [step for step in PIPELINE if step.stage in families()[request.family].stages]
     for step in steps:
@@ -55,7 +52,7 @@ def run_pipeline(request: "Request") -> int:
     )
 
 
-def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
+def require_configs(steps: Sequence[PipelineStep], request: Request) -> None:
     """Check the configs of all steps before the first one runs.
 
     Raises:
@@ -73,7 +70,7 @@ def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
             raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
 
-def _run(step: PipelineStep, request: "Request") -> tuple[int, bool, float]:
+def _run(step: PipelineStep, request: Request) -> tuple[int, bool, float]:
     """Run a step. Returns its exit code, whether all results already existed, and the elapsed seconds."""
     all_reused, began = True, time.monotonic()
     for verb in step.verbs:
@@ -84,7 +81,7 @@ def _run(step: PipelineStep, request: "Request") -> tuple[int, bool, float]:
     return 0, all_reused, time.monotonic() - began
 
 
-def for_stage(request: "Request", stage: str) -> "Request":
+def for_stage(request: Request, stage: str) -> Request:
     """The request with only the overrides that apply to a stage, without their stage prefix.
 
     Raises:
@@ -95,14 +92,14 @@ def for_stage(request: "Request", stage: str) -> "Request":
     return replace(request, overrides=tuple(meant))
 
 
-def home_of(request: "Request") -> str | None:
+def home_of(request: Request) -> str | None:
     """`run.home` of the last step, whether set on the command line or in a YAML file."""
     stage = [step.stage for step in PIPELINE if step.stage in families()[request.family].stages][-1]
     return resolve_section(composed(stage, for_stage(request, stage)).tree, "run")["home"]
 
 
-def _report(request: "Request", pipeline: dict[str, Any]) -> int:
-    from nemotron_app.report.build import build_report
+def _report(request: Request, pipeline: dict[str, Any]) -> int:
+    from nemotron_app.report.command import build_report
     from nemotron_shared.artifacts import Store
 
     doing("drawing the report")

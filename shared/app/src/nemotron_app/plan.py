@@ -19,10 +19,10 @@ from typing import Any
 
 import click
 
-from nemotron_app import complete
+from nemotron_app import completion
 from nemotron_app.launch import dry_run_of
-from nemotron_app.main import Request
 from nemotron_app.recipes import composed, recipes
+from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section
@@ -44,8 +44,8 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 
 
 @click.command("plan", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
-@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.argument("config", metavar="CONFIG", shell_complete=completion.configs)
+@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]", shell_complete=completion.overrides)
 @click.option("--stage", type=click.Choice(TRAININGS), help="of a file that lies in no stage's folder")
 @click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="of a GPU hour: shows the cost as well")
 @store_options

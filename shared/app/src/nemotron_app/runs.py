@@ -21,8 +21,8 @@ from typing import Any
 import click
 from humanize import naturalsize
 
-from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
+from nemotron_app.wording import minute, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.artifacts.store import Store

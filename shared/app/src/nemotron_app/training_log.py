@@ -9,15 +9,15 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.long_log import read_log
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import FILE, metrics_with_damage
+from nemotron_shared.runtime.metrics import FILE, metrics_with_damage, read_metrics
 
 
 @dataclass(frozen=True)
@@ -63,3 +63,45 @@ def summed_up(damage: Sequence[str]) -> str:
     """The first two problems, and the number of others."""
     more = f", and {len(damage) - 2} more" if len(damage) > 2 else ""
     return "; ".join(damage[:2]) + more
+
+
+LONG = 4_000
+"""Logs with at least this many entries are thinned."""
+Points = list[tuple[float, float]]
+
+
+class Entries(list[dict[str, Any]]):
+    """The kept entries of a log, and for each metric the window and points of its moving mean over all entries."""
+
+    def __init__(self, kept: list[dict[str, Any]], means: dict[str, tuple[int, Points]] | None = None) -> None:
+        super().__init__(kept)
+        self.means = means or {}
+
+
+class Drawn(list[tuple[float, float]]):
+    """Thinned points, with the moving mean of all original points."""
+
+    def __init__(self, points: Points, mean: tuple[int, Points]) -> None:
+        super().__init__(points)
+        self.mean = mean
+
+
+def read_log(path: Path) -> Entries:
+    """The entries of a metrics file, thinned if there are very many.
+
+    Raises:
+        UserError: a line other than an unfinished last one is not JSON.
+    """
+    start = list(islice(read_metrics(path), LONG + 1))
+    if len(start) <= LONG:
+        return Entries(start)
+    from nemotron_app.thinning import thinned_log  # imported here because its libraries load slowly
+
+    return Entries(*thinned_log(path, LONG))
+
+
+def drawn(entries: Sequence[dict[str, Any]], name: str) -> Points:
+    """Step and value of each entry that has the metric."""
+    points = [(entry["step"], entry[name]) for entry in entries if name in entry]
+    means = entries.means if isinstance(entries, Entries) else {}
+    return Drawn(points, means[name]) if name in means else points

@@ -33,7 +33,7 @@ from nemotron_shared.errors import how_to_add
 from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.code import require_loadable
+from nemotron_shared.runtime.models.folder import require_loadable
 from nemotron_shared.runtime.needs import Needs, Problem, count, requirements
 
 TOKENIZER = "tokenizer.json"

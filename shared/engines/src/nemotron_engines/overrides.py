@@ -32,6 +32,28 @@ def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def at(values: Any, key: str, otherwise: Any = None) -> Any:
+    """The value at a dotted key."""
+    for name in key.split("."):
+        if not isinstance(values, dict) or name not in values:
+            return otherwise
+        values = values[name]
+    return values
+
+
+def has(values: dict[str, Any], key: str) -> bool:
+    """Whether a dotted key is set, to null as well."""
+    missing = object()
+    return at(values, key, missing) is not missing
+
+
+def unchecked(overrides: Mapping[str, Any], library: str) -> list[str]:
+    """A note about keys that only the library knows, and which no table of ours repeats."""
+    if not overrides:
+        return []
+    return [f"{ROOT}: {library} checks these keys when the training starts; they were not checked yet"]
+
+
 @dataclass(frozen=True)
 class Strict:
     """What is refused.
@@ -78,6 +100,11 @@ class Strict:
         if not isinstance(value, Mapping):
             raise self.refusal(key, f"{what}, not {value!r}", "give its keys one by one")
         return value
+
+
+def betas(value: Any) -> Tree:
+    """Our settings for both of Adam's betas, which libraries give as a pair."""
+    return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
 
 
 INSTRUCTION = re.compile(r"_[a-z]+_")

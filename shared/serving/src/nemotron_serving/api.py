@@ -4,33 +4,69 @@ GET /v1/models /health /metrics and / (a chat page); POST /v1/chat/completions a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from nemotron_data.chat.prompt import Prompt, asked_messages
 from nemotron_data.chat.rows import Message
 from nemotron_data.chat.shown import SYSTEM, TOOLS, told
-from nemotron_serving.batch import CannotAnswer, Full, TokenScore
-from nemotron_serving.choice import Choice, merged
-from nemotron_serving.guard import Guard, Refusal, json_of
-from nemotron_serving.model import Model
-from nemotron_serving.page import page
-from nemotron_serving.requests import Asked, ChatCompletion, Completion
-from nemotron_serving.sampling import Sampling, Token
-from nemotron_serving.streamed import Streamed, event
+from nemotron_data.chat.thought import OPEN
+from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
+from nemotron_serving.model import Choice, Model, merged
+from nemotron_serving.server import ENDING, Guard, Refusal, json_of
 from nemotron_serving.text import Text
-from nemotron_serving.wire import Wire, usage
+from nemotron_serving.wire import Asked, ChatCompletion, Completion, Wire, usage
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+
+
+class Streamed(StreamingResponse):
+    """Answers as server-sent events; stops if they cannot be sent."""
+
+    def __init__(self, events: AsyncIterator[bytes], choices: list[Choice]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._choices = choices
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the base class, which leaves its iterator open if sending fails."""
+        try:
+            await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:  # shutdown: the end of the stream alone would not tell the client
+            await send({"type": "http.response.body", "body": event(ENDING.content), "more_body": False})
+        finally:
+            for choice in self._choices:
+                choice.cancel()
+
+
+def event(content: Any) -> bytes:
+    """One event of a stream."""
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+async def page(request: Request) -> Response:
+    """The chat page: one file, allowed to connect to this server only."""
+    html = (files("nemotron_serving") / "page.html").read_text(encoding="utf-8")
+    hashes = {tag: base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+              for tag, inner in re.findall(r"<(style|script)>(.*?)</\1>", html, re.DOTALL)}  # fmt: skip
+    policy = f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; "
+    policy += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
+
 
 COMPLETION_TOKENS = 16
 """OpenAI's default length for /v1/completions."""
@@ -44,12 +80,17 @@ class Api:
     Attributes:
         names: names that requests may use for the model; the first one is used in responses.
         most_tokens: maximum length of chat answers, unless the request sets one.
+        whole_answers: leave thoughts and calls in the content of chat answers, as the model wrote them; a thought
+            that the prompt has opened begins with its tag.
+        hear: called with each chat that was answered at once, and the answer.
         told: warnings already printed in the terminal.
     """
 
     model: Model
     names: tuple[str, ...]
     most_tokens: int
+    whole_answers: bool = False
+    hear: Callable[[Sequence[Message], Choice], None] | None = None
     told: set[str] = field(default_factory=set)
 
     def app(self, key: str | None) -> Starlette:
@@ -105,7 +146,8 @@ class Api:
         if wanted.echo and wanted.logprobs is not None:
             scores = await self._scores(prompts)
         texts = [Text(self.model.tokenizer, wanted.stops, markup=False) for _ in range(len(prompts) * (wanted.n or 1))]
-        if scores and most == 1 and not wanted.temperature and (wanted.n or 1) == 1:
+        greedy = wanted.temperature is not None and wanted.temperature <= COLDEST
+        if scores and most == 1 and greedy and (wanted.n or 1) == 1:
             choices = [
                 Choice(index, prompt, text) for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
             ]
@@ -139,14 +181,17 @@ class Api:
         prompt = self.model.prompter.chat(messages, tools or None, **options)
         self._require_shown(messages, tools)
         most = self.model.room(prompt, wanted.limit, self.most_tokens)
-        texts = [Text(self.model.tokenizer, wanted.stops, in_thought=prompt.in_thought, tools=tools)
-                 for _ in range(wanted.n or 1)]  # fmt: skip
+        begin = OPEN if self.whole_answers and prompt.in_thought else ""
+        texts = [Text(self.model.tokenizer, wanted.stops, markup=not self.whole_answers, in_thought=prompt.in_thought,
+                      tools=tools, begin=begin) for _ in range(wanted.n or 1)]  # fmt: skip
         tops = (wanted.top_logprobs or 0) if wanted.logprobs else None
         wire = Wire(self.names[0], self.model.tokenizer, chat=True, logprobs=tops is not None)
         choices = self._begin(wanted, [prompt], texts, most, tops)
         if wanted.stream:
             return self._stream(wire, wanted, [prompt], choices)
         await _whole(request, choices)
+        if self.hear:
+            self.hear(messages, choices[0])
         return JSONResponse(wire.whole([wire.choice(one) for one in choices], usage([prompt.ids], choices)))
 
     def _begin(

@@ -7,25 +7,187 @@
         answer.reason                              # "stop" or "length"
 
 A prompt is prefilled separately and its cache then added to the batch, so an answer does not depend on other requests,
-except for rounding of sums in another order.
+except for rounding of sums in another order. In the cache, attention keys are padded on the left, so that the newest
+token of each sequence is in the last column; the mask hides the padding. Mamba states have no length, and are only
+stacked.
 """
 
 import inspect
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-from transformers import DynamicCache
+import torch.nn.functional as F
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
 
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, first_line
-from nemotron_serving.cache import can_be_joined, join, keep
-from nemotron_serving.sampling import Chooser, Sampling, Token, require_finite
 from nemotron_shared.errors import UserError
+
+COLDEST = 1e-6
+"""Up to this temperature the likeliest token is taken: a lower one would be 0 in single precision."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling settings of a request.
+
+    Attributes:
+        temperature: 0 takes the likeliest token each time.
+        top_p: sample from the likeliest tokens that together have this share of the probability.
+        top_k: sample from this many of the likeliest tokens; 0 for no limit.
+        min_p: sample from tokens with at least this share of the likeliest one's probability.
+        repetition_penalty: divides the positive logits of tokens that have occurred, and multiplies the negative ones.
+        seed: the same seed samples the same answer; None uses a random one.
+        logprobs: number of likeliest tokens to return with each token; None returns no log-probabilities.
+    """
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    logprobs: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+class Token(NamedTuple):
+    """One token of an answer; log-probabilities are the model's own, before temperature and top_p."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def require_finite(logits: torch.Tensor) -> None:
+    """Refuse invalid logits; -inf excludes a token.
+
+    Raises:
+        ValueError: NaN or infinity.
+    """
+    if not bool(torch.isfinite(logits.amax(-1)).all()):
+        raise ValueError("its logits are not finite: its weights are damaged, or too large for their type")
+
+
+class Chooser:
+    """Choose the tokens of one request.
+
+    Args:
+        prompt: the ids before them.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
+        self.sampling = sampling
+        self._there = set(prompt)
+        self._generator = torch.Generator()
+        if sampling.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(sampling.seed)
+
+    def choose(self, logits: torch.Tensor) -> Token:
+        """Choose the next token.
+
+        Args:
+            logits: of the whole vocabulary, on any device.
+
+        Raises:
+            ValueError: NaN or infinity.
+        """
+        logits = logits.float().cpu()
+        require_finite(logits)
+        sampling = self.sampling
+        weighed = self._penalized(logits)
+        chosen = int(weighed.argmax()) if sampling.temperature <= COLDEST else self._drawn(weighed)
+        self._there.add(chosen)
+        if sampling.logprobs is None:
+            return Token(chosen)
+        known = torch.log_softmax(logits, dim=-1)
+        best = known.topk(min(sampling.logprobs, len(known)))
+        return Token(chosen, float(known[chosen]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
+
+    def _penalized(self, logits: torch.Tensor) -> torch.Tensor:
+        penalty = self.sampling.repetition_penalty
+        if penalty == 1:
+            return logits
+        there = torch.tensor([token for token in self._there if token < len(logits)], dtype=torch.long)
+        found, weighed = logits[there], logits.clone()
+        weighed[there] = torch.where(found > 0, found / penalty, found * penalty)
+        return weighed
+
+    def _drawn(self, logits: torch.Tensor) -> int:
+        # subtract the maximum first: a tiny temperature must not produce infinities
+        shares = torch.softmax((logits - logits.max()) / self.sampling.temperature, dim=-1)
+        sampling = self.sampling
+        if sampling.top_p == 1 and not sampling.top_k and not sampling.min_p:
+            return int(torch.multinomial(shares, 1, generator=self._generator))
+        sorted_shares, order = shares.sort(descending=True, stable=True)
+        kept = sorted_shares.clone()
+        if sampling.top_k:
+            kept[sampling.top_k :] = 0
+            kept /= kept.sum()  # top_p refers to the remaining tokens
+        if sampling.top_p < 1:
+            first = kept[0].clone()
+            kept = kept.where(kept.cumsum(0) - kept < sampling.top_p, 0)
+            kept[0] = first  # also if top_p is 0 in single precision
+        kept[sorted_shares < sampling.min_p * sorted_shares[0]] = 0
+        return int(order[torch.multinomial(kept, 1, generator=self._generator)])
+
+
+JOINED = (DummyLayer, DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
+
+
+def can_be_joined(cache: DynamicCache) -> bool:
+    """Whether every layer is of a kind that `join` supports; sliding windows, for example, are not."""
+    return all(type(layer) in JOINED for layer in cache.layers)
+
+
+def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
+    """Append the rows of `second` to `first`."""
+    pairs: list[tuple[Any, Any]] = list(zip(first.layers, second.layers, strict=True))
+    for one, other in pairs:
+        for states in ("conv_states", "recurrent_states"):
+            here, there = getattr(one, states, {}), getattr(other, states, {})
+            for index in here:
+                if here[index] is not None:
+                    here[index] = torch.cat([here[index], there[index]])
+        if getattr(one, "keys", None) is not None:
+            one.keys = torch.cat(_as_wide(one.keys, other.keys))
+            one.values = torch.cat(_as_wide(one.values, other.values))
+    return first
+
+
+def _as_wide(one: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
+    """Pad both (rows, heads, width, channels) on the left to the same width."""
+    width = max(one.shape[-2], other.shape[-2])
+    return [F.pad(each, (0, 0, width - each.shape[-2], 0)) for each in (one, other)]
+
+
+def keep(cache: DynamicCache, rows: list[int], width: int) -> None:
+    """Keep only these rows, and the last `width` columns of the keys."""
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        for states in ("conv_states", "recurrent_states"):
+            found: dict[int, Any] = getattr(layer, states, {})
+            for index, state in found.items():
+                if state is not None:
+                    found[index] = state[rows]
+        if getattr(layer, "keys", None) is not None:
+            layer.keys = layer.keys[rows, :, layer.keys.shape[-2] - width :]
+            layer.values = layer.values[rows, :, layer.values.shape[-2] - width :]
+
 
 Reason = Literal["stop", "length", "cancelled"]
 

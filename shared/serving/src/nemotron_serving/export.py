@@ -13,22 +13,21 @@ from pathlib import Path
 
 import click
 
-from nemotron_app import complete
-from nemotron_app.export.card import card
-from nemotron_app.export.folder import exported_files, require_room, write_folder
+from nemotron_app import completion
+from nemotron_app.export import card, exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.code import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.importing import find_model
+from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.references import BARE
 from nemotron_shared.runtime.stop import end_on_sigterm
 
 
 @click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=complete.models)
+@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=completion.models)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
 @click.option("--licence", "--license", metavar="ID", help="the licence, where the model does not bring one along")

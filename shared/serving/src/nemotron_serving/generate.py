@@ -23,8 +23,7 @@ from typing import Any
 
 import click
 
-from nemotron_data.sources.json_keys import repeated_key
-from nemotron_data.sources.table_nulls import without_table_nulls
+from nemotron_data.sources.json_rows import repeated_key, without_table_nulls
 from nemotron_serving.options import Chosen, model_options, sampling_options
 from nemotron_shared.atomic import open_atomic, output_file
 from nemotron_shared.digest import file_digest, json_digest
@@ -193,8 +192,7 @@ class Progress:
 def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, asked: dict[str, Any]) -> None:
     """Answer every row, `size` at once, and keep the results."""
     with chosen.ready(size) as model:
-        from nemotron_serving.batch import End
-        from nemotron_serving.sampling import Token
+        from nemotron_serving.batch import End, Token
 
         if not asked["raw"] and not model.chats:
             what = f"{chosen.artifact.reference} was not taught to chat"
@@ -251,7 +249,7 @@ def _made(
     tokenizer: Any, row: Row, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """Fields to add to a line."""
-    from nemotron_data.tokenizers.names import TokenNames
+    from nemotron_data.tokenizers.words import TokenNames
     from nemotron_serving.text import Text
     from nemotron_serving.wire import entries_of
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nemotron_app import complete
+from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.runtime.models.importing import find_model
+from nemotron_shared.runtime.models.finding import find_model
 
 if TYPE_CHECKING:
     from nemotron_serving.model import Model
@@ -51,7 +51,7 @@ def model_options(default_newest: bool) -> Callable[[Callable[..., int | None]],
             "model",
             metavar=f"[{MODEL}]" if default_newest else MODEL,
             required=not default_newest,
-            shell_complete=complete.models,
+            shell_complete=completion.models,
         )
         @click.option(
             "--device", type=click.Choice(["auto", "cpu"]), default="auto", help="auto: a GPU if there is one"

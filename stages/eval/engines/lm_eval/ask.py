@@ -32,8 +32,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Task
-from stages.eval.benchmark_samples import read_benchmark
-from stages.eval.benchmarks import BENCHMARKS, overruled
+from stages.eval.benchmarks import BENCHMARKS, overruled, read_benchmark
 from stages.eval.benchmarks import definitions as definitions_of
 from stages.eval.harness_tasks import Answer, Samples, generation, read_sample, task_definition, written
 from stages.eval.models import model_to_ask

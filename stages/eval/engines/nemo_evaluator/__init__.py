@@ -23,7 +23,7 @@ class NemoEvaluator(Engine[Config]):
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """A server of the user's serves one model; every question is asked once, greedily."""
         if config.evaluation.temperature:
-            what = "NeMo Evaluator asks each question once, and our server answers greedily"
+            what = "NeMo Evaluator asks each question once, and for the greedy answer"
             remedy = "say engine=lm_eval, or evaluation.temperature=0 evaluation.num_samples=1"
             yield Problem(what, remedy, "evaluation.temperature")
         others = [role for role in ("base", "sft") if inputs.get(role) is not None]

@@ -18,14 +18,19 @@ from typing import Any
 import yaml
 from lm_eval.models.utils import resolve_max_length
 
+from nemotron_data.chat.prompt import Prompter
 from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_engines.modeling.build import load_tokenizer, read_config
+from nemotron_engines.modeling.generation import ends_of
 from nemotron_engines.modeling.threads import set_threads
+from nemotron_serving.api import Api
+from nemotron_serving.batch import Batch, Sampling
+from nemotron_serving.model import LARGEST_CONTEXT, Model
+from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.spec import Task
-from stages.eval.endpoint import serve
 from stages.eval.evaluator_section import NemoEvaluatorEngine
 from stages.eval.harness import find_program, read_samples, run_eval
 from stages.eval.harness_tasks import Samples, task_definition
@@ -44,7 +49,7 @@ Config = EvalConfig[NemoEvaluatorEngine]
 
 
 @dataclass(frozen=True)
-class Served:
+class Server:
     """A server's base URL, how many tokens its model was made for, and the variable that holds its key; of our own
     also, by question, whether its answer was cut."""
 
@@ -72,20 +77,20 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
         text = yaml.safe_dump(definition, sort_keys=False, allow_unicode=True)
         write_text(folder / "tasks" / f"{name}.yaml", text)
     samples: Samples = {}
-    with _endpoint(task, model, environment[KEY_NAME]) as served:
+    with _endpoint(task, model, environment[KEY_NAME]) as server:
         for host in (CHAT, COMPLETIONS):
             asked = {name: about for name, about in tasks.items() if (about.kind == "generate") == (host is CHAT)}
             if not asked:
                 continue
             task.run.stop_if_requested()
             place = folder / host[1]
-            config = run_config(task.config, host, served, list(asked), folder / "tasks", place / "output", tokenizer)
+            config = run_config(task.config, host, server, list(asked), folder / "tasks", place / "output", tokenizer)
             run_eval(program, config, place, task.run, environment)
             for name, about in asked.items():
                 rows = min(about.rows, task.config.evaluation.limit or about.rows)
                 samples[name] = read_samples(place / "output", name, about.kind, rows)
                 for sample in samples[name]:
-                    if (cut := served.cut.get(sample.get("question", ""))) is not None:
+                    if (cut := server.cut.get(sample.get("question", ""))) is not None:
                         sample["cut"] = float(cut)
     shutil.rmtree(folder)  # caches and logs; what fails keeps them
     return {name: samples[name] for name in tasks}
@@ -108,7 +113,7 @@ def _plain(path: Path) -> Path:
 def run_config(
     config: Config,
     host: tuple[str, str, str],
-    served: Served,
+    server: Server,
     names: list[str],
     tasks: Path,
     output: Path,
@@ -118,7 +123,6 @@ def run_config(
 
     Args:
         host: the harness's task that ours stand in for, the kind of endpoint, and its path.
-        served: the server that is asked.
         tasks: folder of the tasks' YAML files.
     """
     engine, (host_task, endpoint_type, path) = config.engine, host
@@ -136,13 +140,13 @@ def run_config(
             "num_fewshot": 0,
             "tokenizer": str(tokenizer),
             # Its command has no place for a length; what stands here lands among the arguments. It asks for two less.
-            "tokenizer_backend": f"huggingface,max_length={served.max_length + 2}",
+            "tokenizer_backend": f"huggingface,max_length={server.max_length + 2}",
             "tokenized_requests": endpoint_type == "completions",
         },
     }
-    endpoint = {"url": served.url.rstrip("/") + path, "model_id": engine.served_model_name, "type": endpoint_type}
-    if served.key_name:
-        endpoint["api_key_name"] = served.key_name
+    endpoint = {"url": server.url.rstrip("/") + path, "model_id": engine.served_model_name, "type": endpoint_type}
+    if server.key_name:
+        endpoint["api_key_name"] = server.key_name
     return {
         "config": {"type": host_task, "output_dir": str(output), "params": params},
         "target": {"api_endpoint": endpoint},
@@ -150,7 +154,7 @@ def run_config(
 
 
 @contextmanager
-def _endpoint(task: Task[Config], model: Artifact | None, key: str) -> Generator[Served]:
+def _endpoint(task: Task[Config], model: Artifact | None, key: str) -> Generator[Server]:
     """The user's server, or one that ends with the block and asks for this key."""
     engine = task.config.engine
     if engine.endpoint is not None:
@@ -158,14 +162,37 @@ def _endpoint(task: Task[Config], model: Artifact | None, key: str) -> Generator
             raise UserError("engine.endpoint: run.model must name what is served", "its folder gives the tokenizer")
         _require_alive(engine.endpoint)
         config = read_config(model.path, trusted=model.trusted)
-        yield Served(engine.endpoint, resolve_max_length(config, load_tokenizer(model.path)), engine.api_key_name)
+        yield Server(engine.endpoint, resolve_max_length(config, load_tokenizer(model.path)), engine.api_key_name)
         return
     loaded, tokenizer, _ = model_to_ask(task, model)
     name, batch_size = engine.served_model_name, task.config.evaluation.batch_size
     cut: dict[str, bool] = {}
-    with serve(loaded, tokenizer, name=name, batch_size=batch_size, key=key, cut=cut) as url:
+    with served(loaded, tokenizer, name=name, batch_size=batch_size, key=key, cut=cut) as url:
         task.run.say(f"serving the model at {url} until its tasks are done")
-        yield Served(url, resolve_max_length(loaded.config, tokenizer), KEY_NAME, cut)
+        yield Server(url, resolve_max_length(loaded.config, tokenizer), KEY_NAME, cut)
+
+
+@contextmanager
+def served(
+    model: Any, tokenizer: Any, *, name: str, batch_size: int, key: str, cut: dict[str, bool] | None = None
+) -> Generator[str]:
+    """Serve a model on this machine until the block ends; yields the base URL.
+
+    Chat answers keep their thoughts, which the scores need. Lengths are not checked: the harness keeps to the model's.
+
+    Args:
+        key: other users of the machine reach the server too, so clients must send this key.
+        cut: filled with each chat's last message, and whether its answer reached the longest length.
+    """
+
+    def note(messages: Any, answer: Any) -> None:
+        if cut is not None and isinstance(asked := messages[-1].get("content"), str):
+            cut[asked] = answer.reason == "length"
+
+    with Batch(model, ends_of(model, tokenizer), batch_size, name=name) as batch:
+        ready = Model(name, tokenizer, Prompter(tokenizer), batch, LARGEST_CONTEXT, chats=True, asks=Sampling(0))
+        with serving(Api(ready, (name,), most_tokens=16, whole_answers=True, hear=note).app(key)) as url:
+            yield url
 
 
 def _require_alive(url: str) -> None:

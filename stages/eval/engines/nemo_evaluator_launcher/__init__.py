@@ -10,10 +10,9 @@ from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.spec import Outcome, Task
+from stages.eval.engines.nemo_evaluator_launcher.launcher import TESTED_VERSIONS, chosen, rendered_config
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import program_problems
-from stages.eval.launcher_config import chosen, rendered_config
-from stages.eval.launcher_jobs import TESTED_VERSIONS
 from stages.eval.schema import EvalConfig
 
 Config = EvalConfig[NemoEvaluatorLauncherEngine]
@@ -84,6 +83,6 @@ class NemoEvaluatorLauncher(Engine[Config]):
 
     def run(self, task: Task[Config]) -> Outcome:
         """Submit, wait, and write the results."""
-        from stages.eval.engines.nemo_evaluator_launcher.submit import evaluate
+        from stages.eval.engines.nemo_evaluator_launcher.launcher import evaluate
 
         return evaluate(task)

@@ -106,12 +106,12 @@ def test_a_server_of_the_users_is_asked(place: Path, asked: list[str], monkeypat
     from evaluator_support import config_of
 
     from nemotron_engines.modeling.build import load_model, load_tokenizer
-    from stages.eval.endpoint import serve
+    from stages.eval.engines.nemo_evaluator.ask import served
 
     model, tokenizer = load_model(place / "model", config_of("tiny").engine), load_tokenizer(place / "model")
     few = ["evaluation.limit=6", "evaluation.tasks=[facts]"]
     monkeypatch.setenv("THEIR_KEY", "a-key-of-this-test")
-    with serve(model.eval(), tokenizer, name="theirs", batch_size=8, key="a-key-of-this-test") as url:
+    with served(model.eval(), tokenizer, name="theirs", batch_size=8, key="a-key-of-this-test") as url:
         theirs = [f"engine.endpoint={url}", "engine.served_model_name=theirs", "engine.api_key_name=THEIR_KEY"]
         assert main([*asked, *few, *with_evaluator(), *theirs]) == 0
     newest = max((place / "store" / "artifacts" / "super3-eval-results").glob("v*"), key=lambda one: int(one.name[1:]))

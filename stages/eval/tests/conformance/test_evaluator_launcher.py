@@ -15,9 +15,8 @@ from evaluator_support import config_of, program
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
+from stages.eval.engines.nemo_evaluator_launcher.launcher import Launcher, rendered_config
 from stages.eval.harness import Program
-from stages.eval.launcher_config import rendered_config
-from stages.eval.launcher_jobs import Launcher
 from stages.eval.train import main
 
 pytestmark = pytest.mark.evaluator

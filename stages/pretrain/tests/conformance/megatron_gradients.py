@@ -51,7 +51,7 @@ def by_transformers(ids: torch.Tensor, folder: Path) -> tuple[float, dict[str, t
 
 def by_megatron(ids: torch.Tensor, folder: Path) -> tuple[float, dict[str, torch.Tensor]]:
     """The same by megatron-core's HybridModel, its gradients converted back."""
-    from nemotron_engines.megatron_bridge.environment import megatron_process
+    from nemotron_engines.megatron_bridge.loop import megatron_process
     from nemotron_engines.stand_ins.megatron_settings import use_cpu_model
     from nemotron_engines.stand_ins.transformer_engine import install_stubs
 

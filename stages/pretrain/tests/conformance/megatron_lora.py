@@ -44,7 +44,7 @@ def learned_here(ids: torch.Tensor, folder: Path) -> dict[str, torch.Tensor]:
 
 def through_bridge(ids: torch.Tensor, folder: Path) -> torch.Tensor:
     """Logits of megatron-core's model with the same adapter, which Bridge then exports."""
-    from nemotron_engines.megatron_bridge.environment import megatron_process
+    from nemotron_engines.megatron_bridge.loop import megatron_process
     from nemotron_engines.stand_ins.megatron_settings import use_cpu_model
     from nemotron_engines.stand_ins.transformer_engine import install_stubs
 

@@ -62,7 +62,7 @@ def by_transformers(ids: Tensor, folder: Path) -> tuple[Measured, dict[str, Tens
 
 def by_megatron(ids: Tensor, folder: Path) -> tuple[Measured, dict[str, Tensor]]:
     """The same by megatron-core's HybridModel, its gradients and corrections converted back."""
-    from nemotron_engines.megatron_bridge.environment import megatron_process
+    from nemotron_engines.megatron_bridge.loop import megatron_process
     from nemotron_engines.stand_ins.megatron_settings import use_cpu_model
     from nemotron_engines.stand_ins.transformer_engine import install_stubs
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from megatron_support import prepared
+from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter, read_blend, write_blend
-from nemotron_engines.megatron_bridge.datasets import blend_per_split
+from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_shared.artifacts import Artifact
 
 pytestmark = pytest.mark.megatron
@@ -121,7 +122,7 @@ def _two_corpora(folder: Path, weights: tuple[float, float]) -> Path:
         with IndexedDatasetWriter(folder / "train" / name, VOCABULARY) as writer:
             for _ in range(200):
                 body = generator.integers(low, low + 190, size=generator.integers(20, 90))
-                writer.add_document(np.append(body, EOD))
+                add_document(writer, np.append(body, EOD))
     names = ("train/first", "train/second")
     blend = list(zip(weights, names, strict=True))
     write_blend(folder / "blend.json", {"train": blend, "valid": [], "test": []})

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 
 from nemotron_engines.checks import bad_rows
+from nemotron_engines.nemo_rl.needs import check_config
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
+from nemotron_engines.nemo_rl.needs import render as nemo_rl_config
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
-from nemotron_engines.nemo_rl.training import check_config
-from nemotron_engines.nemo_rl.training import render as nemo_rl_config
 from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine

@@ -8,7 +8,7 @@ from nemotron_data.formats.rl_rows import RLRow, Turn, read_rl_rows, validate
 from nemotron_data.rejects import Refused
 from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.errors import UserError
-from stages.rl.parameters import Unused, parameter_fault
+from stages.rl.rows import Unused, parameter_fault
 
 
 def require_rows(files: list[Path], environment: str, grpo: GRPOSection) -> str:

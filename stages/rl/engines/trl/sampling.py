@@ -4,27 +4,172 @@ Where it can, the model is sampled and trained by one computation, with the same
 elsewhere transformers samples. Either way each step's log says how far the two are apart.
 """
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 
 from nemotron_engines.exact.decode import sample
-from nemotron_engines.exact.scoring import code, score_exactly
-from nemotron_engines.exact.support import why_not
+from nemotron_engines.exact.scoring import code, score_exactly, why_not
 from nemotron_engines.mismatch import require_alike
 from nemotron_shared.runtime import distributed
-from stages.rl.engines.trl.differences import Differences
-from stages.rl.engines.trl.figures import TokenMeans
+from nemotron_shared.runtime.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head
-from stages.rl.engines.trl.recorded import recording
-from stages.rl.engines.trl.routes import noting_routes
-from stages.rl.engines.trl.steps import StepTrainer
+from stages.rl.engines.trl.trainer import StepTrainer
+
+
+class Recorder(LogitsProcessor):
+    """Sees the logits of each token before anything is done to them, and the token at the next one."""
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = temperature
+        self._noted: list[Tensor] = []
+        self._open: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Note what the newest token was drawn with, and leave the scores as they are."""
+        if self._open is not None:
+            self._noted.append(self._open.gather(1, input_ids[:, -1:])[:, 0])
+        self._open = (scores.float() / self._temperature).log_softmax(-1)
+        return scores
+
+    def logps(self, completions: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Of each completion's tokens; a row that ended early was filled up behind its end."""
+        assert self._open is not None
+        noted = torch.stack([*self._noted, self._open[:, 0]]).T.tolist()  # the last place is set below
+        for row, ids, last in zip(noted, completions, self._open, strict=True):
+            if len(ids) == len(row):
+                row[-1] = float(last[ids[-1]])
+        return [row[: len(ids)] for row, ids in zip(noted, completions, strict=True)]
+
+
+@contextmanager
+def recording(model: Any, temperature: float) -> Generator[Recorder]:
+    """Whatever `model.generate` draws meanwhile is noted."""
+    recorder = Recorder(temperature)
+    model.generate = partial(model.generate, logits_processor=LogitsProcessorList([recorder]))
+    try:
+        yield recorder
+    finally:
+        del model.generate
+
+
+class Routes:
+    """What the routers chose, pass by pass."""
+
+    def __init__(self, routers: int) -> None:
+        self._routers = routers
+        self._chosen: list[Tensor] = []
+
+    def note(self, router: nn.Module, given: tuple[Tensor], result: tuple[Tensor, ...]) -> None:
+        """A forward hook of a router, whose result ends with the experts of each token, (tokens, k)."""
+        self._chosen.append(result[2].sort(-1)[0])
+
+    def passes(self, rows: int = -1, length: int = -1) -> list[Tensor]:
+        """The `code` of the experts of each position, (rows, length), for each pass; the one or the other is given."""
+        codes = []
+        for first in range(0, len(self._chosen), self._routers):
+            layers = torch.stack(self._chosen[first : first + self._routers], 1)
+            codes.append(code(layers).view(rows, length))
+        return codes
+
+
+@contextmanager
+def noting_routes(model: nn.Module) -> Generator[Routes]:
+    """What the model's routers choose meanwhile; nothing in one without experts."""
+    routers = [module for module in model.modules() if isinstance(module, NemotronHTopkRouter)]
+    routes = Routes(len(routers))
+    hooks = [router.register_forward_hook(routes.note) for router in routers]
+    try:
+        yield routes
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+FARTHEST = 600.0
+"""Nats; further apart, a ratio would soon be no number that a log can hold."""
+
+
+@dataclass
+class Differences:
+    """Sums over the micro batches of a step, of one process or of all."""
+
+    tokens: int = 0
+    differing: int = 0
+    routed: int = 0  # tokens drawn behind a choice of experts
+    flips: int = 0  # of these, behind another choice than that of training
+    multiplied: float = 0.0  # sum of exp(|difference|)
+    largest: float = 0.0
+    sequences: int = 0
+    ratios: float = 0.0  # sum of a sequence's probability in training over that in sampling
+
+    def add(self, sampled: Tensor, trained: Tensor, mask: Tensor, flipped: Tensor | None) -> None:
+        """Count one micro batch; all (rows, tokens), log-probabilities in nats, the mask and `flipped` bool."""
+        apart = (trained - sampled).double().masked_fill(~mask, 0).clamp(-FARTHEST, FARTHEST)
+        self.tokens += int(mask.sum())
+        self.differing += int((apart != 0).sum())
+        if flipped is not None:
+            self.routed += int(mask.sum())
+            self.flips += int((flipped & mask).sum())
+        self.multiplied += float(apart.abs().exp()[mask].sum())
+        self.largest = max(self.largest, float(apart.abs().max()))
+        there = mask.any(1)
+        self.sequences += int(there.sum())
+        self.ratios += float(apart.sum(1).clamp(max=FARTHEST).exp()[there].sum())
+
+    def figures(self) -> dict[Metric, float]:
+        """The step's figures of all processes together; every process calls this."""
+        sums = [self.tokens, self.differing, self.routed, self.flips, self.multiplied, self.sequences, self.ratios]
+        whole, largest = torch.tensor(sums, dtype=torch.float64), torch.tensor(self.largest, dtype=torch.float64)
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(whole)
+            torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
+        tokens, differing, routed, flips, multiplied, sequences, ratios = whole.tolist()
+        if not tokens:
+            return {}
+        found: dict[Metric, float] = {
+            "differing_tokens": differing / tokens,
+            "logprob_difference": float(largest),
+            "token_mult_prob_error": multiplied / tokens,
+            "sequence_ratio": ratios / sequences,
+        }
+        if routed:
+            found["router_flips"] = flips / routed
+        return found
+
+
+class TokenMeans:
+    """Sums over the passes of a step."""
+
+    def __init__(self) -> None:
+        self._tokens = 0
+        self._sums = Counter[str]()
+
+    def add(self, mask: Tensor, **values: Tensor) -> None:
+        """Count a pass; the mask and each value are (rows, tokens). Every pass of a step has the same values."""
+        self._tokens += int(mask.sum())
+        self._sums.update({name: float(value.detach().double()[mask].sum()) for name, value in values.items()})
+
+    def take(self) -> dict[str, float]:
+        """The means of all processes together, and begin anew; none where no token counts. Every process calls this."""
+        names = sorted(self._sums)
+        whole = torch.tensor([self._tokens, *(self._sums[name] for name in names)], dtype=torch.float64)
+        self.__init__()
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(whole)
+        tokens, *sums = whole.tolist()
+        return {name: total / tokens for name, total in zip(names, sums, strict=True)} if tokens else {}
+
 
 SAMPLED_EXPERTS = "sampled_experts"
 """Among the inputs of a loss: the `code` of the experts behind each token, (rows, tokens)."""

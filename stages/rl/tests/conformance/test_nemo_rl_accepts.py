@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,15 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from nemotron_engines.nemo_rl.bases import digest_of, load_base
-from nemotron_engines.nemo_rl.compose import build
-from nemotron_engines.nemo_rl.generate import BASES
-from nemotron_engines.nemo_rl.table import TABLES, load_table
-from nemotron_engines.nemo_rl.translate import VERIFIER, Places
+from nemotron_engines.nemo_rl.generate import BASES, as_text, make_table
+from nemotron_engines.nemo_rl.installation import Installation
+from nemotron_engines.nemo_rl.keys import require_known
+from nemotron_engines.nemo_rl.translate import VERIFIER, Places, build
+from nemotron_engines.nemo_rl.versions import TABLES, digest_of, load_base
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 
@@ -113,13 +115,21 @@ def test_master_config_refuses_what_we_would_refuse(
 
 @pytest.mark.parametrize("version", ["v0.7.0", "nano-v3"])
 def test_the_table_is_that_of_the_checkout(version: str, checkouts: Path) -> None:
-    program = (
-        "import json, sys; from pathlib import Path; from nemotron_engines.nemo_rl.generate import make_table; "
-        f"print(json.dumps(make_table(Path('.').resolve(), '{version}', sys.argv[1])))"
-    )
-    done = python(checkouts / version, "-c", program, load_table(version).commit)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == json.loads((TABLES / f"{version}.json").read_text())
+    assert as_text(make_table(checkouts / version)) == (TABLES / f"{version}.json").read_text()
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "tiny"])
+def test_nemo_rl_knows_the_keys_of_our_overrides_and_no_slip(
+    recipe: str, checkouts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_VCS_VERSION", "1")
+    for slip in ((), ("++engine.overrides.policy.precison=bfloat16",)):
+        composed = compose(CONFIG, recipe, ["engine.allow_experimental=true", *slip])
+        config = validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
+        checkout = checkouts / config.engine.version
+        installation = Installation(checkout, load_base(checkout, config.engine.base), "python")
+        with pytest.raises(UserError, match="did you mean 'precision'") if slip else nullcontext():
+            require_known(installation, config.engine, "grpo", composed.origins, tmp_path / "log")
 
 
 def test_our_reading_of_a_config_is_nemo_rls(checkouts: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nemotron_engines.automodel import environment
+from nemotron_engines.automodel import needs as automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
@@ -19,11 +19,11 @@ class Automodel(Engine[SFTConfig[AutomodelEngine]]):
 
     def check(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """The config, and the model that it starts from."""
-        return environment.problems(config, inputs, machine)
+        return automodel.problems(config, inputs, machine)
 
     def needs(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, layout, memory and disk."""
-        return environment.needs(config, inputs, machine)
+        return automodel.needs(config, inputs, machine)
 
     def run(self, task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
         """Train, with the libraries that this needs."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nemotron_data.chat.guards import holds_control
 from nemotron_data.chat.rows import SYSTEM_FIELDS, counts
-from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.encoders.masks import ControlTokens
 from nemotron_data.sources.files import local_file
 from nemotron_data.sources.reading import Row, read_files
 from nemotron_shared.errors import UserError

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.encoders.masks import ControlTokens
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.automodel.data import packed_file
 from nemotron_engines.automodel.loop import train_with_automodel

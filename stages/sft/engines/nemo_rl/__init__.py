@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nemotron_engines.checks import no_chats, too_few_rows
+from nemotron_engines.nemo_rl.needs import check_config
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
+from nemotron_engines.nemo_rl.needs import render as nemo_rl_config
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
-from nemotron_engines.nemo_rl.training import check_config
-from nemotron_engines.nemo_rl.training import render as nemo_rl_config
 from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem

@@ -123,9 +123,9 @@ def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path
     data = read_packed(lora / "artifacts" / "super3-sft-data" / "v1" / "valid.parquet")
     rows = PackedRows(data, 8, 1234)
     batch = PackedCollator()([rows[index] for index in range(len(rows))])
-    labels = batch.pop("labels")[:, 1:]
+    labels = batch.pop("labels")
     with torch.no_grad():
-        logits = load_model(newest(lora), CHOICES).eval()(**batch, use_cache=False).logits[:, :-1]
+        logits = load_model(newest(lora), CHOICES).eval()(**batch, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
     assert float(loss) == pytest.approx(losses(lora, "valid_loss")[-1], rel=1e-5)
 
@@ -184,7 +184,7 @@ def test_a_killed_run_over_all_weights_goes_on(full: Path, tmp_path: Path) -> No
 
 
 def test_chats_through_automodels_own_data_set(tmp_path: Path) -> None:
-    from nemotron_data.synthetic.chats import chats
+    from nemotron_data.synthetic.rows import chats
 
     rows = [json.dumps({"messages": row["messages"]}) + "\n" for row in chats(3, 360)]
     (tmp_path / "train.jsonl").write_text("".join(rows[:320]))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from megatron_support import prepared, task_of
-from packed_support import write_packed
+from packed_support import pack_row, write_packed
 
-from nemotron_data.formats.packed import PackedRow, pack_row, read_packed
+from nemotron_data.formats.packed import PackedRow, read_packed
 from nemotron_shared.artifacts import Artifact
 
 pytestmark = pytest.mark.megatron

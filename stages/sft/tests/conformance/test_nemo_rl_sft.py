@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.nemo_rl.bases import load_base
-from nemotron_engines.nemo_rl.compose import build
-from nemotron_engines.nemo_rl.translate import Places
+from nemotron_engines.nemo_rl.translate import Places, build
+from nemotron_engines.nemo_rl.versions import load_base
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate

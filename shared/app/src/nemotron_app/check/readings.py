@@ -110,10 +110,8 @@ def read(files: Iterable[Path], patterns: Iterable[str]) -> Readings:
         _read_log(file, libraries, wanted, readings)
     for _, file in sorted(by_kind["tensorboard"]):
         _read_scalars(file, libraries, readings)
-    for _, file in sorted(by_kind["records"]):
-        _read_records(file, records[file.name], readings)
-    for _, file in sorted(by_kind["metrics"]):
-        _read_records(file, LibraryLog("metrics.jsonl", {}), readings)
+    for _, file in [*sorted(by_kind["records"]), *sorted(by_kind["metrics"])]:
+        _read_records(file, records.get(file.name, LibraryLog("metrics.jsonl", {})), readings)
     _add_step_times(readings)
     return readings
 
@@ -157,13 +155,6 @@ def pieces_of(file: Path, notes: list[str]) -> Iterator[list[str]]:
                 rest = b""
 
 
-def _holds(text: str, pattern: str, compiled: re.Pattern[str]) -> bool:
-    """Whether a pattern occurs anywhere. Literals use substring search, which is many times faster than a regex."""
-    if re.fullmatch(r"[\w :|]+", pattern):
-        return any(word in text for word in pattern.split("|"))
-    return bool(compiled.search(text))
-
-
 def _read_log(
     file: Path, libraries: list[LibraryLog], wanted: Mapping[str, re.Pattern[str]], readings: Readings
 ) -> None:
@@ -174,12 +165,7 @@ def _read_log(
     try:
         for lines in pieces_of(file, readings.notes):
             text = "\n".join(lines)
-            short = [line[:LONGEST_MATCHED] for line in lines] if wanted else []
-            below = "\n".join(short)
-            here = {pattern: compiled for pattern, compiled in wanted.items() if _holds(below, pattern, compiled)}
-            for line, pattern in ((line, one) for one, sought in here.items() for line in short if sought.search(line)):
-                readings.counts[pattern] += 1
-                readings.seen.setdefault(pattern, line.strip()[:200])
+            _count_lines([line[:LONGEST_MATCHED] for line in lines] if wanted else [], wanted, readings)
             for percent in GPU_LINE.findall(text) if "MiB |" in text else ():
                 readings.moments.setdefault("gpu_utilization", []).append(float(percent))
             for log, groups in _matches(lines, [one for one in tried if one[0] in text]):
@@ -200,6 +186,17 @@ def _read_log(
     except OSError as error:
         readings.notes.append(f"{file}: not readable: {error.strerror}")
     readings.add(found)
+
+
+def _count_lines(lines: list[str], wanted: Mapping[str, re.Pattern[str]], readings: Readings) -> None:
+    text = "\n".join(lines)
+    for pattern, compiled in wanted.items():
+        # for literals, substring search is many times faster than a regular expression
+        literals = pattern.split("|") if re.fullmatch(r"[\w :|]+", pattern) else []
+        if any(word in text for word in literals) if literals else compiled.search(text):
+            for line in filter(compiled.search, lines):
+                readings.counts[pattern] += 1
+                readings.seen.setdefault(pattern, line.strip()[:200])
 
 
 def _matches(

@@ -5,13 +5,13 @@ sft   super3-sft-model:v2   super3-sft-model-891fc106f3a7   logs/   9453356-logs
 
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.check.model import HUB_NAME, from_hub
 from nemotron_app.runs import run_state
 from nemotron_app.store_options import Look
 from nemotron_app.training_log import folder_that_made, log_in, log_of
@@ -19,8 +19,10 @@ from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
+from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.stages import STAGES
 
@@ -105,15 +107,9 @@ def find(wanted: str, look: Look) -> Target:
     except NotFound as error:
         stopped = sorted(begun, key=lambda folder: folder.stat().st_mtime)
         if not stopped:
-            raise _nothing(wanted, error) from error
+            path_too = f"{wanted}: no such file or folder, and " if "/" in wanted else ""
+            raise NotFound(path_too + error.message, GIVE if path_too else error.remedy) from error
         return _run(stopped[-1])
-
-
-def _nothing(wanted: str, error: NotFound) -> NotFound:
-    """The error for a missing RUN. Text with a slash is treated as a path first."""
-    if "/" not in wanted:
-        return NotFound(error.message, error.remedy)
-    return NotFound(f"{wanted}: no such file or folder, and {error.message}", GIVE)
 
 
 def _folder(path: Path, look: Look) -> Target:
@@ -215,3 +211,69 @@ def merged(targets: Sequence[Target]) -> Target:
 def is_quiet(newest: float) -> bool:
     """Whether nothing has been written for a long time; `newest` is a modification time."""
     return time.time() - newest > QUIET_SECONDS
+
+
+# Facts from a model's config.json. Code from the model folder is never run.
+
+HUB_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)")
+
+HETEROGENEOUS = "DeciLMForCausalLM"
+"""A class whose layers are described one by one in `block_configs`: some lack attention, and MLP widths vary."""
+
+
+def probe(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the facts as JSON and as text lines. `ok` is false if the model cannot be used.
+
+    Raises:
+        UserError: config.json is not a JSON object.
+    """
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.json'}: not a JSON object", "download the model again")
+    names = config.get("architectures")
+    architecture = str(names[0]) if isinstance(names, list) and names else None
+    blocks = config.get("block_configs")
+    has_blocks = isinstance(blocks, list) and bool(blocks)
+    layers = config.get("num_hidden_layers")
+    ok = has_blocks or architecture != HETEROGENEOUS
+    if has_blocks and isinstance(layers, int) and len(blocks) != layers:
+        ok = False
+        described = f"yes, but of {len(blocks)} layers, and num_hidden_layers is {layers}: config.json is damaged"
+    elif has_blocks:
+        different = len({repr(block) for block in blocks})
+        described = f"yes: {len(blocks)} layers of {different} different kinds, which need a parallel plan of their own"
+    elif ok:
+        described = "no: standard tensor parallelism fits"
+    else:
+        described = f"no, although {architecture} cannot be built without it"
+    facts = {"model_type": config.get("model_type"), "architecture": architecture, "block_configs": has_blocks}
+    lines = [
+        f"model type: {facts['model_type'] or 'not said'}",
+        f"architecture: {architecture or 'not said'}{' (heterogeneous)' if has_blocks else ''}",
+        f"has block_configs: {described}",
+    ]
+    if not ok:
+        lines.append("  download config.json again, from the model's own page")
+    return {"ok": ok, **facts}, lines
+
+
+def from_hub(name: str) -> Path:
+    """Download only config.json of a model on the Hugging Face hub; returns its folder.
+
+    Raises:
+        UserError: unknown model, no access to it, or no connection to the hub.
+    """
+    address = f"hf://{name}"
+    with hub_errors(address, HubPlace(name, None, "model")):
+        from huggingface_hub import HfApi, constants, hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+
+        try:
+            if not constants.HF_HUB_OFFLINE:
+                HfApi().model_info(name)  # fails fast, whereas a download is retried several times
+            return Path(hf_hub_download(name, "config.json")).parent
+        except LocalEntryNotFoundError:
+            raise
+        except (EntryNotFoundError, HFValidationError) as error:
+            what = f"{address}: holds no config.json of a model"
+            raise UserError(what, "check the name, or give the model's folder") from error

@@ -9,12 +9,11 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_app.launch import run_step, stage_directory
-from nemotron_app.main import Request
+from nemotron_app.launch import ask_step, run_step, stage_directory
+from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
-from nemotron_data.sources.files import expand, identity
-from nemotron_data.sources.remote import InputFile, Reading
+from nemotron_data.sources.files import InputFile, Reading, expand, identity
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path
@@ -32,10 +31,13 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.importing import find, find_model
+from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
+from nemotron_shared.runtime.needs import lines
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.start import load
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 BASE = "local"
 STAGES = {"chat": "sft", "text": "pretrain"}
@@ -130,7 +132,8 @@ class Plan:
             raise SystemExit(code)
 
     def _is_said(self, key: str) -> bool:
-        return any(_covers(override_key(word), key) for word in self.overrides)
+        given = [override_key(word) for word in self.overrides]
+        return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in given)
 
     def add(self, found: Sequence[Choice]) -> list[Choice]:
         """Take over what the command line does not say itself, and say it."""
@@ -139,10 +142,6 @@ class Plan:
             say(f"[finetune] {choice}")
         self.choices += taken
         return taken
-
-
-def _covers(given: str, key: str) -> bool:
-    return given == key or given.startswith(f"{key}.") or key.startswith(f"{given}.")
 
 
 def make_plan(
@@ -165,7 +164,10 @@ def make_plan(
     said = {override_key(word): word.partition("=")[2] for word in overrides}
     if taken := next((key for key in SAID_BY_WORDS if key in said), None):
         raise UserError(f"{taken}: the first words say it already", "say: nemotron finetune MODEL FILE")
-    model = _model(look, reference, trusted=trust_code, dry_run=dry_run)
+    outside = parse_outside(spelled_out(reference, look.store, look.family)[0]) if dry_run else None
+    if outside is not None and (found := find(look.store, outside, weights=True, trusted=trust_code)).bring_in:
+        raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
+    model = find_model(look.store, reference, family=look.family, trusted=trust_code)
     paths = [path if "://" in path else str(Path(os.path.expanduser(path)).absolute()) for path in data]  # noqa: PTH111
     if wrong := next((path for path in paths if "${" in path), None):
         raise UserError(f"{wrong}: configs take '${{' for a reference to one of their keys", "give it another name")
@@ -252,8 +254,38 @@ def _stage(files: Sequence[InputFile], said: Mapping[str, str]) -> tuple[str, st
     return STAGES[found.kind], found.reason, fields
 
 
-def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:
-    outside = parse_outside(spelled_out(reference, look.store, look.family)[0]) if dry_run else None
-    if outside is not None and (found := find(look.store, outside, weights=True, trusted=trusted)).bring_in:
-        raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
-    return find_model(look.store, reference, family=look.family, trusted=trusted)
+# The three steps of a fine-tuning, each run as the stage's own process.
+
+
+def prepare(plan: Plan) -> Artifact:
+    """The prepared rows."""
+    return _run(plan, plan.stage, "data_prep", plan.request(plan.stage, str(plan.file()), *plan.overrides))
+
+
+def train(plan: Plan, prepared: Artifact) -> Artifact:
+    """The fine-tuned model."""
+    data = override("run.data", prepared.reference)
+    request = plan.request(plan.stage, str(choose_training(plan, prepared)), *plan.overrides, data)
+    step = import_module(f"stages.{plan.stage}.train").STEP
+    asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
+    estimate = preflight(step, load(step, asked)).estimate  # what keeps it from starting, the training says itself
+    for name, said in lines(estimate) if estimate else ():
+        if name.startswith(("memory", "all steps")):
+            say(f"[finetune] the training, estimated: {name} {said}")
+    return _run(plan, plan.stage, "train", request)
+
+
+def evaluate(plan: Plan, tuned: Artifact) -> Artifact:
+    """Scores of both models on the rows that were held out."""
+    models = override("run.model", tuned.reference), override("run.base", plan.reference)
+    return _run(plan, "eval", "train", plan.request("eval", "held_out", *models))
+
+
+def _run(plan: Plan, stage: str, verb: str, request: Request) -> Artifact:
+    code, answer = ask_step(stage, verb, request)
+    if code == STOPPED_EXIT_CODE:
+        raise SystemExit(code)
+    if code:
+        what = "the data preparation" if verb == "data_prep" else f"the {stage} stage"
+        raise UserError(f"{what} ended with exit code {code}", "see above; what is finished is kept")
+    return plan.look.store.resolve(answer["artifact"], family=plan.family)

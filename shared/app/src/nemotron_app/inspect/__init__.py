@@ -1,5 +1,1 @@
 """`nemotron data inspect`: show what a prepared data set holds before a model is trained on it."""
-
-from nemotron_app.inspect.build import Inspection, Options, inspect_data
-
-__all__ = ["Inspection", "Options", "inspect_data"]

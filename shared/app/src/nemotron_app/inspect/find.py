@@ -4,15 +4,13 @@ super3-sft-data:latest   .nemotron/artifacts/super3-sft-data/v1   out/blend.json
 out/train.parquet        out/val.jsonl
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from nemotron_app.inspect.documents import DocumentSplit, blend_splits
-from nemotron_app.inspect.examples import Split
-from nemotron_app.inspect.lines import LineSplit
-from nemotron_app.inspect.packs import PackedSplit
+from nemotron_app.inspect.splits import DocumentSplit, LineSplit, PackedSplit, Split, blend_splits
 from nemotron_shared.artifacts.artifact import Artifact, problems
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import is_path
@@ -146,3 +144,42 @@ def _split_name(path: Path) -> str:
 def _object(path: Path) -> dict[str, Any]:
     content = read_json(path) if path.is_file() else {}
     return content if isinstance(content, dict) else {}
+
+
+# Rows refused by data preparation, counted by reason, with a few examples of each.
+#
+# {"file": "chats.jsonl", "line": 17, "reason": "unknown role", "detail": "", "snippet": "{\"messages\": ..."}
+
+EXAMPLES = 3
+
+
+@dataclass
+class Reason:
+    """A reason for refusing rows, their number, and the first of them as (file:line, detail, start of the row)."""
+
+    reason: str
+    count: int = 0
+    examples: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def read_refused(path: Path) -> list[Reason] | None:
+    """Reasons, most frequent first; None if the file does not exist.
+
+    Raises:
+        UserError: a line does not have the format that data preparation writes.
+    """
+    if not path.is_file():
+        return None
+    found: dict[str, Reason] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                reason, place = row["reason"], f"{row['file']}:{row['line']}"
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise UserError(f"{path}:{number}: not a refused row: {error}", "prepare the data again") from error
+            entry = found.setdefault(str(reason), Reason(str(reason)))
+            entry.count += 1
+            if len(entry.examples) < EXAMPLES:
+                entry.examples.append((place, str(row.get("detail", "")), str(row.get("snippet", ""))))
+    return sorted(found.values(), key=lambda reason: (-reason.count, reason.reason))

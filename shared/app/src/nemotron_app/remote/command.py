@@ -8,28 +8,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
+from nemotron_app.help import PIPELINE
+from nemotron_app.jobs import follow, where
 from nemotron_app.launch import run_process, step_process
-from nemotron_app.remote.follow import follow, where
+from nemotron_app.pipeline import for_stage, require_configs
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit
+from nemotron_app.request import Request
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.backends.local import TORCHRUN
 from nemotron_cluster.job import SCRIPT, Job, Record
-from nemotron_cluster.profiles import Profile, Slurm
+from nemotron_cluster.profiles import Profile, Slurm, load_profile
 from nemotron_cluster.slurm.script import choose_resources
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
 from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.dry_run import Preview, as_text
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
 
-
-def run_remote(stage: str, verb: str, request: "Request") -> int:
+def run_remote(stage: str, verb: str, request: Request) -> int:
     """Run one step remotely, in the requested mode; returns the exit code."""
     place = place_of(stage, verb, request)
     job = job_of(stage, verb, place)
@@ -45,7 +46,7 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
     return 0
 
 
-def hand_over(job: Job, place: Place, request: "Request") -> Record:
+def hand_over(job: Job, place: Place, request: Request) -> Record:
     """Submit or prepare the job; returns its record."""
     assert request.remote is not None
     record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
@@ -57,7 +58,7 @@ def hand_over(job: Job, place: Place, request: "Request") -> Record:
     return submit(job, record, place.profile)
 
 
-def tell_submitted(request: "Request", records: list[Record]) -> None:
+def tell_submitted(request: Request, records: list[Record]) -> None:
     """Print what was submitted, and the commands to manage it."""
     assert request.remote is not None
     if request.json:
@@ -104,10 +105,12 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         tell_json(preview | more | {"problems": problems})
         return 1 if problems else 0
     tell(as_text(Preview(**preview)))
+    loaded = place.loaded
+    about_profile = [f"# profile {loaded.name}, {loaded.file}"]
+    for key, value in loaded.profile.model_dump(exclude_unset=True).items():
+        about_profile.append(f"{f'{key}: {value}':<56}  # {loaded.origins.get(key, 'default')}")
     tell(
-        "\n".join(
-            ["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile))]
-        )
+        "\n".join(["", *about_profile, "", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile))])
     )
     tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
@@ -142,28 +145,91 @@ def _facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
         yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"
 
 
-def _about_profile(place: Place) -> list[str]:
-    said = place.loaded.profile.model_dump(exclude_unset=True)
-    lines = [f"{f'{key}: {value}':<56}  # {place.loaded.origins.get(key, 'default')}" for key, value in said.items()]
-    return [f"# profile {place.loaded.name}, {place.loaded.file}", *lines]
-
-
-def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
-    """A file that describes the machine of the job, for `--machine`."""
-    file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
-    yaml.safe_dump(dict(described(place, job)), file)
-    file.flush()
-    return file
-
-
 def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
     """The step's own dry run on the job's machine, as JSON."""
-    with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
-        described = None if place.here else Path(machine.name)
-        request = replace(place.request, dry_run=True, json=True, machine=described)
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-") as machine,
+        tempfile.TemporaryFile() as answer,
+    ):
+        yaml.safe_dump(dict(described(place, job)), machine)
+        machine.flush()
+        file = None if place.here else Path(machine.name)
+        request = replace(place.request, dry_run=True, json=True, machine=file)
         with step_process(stage, verb, request) as command:
             run_process(command, stdout=answer)
         answer.seek(0)
         with suppress(ValueError):
             return json.loads(answer.read())
     raise UserError(f"the settings of {stage} are not right; see above")
+
+
+# `pipeline --batch`: each step is a job that depends on the previous one; the last job writes the report.
+
+
+def run_chain(request: Request) -> int:
+    """Submit all steps; with --run, follow them. Returns the exit code of the first that failed, or 0."""
+    assert request.remote is not None
+    executor = load_profile(request.remote.profile).profile.executor
+    if executor != "slurm":
+        raise UserError(f"jobs of {executor} cannot wait for each other", "run the pipeline there step by step")
+    if request.remote.mode == "stage":
+        raise UserError("--stage lays one step out, and a pipeline has many", "give it to the command of a step")
+    steps = [step for step in PIPELINE if step.stage in families()[request.family].stages]
+    works = [(step.stage, verb) for step in steps for verb in step.verbs]
+    if request.dry_run:
+        codes = []
+        for stage, verb in works:
+            place = place_of(stage, verb, for_stage(request, stage))
+            codes.append(show(stage, verb, place, job_of(stage, verb, place)))
+        return max(codes)
+    places: dict[tuple[str, str], Place] = {}
+    for stage, verb in works:
+        try:
+            places[stage, verb] = place_of(stage, verb, for_stage(request, stage))
+        except UserError as error:
+            raise UserError(f"{stage}: {error.message}", error.remedy) from error
+    if launched := [stage for (stage, _), place in places.items() if place.here]:
+        what = f"{launched[0]}: its launcher runs on this machine, and cannot wait for the jobs before it"
+        raise UserError(what, "run the pipeline there step by step, or with a config whose engine is lm_eval")
+    require_configs(steps, request.without_machine())
+    first = works[0]
+    if wrong := problems(*first, places[first], job_of(*first, places[first])):
+        raise UserError("\n".join(["the first step could not run:", *wrong]))
+    done: list[Record] = []
+    for work in works:
+        job = replace(job_of(*work, places[work]), after=tuple(str(record.id) for record in done[-1:]))
+        done.append(_submit(job, places[work], done))
+    last = places[works[-1]]
+    home = str(last.composed.tree.run.home)
+    report = replace(
+        job_of(*works[-1], last),
+        name=f"{request.family}-report",
+        command=("-m", "nemotron_app.main", "report", "--family", request.family, "--home", home),
+        start="single",
+        nodes=1,
+        processes_per_node=1,
+        gpus_per_node=0,
+        cpus_per_node=1,
+        whole_nodes=False,
+        secrets=(),
+        force=False,
+        after=(str(done[-1].id),),
+    )
+    done.append(_submit(report, last, done))
+    if request.remote.mode == "batch":
+        tell_submitted(request, done)
+        return 0
+    return next((code for record in done if (code := follow(backend_of(last.profile), record))), 0)
+
+
+def _submit(job: Job, place: Place, before: list[Record]) -> Record:
+    """Submit one job of the chain. If it is refused, the error names the earlier jobs, which are already submitted."""
+    try:
+        return submit(job, make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
+    except UserError as error:
+        if not before:
+            raise
+        ids = " ".join(str(record.id) for record in before)
+        raise UserError(
+            f"{job.name}: {error.message}", f"{error.remedy or ''}\n  submitted before it: {ids}".strip()
+        ) from error

@@ -4,6 +4,7 @@ A recipe can request machines in `run.env`, with the keys of env.toml. `run.env.
 precedence.
 """
 
+import getpass
 import json
 import math
 import os
@@ -13,13 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import yaml
 
-from nemotron_app.launch import composed, config_of
-from nemotron_app.of_stages import for_one_stage
-from nemotron_app.remote import launched
+from nemotron_app.launch import composed, config_of, for_one_stage
+from nemotron_app.request import MACHINE, Request
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles import TWINS, Loaded, Local, Profile, Slurm, load_profile, merge_settings
 from nemotron_cluster.slurm.script import lead_of, seconds_of
@@ -34,25 +34,13 @@ from nemotron_shared.runtime.environments import installed
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.trackers import can_log
 
-if TYPE_CHECKING:
-    from nemotron_app.main import Request
-
-ENV = "run.env"
 DRIVERS = ("nemo_rl",)
 """Engines with a single driver process, whose workers are started by Ray."""
-ALONE = ("nemo_evaluator", launched.ENGINE)
+ENGINE = "nemo_evaluator_launcher"
+ALONE = ("nemo_evaluator", ENGINE)
 """Engines with a single process, regardless of the profile."""
 SHARING = ("transformers", "trl")
 MOST_SAID = 300
-Mode = Literal["run", "batch", "stage"]
-
-
-@dataclass(frozen=True)
-class Remote:
-    """Arguments of --run, --batch or --stage."""
-
-    mode: Mode
-    profile: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class Place:
     """A profile adapted to one step, and the step's request with the settings that follow from it."""
 
     loaded: Loaded
-    request: "Request"
+    request: Request
     composed: Composed
     store: Path
     """The store of local commands; records of jobs are kept next to it."""
@@ -73,7 +61,7 @@ class Place:
         return self.here or self.loaded.profile
 
 
-def place_of(stage: str, verb: str, request: "Request") -> Place:
+def place_of(stage: str, verb: str, request: Request) -> Place:
     """Merge recipe, profile and command line.
 
     Raises:
@@ -81,27 +69,28 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     """
     asked = request.remote
     assert asked is not None
-    typed = {key.removeprefix(f"{ENV}."): _value(text) for key, text in _of_machine(request)}
-    request = replace(request, overrides=tuple(text for text in request.overrides if not _is_of_machine(text)))
+    typed = {key: _value(text) for key, text in request.machine_settings.items()}
+    request = request.without_machine()
     loaded = load_profile(asked.profile)
     config, found = config_of(request, stage), composed(stage, request)
     recipe: Any = resolve_section(found.tree, "run").get("env") or {}
     if not isinstance(recipe, dict):
         raise UserError(f"run.env holds keys of env.toml, and here it is {recipe!r}", "write: run.env.nodes=4")
-    origins = {key: found.origins.get(f"{ENV}.{key}", config) for key in recipe}
+    origins = {key: found.origins.get(f"{MACHINE}{key}", config) for key in recipe}
     loaded = merge_settings(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
-    if "partition" not in typed:
-        loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
+    if "partition" not in typed and isinstance(profile := loaded.profile, Slurm):
+        partition = (profile.run_partition if asked.mode == "run" else profile.batch_partition) or profile.partition
+        loaded = replace(loaded, profile=profile.model_copy(update={"partition": partition}))
     if verb == "train":
         loaded = _as_many_as_fit(loaded, found)
     store = Store.open(resolve_section(found.tree, "run")["home"]).home
     decided = _decided(loaded, stage, verb, found, store)
-    here = launched.here_of(verb, found, loaded.profile)
+    here = here_of(verb, found, loaded.profile)
     if here is not None:
-        launched.require_model(loaded, found)
+        require_model(loaded, found)
         decided = [text for text in decided if not is_elsewhere(loaded.profile) or override_key(text) != "run.home"]
-        decided += launched.settings(loaded, home_of(loaded.profile, store))
-        left = f"; it is not told: {', '.join(left)}" if (left := launched.left_out(loaded.profile)) else ""
+        decided += settings(loaded, home_of(loaded.profile, store))
+        left = f"; it is not told: {', '.join(left)}" if (left := left_out(loaded.profile)) else ""
         say(f"the evaluation's launcher runs on this machine and submits its own jobs to {loaded.name}{left}")
     elif verb == "train":
         decided += _layout(loaded, stage, found, replace(request, overrides=(*decided, *request.overrides)))
@@ -111,14 +100,6 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     except UserError as error:  # the profile was valid without them
         what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
-
-
-def _of_machine(request: "Request") -> list[tuple[str, str]]:
-    return [(override_key(text), text) for text in request.overrides if _is_of_machine(text)]
-
-
-def _is_of_machine(text: str) -> bool:
-    return override_key(text).startswith(f"{ENV}.")
 
 
 def _value(text: str) -> Any:
@@ -132,14 +113,6 @@ def _value(text: str) -> Any:
         raise UserError(
             f"{text[:MOST_SAID]}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]"
         ) from error
-
-
-def _for_mode(profile: Profile, mode: Mode) -> Profile:
-    """A Slurm profile may name different partitions for --run and --batch."""
-    if not isinstance(profile, Slurm):
-        return profile
-    partition = profile.run_partition if mode == "run" else profile.batch_partition
-    return profile.model_copy(update={"partition": partition or profile.partition})
 
 
 def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
@@ -159,11 +132,13 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     wanted = {"nodes": nodes, "gpus_per_node": min(some, profile.gpus_per_node)}
     wanted |= dict.fromkeys(written or TWINS[:1], some)
     change = {key: value for key, value in wanted.items() if value != getattr(profile, key)}
-    why = {key: f"{rows} rows per step{_instead(loaded, key)}" for key in change}
+    why = dict.fromkeys(change, f"{rows} rows per step")
+    for key in change.keys() & loaded.origins.keys():
+        why[key] += f"; {loaded.origins[key]} says {getattr(profile, key)}"
     return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
 
 
-def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> list[Said]:
+def _layout(loaded: Loaded, stage: str, found: Composed, request: Request) -> list[Said]:
     """The recipe's layout for the profile's GPU count, if it has one and no engine was requested."""
     profile = loaded.profile
     origin = f"{profile.nodes} nodes of {profile.gpus_per_node} GPUs, {loaded.file.name} [{loaded.name}]"
@@ -179,11 +154,6 @@ def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> 
         return []
     say(f"{loaded.name} has {gpus} GPUs: the layout engine={layout} is used; another one: engine=NAME")
     return [Said(f"engine={layout}", origin)]
-
-
-def _instead(loaded: Loaded, key: str) -> str:
-    """A note about a key whose number was replaced."""
-    return f"; {loaded.origins[key]} says {getattr(loaded.profile, key)}" if key in loaded.origins else ""
 
 
 def _rows(composed: Composed) -> int | None:
@@ -276,3 +246,97 @@ def _has_wandb_key(profile: Profile, job: Job) -> bool | None:
     if can_log(environment, files=not is_elsewhere(profile) and not in_image):
         return True
     return None if is_elsewhere(profile) and not in_image else False
+
+
+# Evaluations through nemo-evaluator-launcher: with --run or --batch it gets the profile and runs on this machine.
+#
+# The launcher connects to the login node by ssh and submits jobs itself. Their image serves the model and does not
+# contain the launcher. Here it is a background process, which submits, waits, and publishes the results.
+
+EXECUTION = "engine.execution"
+LEFT_OUT = ("setup_lines", "port", "identity", "ssh_options", "signal_lead", "requeue", "container_runtime", "python")
+"""Profile keys that have no equivalent in the launcher."""
+
+
+def here_of(verb: str, composed: Composed, profile: Profile) -> Local | None:
+    """The local backend that runs the launcher, if the step is one of its evaluations."""
+    if verb != "train" or engine_of(composed.tree) != ENGINE or not isinstance(profile, Slurm):
+        return None
+    return Local(executor="local", secrets=profile.secrets)
+
+
+def require_model(loaded: Loaded, composed: Composed) -> None:
+    """Require a model that this machine can resolve.
+
+    Raises:
+        UserError: the model would be in the store of a cluster that is reached over ssh.
+    """
+    profile = loaded.profile
+    if isinstance(profile, Slurm) and profile.tunnel == "ssh" and setting(composed.tree, "run.model") is not None:
+        raise UserError(
+            f"{loaded.name} is reached over ssh, and its artifacts cannot be read from here, where the launcher runs",
+            "run this on its login node, with a profile without tunnel; or name the folders there: run.model=null "
+            "engine.deployment.checkpoint_path=FOLDER engine.params.tokenizer=FOLDER",
+        )
+
+
+def settings(loaded: Loaded, home: str) -> Iterator[Said]:
+    """The profile as settings of the launcher.
+
+    Args:
+        home: the artifact store, which the containers must see.
+    """
+    profile = loaded.profile
+    assert isinstance(profile, Slurm)
+    name = f"{loaded.file.name} [{loaded.name}]"
+
+    def said(key: str, text: str) -> Said:
+        return Said(text, loaded.origins.get(key, name))
+
+    values = {"type": ("executor", "slurm"), "hostname": ("host", profile.host)}
+    values["username"] = "user", profile.user or getpass.getuser()
+    values |= {key: (key, getattr(profile, key)) for key in ("account", "partition")}
+    if "time" in profile.model_fields_set:
+        minutes, seconds = divmod(seconds_of(profile.time), 60)
+        values["walltime"] = "time", f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    folder = profile.remote_job_dir if profile.tunnel == "ssh" else home
+    values["output_dir"] = "home", str(PurePosixPath(str(folder)) / "evaluations")
+    yield from (said(key, override(f"{EXECUTION}.{to}", text)) for to, (key, text) in values.items() if text)
+    if profile.gpus_option == "none":
+        yield said("gpus_option", f"{EXECUTION}.gres=null")
+    yield from (
+        said(key, override(f"++{EXECUTION}.sbatch_extra_flags.{to}", text)) for key, to, text in _flags(profile)
+    )
+    if profile.exclusive is False:
+        yield said("exclusive", f"++{EXECUTION}.sbatch_extra_flags.exclusive=false")
+    mounts = list(profile.mounts)
+    if profile.tunnel == "local" and not any(PurePosixPath(home).is_relative_to(one.split(":")[0]) for one in mounts):
+        mounts.append(f"{home}:{home}")
+    if mounts:
+        yield said("mounts", override(f"{EXECUTION}.mounts.both", mounts))
+    for variable, text in profile.env_vars.items():
+        yield said("env_vars", override(f"++engine.env_vars.{variable}", f"lit:{text}"))
+    for key in ("project", "entity") if loaded.wandb else ():
+        if text := getattr(loaded.wandb, key):
+            yield Said(override(f"engine.wandb.{key}", text), f"{loaded.file.name} [wandb]")
+
+
+def _flags(profile: Slurm) -> Iterator[tuple[str, str, str]]:
+    """sbatch options without a key in the launcher: the profile's key, and the option's name and value."""
+    for key in ("qos", "reservation", "constraint"):
+        if text := getattr(profile, key):
+            yield key, key, text
+    if profile.mem or profile.exclusive is not False:
+        yield "mem", "mem", profile.mem or "0"
+    if profile.cpus_per_task:
+        yield "cpus_per_task", "cpus-per-task", str(profile.cpus_per_task)
+    for option in profile.extra_directives:
+        if long := re.fullmatch(r"--([\w-]+)=(.+)", option):
+            yield "extra_directives", long[1], long[2]
+
+
+def left_out(profile: Profile) -> list[str]:
+    """Profile keys that are set but cannot be passed to the launcher."""
+    assert isinstance(profile, Slurm)
+    said = [key for key in LEFT_OUT if key in profile.model_fields_set]
+    return said + [one for one in profile.extra_directives if not re.fullmatch(r"--[\w-]+=.+", one)]

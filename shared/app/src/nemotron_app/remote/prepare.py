@@ -68,14 +68,20 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     processes = resolve_section(tree, "run")["nproc_per_node"] if start in ("torchrun", "srun") else 1
     trust = ("--trust-code",) if place.request.trust_code else ()
     in_image = not place.here and (verb == "train" or profile.container_image)
-    container = _container(profile, place.composed) if in_image else None
+    container = None
+    if in_image and not (isinstance(profile, Slurm) and profile.container_runtime == "none"):
+        container = setting(tree, "engine.container") or profile.container_image
     gpus = profile.gpus_per_node if verb == "train" else 0
+    # a config of ours is part of the code; of a user's config there is a copy in the job's folder
+    ours = stage_directory(stage).resolve() / "config"
+    config = find_config(ours, config_of(place.request, stage), place.request.family)
+    config_word = config.stem if config.parent == ours else f"{FOLDER}/{OWN}/{config.name}"
     sees_our_paths = isinstance(profile, Docker) or not is_elsewhere(profile)
     return Job(
         name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
-        command=("-m", f"stages.{stage}.{verb}", "-c", _config_word(stage, place), *_settings(place), *trust),
-        python=_python(profile, engine, container),
-        workdir=_workdir(profile),
+        command=("-m", f"stages.{stage}.{verb}", "-c", config_word, *_settings(place), *trust),
+        python=profile.python or ("python3" if container or is_elsewhere(profile) else python_here(engine)),
+        workdir=f"{FOLDER}/{FILES}" if is_elsewhere(profile) else str(Path.cwd()),
         start=start,
         nodes=profile.nodes if many and start != "single" else 1,
         processes_per_node=processes,
@@ -102,15 +108,6 @@ def _named_paths(place: Place) -> Iterator[str]:
         path = next((above.parent for above in path.parents if above.name == "snapshots"), path)
         if path.exists() and path != Path("/"):
             yield str(path)
-
-
-def _config_word(stage: str, place: Place) -> str:
-    """The `-c` argument: the name of one of our configs, which is part of the code, or the copy of a user's config in
-    the job's folder.
-    """
-    request, ours = place.request, stage_directory(stage).resolve() / "config"
-    path = find_config(ours, config_of(request, stage), request.family)
-    return path.stem if path.parent == ours else f"{FOLDER}/{OWN}/{path.name}"
 
 
 def _settings(place: Place) -> Iterator[str]:
@@ -155,30 +152,11 @@ def _cpus(place: Place, verb: str, gpus: int, processes: int) -> dict[str, Any]:
     return {"cpus_per_node": processes * (threads if isinstance(threads, int) else CPUS_OF_A_PROCESS)}
 
 
-def _container(profile: Profile, composed: Composed) -> str | None:
-    """The recipe's image, or the profile's if the recipe names none."""
-    if isinstance(profile, Slurm) and profile.container_runtime == "none":
-        return None
-    return setting(composed.tree, "engine.container") or profile.container_image
-
-
-def _python(profile: Profile, engine: str | None, container: str | None) -> str:
-    if profile.python:
-        return profile.python
-    if container or is_elsewhere(profile):
-        return "python3"
-    return python_here(engine)
-
-
 def python_here(engine: str | None) -> str:
     """The Python that runs steps with this engine on this machine."""
     environment = environment_of(engine) if engine else None
     own = environment is not None and environment.runs_step and not environment.is_here and environment.programs
     return str(own / "python") if own else sys.executable
-
-
-def _workdir(profile: Profile) -> str:
-    return f"{FOLDER}/{FILES}" if is_elsewhere(profile) else str(Path.cwd())
 
 
 def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
@@ -209,7 +187,11 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
         if is_elsewhere(place.profile):
             _take_files_along(place, folder)
         _copy_own_configs(place, folder)
-        atomic.write_text(folder / CONFIG_FILE, _config_text(place))
+        # the resolved settings, with references to artifacts and variables kept
+        tree = with_references(OmegaConf.to_container(place.composed.tree, resolve=False))
+        merged = ", ".join(file.name for file in place.composed.files)
+        head = f"# {place.request.family}: {merged}, then [{place.loaded.name}] of {place.loaded.file}"
+        atomic.write_text(folder / CONFIG_FILE, f"{head}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}")
         copy_packages((*PACKAGES, *(f"stages.{name}" for name in STAGES)), folder / CODE)
         commit = git_commit(Path(__file__).parent)
         atomic.write_text(folder / CODE / TRAVELLED.name, f"{commit or ''}\n")
@@ -267,14 +249,6 @@ def _copy_own_configs(place: Place, folder: Path) -> None:
         target = folder / OWN / file.relative_to(start)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)
-
-
-def _config_text(place: Place) -> str:
-    """The resolved settings, with references to artifacts and variables kept."""
-    tree = with_references(OmegaConf.to_container(place.composed.tree, resolve=False))
-    merged = ", ".join(file.name for file in place.composed.files)
-    head = f"# {place.request.family}: {merged}, then [{place.loaded.name}] of {place.loaded.file}"
-    return f"{head}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}"
 
 
 def submit(job: Job, record: Record, profile: Profile) -> Record:

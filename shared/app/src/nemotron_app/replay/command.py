@@ -10,7 +10,7 @@ Exit code 0: the same bytes; 1: different bytes, a damaged stored copy, or a ste
 
 import shutil
 import tempfile
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,18 @@ from typing import Any
 import click
 
 from nemotron_app.launch import ask_step
-from nemotron_app.main import Request
-from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.damage import require_intact, what_next
-from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
-from nemotron_app.replay.repair import repair
-from nemotron_app.replay.sources import where_it_was
+from nemotron_app.replay.compare import Compared, compare, repair, what_next
+from nemotron_app.replay.past import (
+    IMPORT,
+    Past,
+    ReplayPlan,
+    inputs_of,
+    original_cwd,
+    past_of,
+    plan_replay,
+    with_inputs,
+)
+from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import ancestors
@@ -69,14 +75,18 @@ def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool
     scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
     try:
         found = replay(look.store, artifact, scratch, lineage=lineage)
-        found = [_repaired(look.store, one) if repairs and one.damage else one for one in found]
+        for number, one in enumerate(found):
+            if repairs and one.damage:
+                then, names = one.past.artifact, repair(look.store, one.past.artifact, one.now)
+                damage = damage_of(then, look.store.home)
+                found[number] = replace(one, repaired=names, damage=damage, files=compare(then, one.now))
     finally:
         if not keep:
             shutil.rmtree(scratch.home, ignore_errors=True)
-    lines = [line for one in found for line in told(one, tried=repairs)]
+    lines = [line for one in found for line in _lines(one, tried=repairs)]
     if keep:
         lines.append(f"the store of the replay: {scratch.home}")
-    look.tell([as_json(one) for one in found], *lines)
+    look.tell([_as_json(one) for one in found], *lines)
     return 1 if any(one.different or one.damage for one in found) else 0
 
 
@@ -86,65 +96,73 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     Raises:
         UserError: an input is missing or has changed, or a step failed.
     """
+    history = list(ancestors(store, artifact))
     line = [artifact]
     if lineage:
-        line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
+        line = [one for one in history if one.manifest.producer.verb != IMPORT] + line
     pasts, made_again = [past_of(store, one) for one in line], {one.reference for one in line}
-    _let_stand(store, artifact, scratch, made_again)
+    # All ancestors are needed, not only direct inputs: an evaluation finds the training data through its models.
+    originals = Store(scratch.home / "ahead")
+    for one in history:
+        _link(originals, one)
+        if one.reference not in made_again:
+            _link(scratch, one)
     # report all missing or changed inputs before the first, possibly slow, step
-    aheads = [_ahead(store, past, scratch, made_again) for past in pasts]
-    stand_ins: dict[str, str] = {}
+    plans: list[ReplayPlan | None] = []
+    for past in pasts:
+        inputs = inputs_of(store, past.artifact)
+        damaged = {one.reference for one in inputs.values() if damage_of(one, store.home)}
+        for one in inputs.values():
+            if one.reference in damaged - made_again:
+                raise _damaged(store, past.artifact, one)
+        with original_cwd(past.artifact):  # a damaged input is reproduced first, and cannot be inspected before
+            plans.append(None if damaged else plan_replay(past, originals, inputs))
+    replacements: dict[str, str] = {}
     found = []
-    for number, (past, ahead) in enumerate(zip(pasts, aheads, strict=True), start=1):
+    for number, (past, plan) in enumerate(zip(pasts, plans, strict=True), start=1):
         say(f"[replay] {past.artifact.reference}: {number} of {len(pasts)}")
-        with where_it_was(past.artifact):
-            found.append(_again(store, past, ahead, scratch, stand_ins))
-        stand_ins[past.artifact.reference] = found[-1].now.reference
+        with original_cwd(past.artifact):
+            found.append(_replay_one(store, past, plan, scratch, replacements))
+        replacements[past.artifact.reference] = found[-1].now.reference
     return found
 
 
-def _let_stand(store: Store, artifact: Artifact, scratch: Store, made_again: Container[str]) -> None:
-    """Link the ancestors into the store that is looked up first, and those that are not replayed into `scratch`, too.
-
-    All ancestors are needed, not only direct inputs: an evaluation finds the training data through its models' lineage.
-    """
-    for one in ancestors(store, artifact):
-        link(_looked_at_first(scratch), one)
-        if one.reference not in made_again:
-            link(scratch, one)
+def _link(store: Store, artifact: Artifact) -> None:
+    """Link an artifact into another store under its own name and version."""
+    place = store.root / artifact.manifest.name / f"v{artifact.manifest.version}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(artifact.path.resolve())
 
 
-def _looked_at_first(scratch: Store) -> Store:
-    return Store(scratch.home / "ahead")
+def _damaged(store: Store, made: Artifact, read: Artifact) -> UserError:
+    """The error for a damaged input that would not be made again."""
+    remedy = f"restore {read.path} from a copy"
+    if read.manifest.producer.verb != IMPORT:
+        remedy += f", or make {read.reference} anew too: nemotron artifacts replay {made.reference} --lineage"
+    damage = in_short(read, damage_of(read, store.home))
+    return UserError(f"{made.reference} cannot be replayed from {read.reference}, which is damaged: {damage}", remedy)
 
 
-def _ahead(store: Store, past: Past, scratch: Store, made_again: Container[str]) -> Ahead | None:
-    """Plan a replay; None if a damaged input must be reproduced first and therefore cannot be inspected yet."""
+def _replay_one(
+    store: Store, past: Past, plan: ReplayPlan | None, scratch: Store, replacements: Mapping[str, str]
+) -> Replayed:
+    """Run the step that made one artifact, with replayed inputs in place of the original ones."""
     inputs = inputs_of(store, past.artifact)
-    require_intact(store, past.artifact, [one for one in inputs.values() if one.reference not in made_again])
-    if any(damage_of(one, store.home) for one in inputs.values()):
-        return None
-    with where_it_was(past.artifact):
-        return look_ahead(past, _looked_at_first(scratch), inputs)
-
-
-def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
-    inputs = inputs_of(store, past.artifact)
-    references = {role: stand_ins.get(one.reference, one.reference) for role, one in inputs.items()}
-    ahead = ahead or look_ahead(past, scratch, {role: scratch.resolve(one) for role, one in references.items()})
-    say(f"[replay] by {ahead.told_by}")
+    references = {role: replacements.get(one.reference, one.reference) for role, one in inputs.items()}
+    plan = plan or plan_replay(past, scratch, {role: scratch.resolve(one) for role, one in references.items()})
+    say(f"[replay] by {plan.origin}")
     if not past.promises:
         count = len(past.artifact.manifest.segments)
         say(f"[replay] made in {count} segments that were not alike, so its bytes are not promised")
     damage = damage_of(past.artifact, store.home)
     if damage:
         say(f"[replay] the stored copy is damaged: {printable(in_short(past.artifact, damage))}")
-    for change in ahead.changes:
+    for change in plan.changes:
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
-    how = reading(ahead.how, scratch.home, references)
-    if made.verb == "data_prep" and references.get("tokenizer") in stand_ins.values():
+    how = with_inputs(plan.how, scratch.home, references)
+    if made.verb == "data_prep" and references.get("tokenizer") in replacements.values():
         named = override("data_prep.tokenizer.model", f"{SCHEME}{references['tokenizer']}")
         how = replace(how, overrides=(*how.overrides, named))
     request = Request(
@@ -154,16 +172,10 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     if code:
         raise UserError(f"{past.artifact.reference}: its step failed in the replay (exit code {code})", "see above")
     now = scratch.resolve(answer["artifact"])
-    return Replayed(past, damage, ahead.changes, now, compare(past.artifact, now))
+    return Replayed(past, damage, plan.changes, now, compare(past.artifact, now))
 
 
-def _repaired(store: Store, one: Replayed) -> Replayed:
-    names = repair(store, one.past.artifact, one.now)
-    then = one.past.artifact
-    return replace(one, repaired=names, damage=damage_of(then, store.home), files=compare(then, one.now))
-
-
-def told(one: Replayed, *, tried: bool) -> list[str]:
+def _lines(one: Replayed, *, tried: bool) -> list[str]:
     """Result lines, one for each file that differs or was compared only in part."""
     total, different = len(one.files), len(one.different)
     lines = []
@@ -184,7 +196,7 @@ def told(one: Replayed, *, tried: bool) -> list[str]:
     return [f"{then.reference}: {verdict}{promise}", *lines]
 
 
-def as_json(one: Replayed) -> dict[str, Any]:
+def _as_json(one: Replayed) -> dict[str, Any]:
     """JSON output of the result."""
     return {
         "artifact": one.past.artifact.reference,

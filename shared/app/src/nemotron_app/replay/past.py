@@ -2,39 +2,35 @@
 
 past = past_of(store, artifact)
 past.how                        # the recorded command
-ahead = look_ahead(past, scratch, inputs_of(store, artifact))
-ahead.changes                   # ["code of stages.sft.train", "torch 2.12.0 -> 2.13.0"]
+plan = plan_replay(past, scratch, inputs_of(store, artifact))
+plan.changes                    # ["code of stages.sft.train", "torch 2.12.0 -> 2.13.0"]
 """
 
 import importlib
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.replay.sources import require_there, require_unchanged
 from nemotron_app.training_log import folder_that_made
-from nemotron_shared.artifacts import Artifact, Store
+from nemotron_data.sources.datasets import SYNTHETIC
+from nemotron_data.sources.files import is_remote
+from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
+from nemotron_shared.runtime.attempts import WHAT, what_it_was
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
-from nemotron_shared.runtime.records import (
-    WHAT,
-    Identity,
-    changed_modules,
-    differences,
-    environment,
-    promises_bytes,
-    what_it_was,
-)
-from nemotron_shared.runtime.spec import Step
+from nemotron_shared.runtime.records import FOLDER, Identity, changed_modules, differences, environment, promises_bytes
 from nemotron_shared.runtime.start import load
+from nemotron_shared.runtime.step import Step
 
 IMPORT = "import"
 NO_SETTINGS = ("tokenizer", "extends")
@@ -63,6 +59,12 @@ class Past:
         """Whether the same bytes are guaranteed: it ran without interruption, or resuming made no difference."""
         return promises_bytes(self.artifact.manifest)
 
+    @property
+    def step(self) -> Step:
+        """The step that made it."""
+        made = self.artifact.manifest.producer
+        return importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
+
 
 def past_of(store: Store, artifact: Artifact) -> Past:
     """How an artifact of the store was made.
@@ -78,21 +80,20 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
     family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
     folder = folder_that_made(artifact, store)
-    recorded: Mapping[str, Any] = what_it_was(folder / WHAT) or {}
     file = (folder / "config.yaml").absolute()
-    return Past(artifact, family, how, file if file.is_file() else None, recorded)
+    return Past(artifact, family, how, file if file.is_file() else None, what_it_was(folder / WHAT) or {})
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """A planned replay: the step's arguments except its store, their source, and what has changed since."""
+class ReplayPlan:
+    """The step's arguments except its store, where they come from, and what has changed since."""
 
     how: Arguments
-    told_by: str
+    origin: str
     changes: list[str]
 
 
-def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahead:
+def plan_replay(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> ReplayPlan:
     """Check that a replay can start, and find what has changed since.
 
     The recorded command is tried first, because it fits current code. If it would now make something else, because a
@@ -104,50 +105,41 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
     Raises:
         UserError: something is missing, or a source has changed.
     """
-    require_there(past.artifact)
+    require_sources(past.artifact)
+    made = past.artifact.manifest.producer
     references = {role: one.reference for role, one in inputs.items()}
-    told_by, how, plan, error = f"the recorded command: {past.artifact.manifest.producer.command}", past.how, None, None
+    origin, how, plan, error = f"the recorded command: {made.command}", past.how, None, None
     try:
-        plan = _plan(past, reading(how, store.home, references))
+        plan = _plan(past, with_inputs(how, store.home, references))
     except UserError as wrong:  # a config that it names may be gone
         error = wrong
-    is_as_it_was = plan is not None and plan.identity.result == past.artifact.manifest.producer.config_digest
-    if not is_as_it_was and past.file is not None:
-        recorded = replace(past.how, config=str(past.file), overrides=_without_models(past, references))
+    if past.file is not None and (plan is None or plan.identity.result != made.config_digest):
+        # the recorded values name models that were not inputs then
+        roles = (*past.step.consumes, *past.step.optional)
+        absent = tuple(f"run.{role}=null" for role in roles if role not in {"data", *references})
+        recorded = replace(past.how, config=str(past.file), overrides=absent)
         try:
-            plan = _plan(past, reading(recorded, store.home, references))
-            how, told_by = recorded, f"the recorded values: {past.file}"
+            plan = _plan(past, with_inputs(recorded, store.home, references))
+            how, origin = recorded, f"the recorded values: {past.file}"
         except UserError as wrong:
             what = f"; nor by the recorded values ({past.file}): {wrong.message}"
             error = error and UserError(f"{error.message}{what}", wrong.remedy)
     if plan is None:
         assert error is not None
         raise error
-    if plan.identity.result != past.artifact.manifest.producer.config_digest:
+    if plan.identity.result != made.config_digest:
         require_unchanged(past.artifact, plan.all_sources())
-    return Ahead(how, told_by, _changes(past, plan.identity))
+    return ReplayPlan(how, origin, _changes(past, plan.identity))
 
 
-def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
+def with_inputs(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
     """Add to the arguments a store and, for each role with a setting, the input to read from it."""
     read = [f"run.{role}={one}" for role, one in references.items() if role not in NO_SETTINGS]
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
-def _without_models(past: Past, references: Mapping[str, str]) -> tuple[str, ...]:
-    """Overrides that remove models which the recorded values name but which were not inputs then."""
-    step = _step(past)
-    return tuple(f"run.{role}=null" for role in (*step.consumes, *step.optional) if role not in {"data", *references})
-
-
-def _step(past: Past) -> Step:
-    made = past.artifact.manifest.producer
-    return importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
-
-
 def _plan(past: Past, how: Arguments) -> Plan:
-    step = _step(past)
-    checked = preflight(step, load(step, how))
+    checked = preflight(past.step, load(past.step, how))
     refuse(checked.problems + checked.lacking)
     return identify(checked)
 
@@ -178,23 +170,96 @@ def inputs_of(store: Store, artifact: Artifact) -> dict[str, Artifact]:
     for parent in artifact.manifest.parents:
         reference = parse_exact(parent.reference)
         assert reference is not None, "a manifest's references are checked when it is read"
-        made_from = f"{artifact.reference} was made from"
         remedy = f"restore {store.folder(reference)} from a copy"
         try:
             read = store.resolve(reference)
         except UserError as error:
-            raise UserError(
-                f"{artifact.reference} was made from {parent.reference}: {error.message}", remedy
-            ) from error
+            what = f"{artifact.reference} was made from {parent.reference}: {error.message}"
+            raise UserError(what, remedy) from error
         if read.manifest.digest != parent.digest:
-            what = f"{made_from} another {parent.reference}: {parent.digest[:12]}"
+            what = f"{artifact.reference} was made from another {parent.reference}: {parent.digest[:12]}"
             raise UserError(f"{what}, and here is {read.manifest.digest[:12]}", remedy)
         found[parent.role] = read
     return found
 
 
-def link(scratch: Store, artifact: Artifact) -> None:
-    """Link an artifact into the store `scratch` under its own name and version."""
-    place: Path = scratch.root / artifact.manifest.name / f"v{artifact.manifest.version}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(artifact.path.resolve())
+def _original_folder(artifact: Artifact) -> str | None:
+    """The working folder of the recorded command, from its last attempt."""
+    segments = artifact.manifest.segments
+    found = segments[-1].get("machine", {}).get(FOLDER) if segments else None
+    return found if isinstance(found, str) else None
+
+
+@contextmanager
+def original_cwd(artifact: Artifact) -> Generator[None]:
+    """Change to the original working folder if it still exists, because command and config may use relative paths."""
+    folder = _original_folder(artifact)
+    if folder is None or not os.path.isdir(folder):  # noqa: PTH112 - a manifest of others may hold any text
+        yield
+        return
+    with chdir(folder):
+        yield
+
+
+def require_sources(artifact: Artifact) -> None:
+    """Require the local files among the sources.
+
+    Raises:
+        UserError: one is missing.
+    """
+    gone = [one for one in artifact.manifest.sources if _is_file(one) and not os.path.exists(one.uri)]  # noqa: PTH110
+    if not gone:
+        return
+    first, folder = gone[0], _original_folder(artifact)
+    place = Path(folder or "", first.uri)
+    what = f"{artifact.reference} was made from {first.uri}{_and_more(gone)}, which is not there: {place.absolute()}"
+    if folder is None and not place.is_absolute():
+        raise UserError(what, "replay it from the folder that it was made in, which it did not record")
+    raise UserError(what, f"put {_content(first)} there; a replay reads every source where it was read then")
+
+
+def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
+    """Compare the sources that would be read with those that were read then.
+
+    Raises:
+        UserError: a source has changed, was removed, or is new.
+    """
+    before = {one.uri: one for one in artifact.manifest.sources if _has_content(one)}
+    after = {one.uri: one for one in now if _has_content(one)}
+    other = [one for uri, one in before.items() if uri in after and after[uri].digest != one.digest]
+    for found, change in (
+        (other, "has other content now"),
+        ([one for uri, one in before.items() if uri not in after], "would not be read any more"),
+        ([one for uri, one in after.items() if uri not in before], "was not read then, and would be now"),
+    ):
+        if not found:
+            continue
+        first, place = found[0], ""
+        remedy = f"restore its content (SHA-256 {first.digest[:12]}...)"
+        if _is_file(first):
+            place = f" ({Path(_original_folder(artifact) or '', first.uri).absolute()})"
+            remedy = f"put {_content(first)} there"
+        if first.uri not in before:
+            remedy = "take it away from there for the replay"
+        raise UserError(f"{artifact.reference}: its source {first.uri}{_and_more(found)} {change}{place}", remedy)
+
+
+def _is_file(source: Source) -> bool:
+    is_code = source.uri.startswith("package:")  # of a registered chat format
+    return _has_content(source) and not is_code and not is_remote(source.uri)
+
+
+def _has_content(source: Source) -> bool:
+    """Whether a source has content to compare. Generated rows follow from settings, whose changes are only reported."""
+    return not source.uri.startswith(f"{SYNTHETIC}:")
+
+
+def _content(source: Source) -> str:
+    """Description of the content that must be present again."""
+    if source.detail.get("digest_of", "content") != "content":
+        return "the same file, with the time of its last change (cp -p)"
+    return f"a file of the same content (SHA-256 {source.digest[:12]}...)"
+
+
+def _and_more(found: Sequence[Source]) -> str:
+    return f" and {len(found) - 1:,} more" if len(found) > 1 else ""

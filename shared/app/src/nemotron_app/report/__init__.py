@@ -1,5 +1,1 @@
 """The report at the end of a pipeline: a table in the terminal and a self-contained HTML page."""
-
-from nemotron_app.report.build import Report, build_report
-
-__all__ = ["Report", "build_report"]

@@ -5,16 +5,18 @@ evaluation at the end of a fine-tuning is used only if it is named, or the only 
 newest artifact of each kind is used.
 """
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.report.data import DataSet, look_at
+from nemotron_app.charts import BarChart, Histogram, bar_chart, histogram, quantile
+from nemotron_app.inspect.find import LENGTHS, REJECTED, Reason, find_set, read_refused
+from nemotron_app.inspect.splits import Split
 from nemotron_app.report.results import NO_RESULTS, read_results, read_samples, results_problem
 from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
@@ -27,6 +29,17 @@ from nemotron_shared.stages import RESULTS, TRAINING, products
 
 # Artifact kind, as in its name after the family -> the pipeline step that makes it, in pipeline order.
 STEPS = {made.kind: made.step for made in products()}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """`lengths` of the training split, or of all tasks; `refused` rows by reason; `problem` if it cannot be read."""
+
+    lengths: BarChart | None = None
+    median: int = 0
+    longest: int = 0
+    refused: list[Reason] = field(default_factory=list)
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,9 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
         log = log_of(model, store) if model else Log([])
         metrics[stage.name] = log.entries
         problems += [f"{log.problem}."] if log.problem else []
-    data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
+    data = {
+        kind: read_data_set(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")
+    }
     scores = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     samples = read_samples(artifacts[RESULTS], scores) if RESULTS in artifacts else {}
     changed = results_problem(artifacts[RESULTS]) if RESULTS in artifacts else None
@@ -230,3 +245,67 @@ def _history(store: Store, artifact: Artifact) -> dict[str, Input]:
             if entry.artifact:
                 queue.append(entry.artifact)
     return found
+
+
+# What the report shows of a prepared data set: its row lengths, and the refused rows with reasons.
+
+BUDGET = 2_000_000
+"""Tokens to read if no index provides the lengths; larger sets are sampled."""
+WIDTH = 460
+
+
+def read_data_set(artifact: Artifact, store: Store, family: str) -> DataSet:
+    """Read lengths and refused rows of a data artifact. Damage is shown in the report and does not stop it."""
+    try:
+        found = find_set(str(artifact.path), store, family)
+        refused = read_refused(found.folder / REJECTED) or []
+        splits = [split for split in found.splits if split.name == "train"] or list(found.splits)
+        lengths, sampled = _lengths(splits)
+    except UserError as error:
+        return DataSet(problem=str(error))
+    bins = histogram(lengths)
+    title, unit = LENGTHS[found.kind]
+    note = f"{splits[0].name if len(splits) == 1 else 'all tasks'}{f', {sampled}' if sampled else ''}"
+    drawn = bar_chart(Histogram(title, unit, bins, note, "base"), WIDTH) if bins else None
+    return DataSet(drawn, quantile(lengths, 0.5), max(lengths, default=0), refused)
+
+
+def _lengths(splits: Sequence[Split]) -> tuple[Counter[int], str]:
+    """Number of sequences by length, and a note if they were sampled for lack of an index."""
+    found, notes = Counter[int](), []
+    for split in splits:
+        known = split.lengths()
+        if known is None:
+            notes.append(split.sample_note(BUDGET) or "")
+            known = Counter[int]()
+            for example in split.scan(BUDGET):
+                known.update(len(sequence.ids) for sequence in example.sequences)
+                known.update([len(example.question)] if not example.sequences and example.question else [])
+        found += known
+    return found, next(filter(None, notes), "")
+
+
+# Durations of steps, from their manifests, so that a pipeline and a later report agree.
+
+
+def seconds_of(artifact: Artifact) -> float | None:
+    """Seconds of the last attempt, from its start until publication; None if unknown.
+
+    Manifests of earlier versions only have both timestamps, in whole seconds.
+    """
+    made = artifact.manifest
+    last = made.segments[-1] if made.segments else {}
+    if isinstance(measured := last.get("seconds"), int | float):
+        return float(measured)
+    try:
+        began, ended = (datetime.fromisoformat(moment) for moment in (last["began"], made.created_at))
+    except (KeyError, TypeError, ValueError):
+        return None
+    seconds = (ended - began).total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def total(artifacts: Iterable[Artifact]) -> float | None:
+    """Sum over all steps; None if any is unknown."""
+    known = [seconds_of(artifact) for artifact in artifacts]
+    return sum(filter(None, known)) if known and None not in known else None

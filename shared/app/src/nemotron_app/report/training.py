@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from nemotron_app.long_log import Drawn, drawn
-from nemotron_app.report import charts, wording
-from nemotron_app.report.charts import LineChart, Point, Series, line_chart, moving_mean
+from nemotron_app import charts, wording
+from nemotron_app.charts import LineChart, Point, Series, line_chart, moving_mean
+from nemotron_app.training_log import Drawn, drawn
 from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 Entries = Sequence[dict[str, Any]]
@@ -145,16 +145,13 @@ def large_panel(title: str, series: list[Series], *, from_zero: bool, may_be_log
 
 def _loads(entries: Entries) -> list[Series]:
     """One line per expert layer, smoothed because single steps are noisy."""
-    names = sorted({name for entry in entries for name in entry if name.startswith(LOAD)}, key=_layer)
+    names = {name for entry in entries for name in entry if name.startswith(LOAD)}
+    numbered = {name: name.removeprefix(LOAD) for name in names}
+    names = sorted(names, key=lambda name: (int(numbered[name]) if numbered[name].isdigit() else -1, name))
     return [
-        Series(f"layer {name.removeprefix(LOAD)}", smoothed(points(entries, name))[-1].points, tint=number)
+        Series(f"layer {numbered[name]}", smoothed(points(entries, name))[-1].points, tint=number)
         for number, name in enumerate(names)
     ]
-
-
-def _layer(name: str) -> tuple[int, str]:
-    layer = name.removeprefix(LOAD)
-    return (int(layer), "") if layer.isdigit() else (-1, layer)
 
 
 def smoothed(points: list[Point]) -> list[Series]:

@@ -125,6 +125,11 @@ class EngineSection(Section):
         """Files that the engine reads besides the artifacts, and that the result depends on."""
         return ()
 
+    @property
+    def notes(self) -> list[str]:
+        """What a start and a dry run say about these settings."""
+        return []
+
 
 class HasSettings(Protocol):
     """What a schema asks of an engine: the class of its section."""
@@ -147,8 +152,8 @@ class StageConfig(Section, Generic[EngineT]):
 
     @property
     def notes(self) -> list[str]:
-        """What a start says of settings that only mean something together."""
-        return []
+        """What a start says of settings that only mean something together, and about those of the engine."""
+        return self.engine.notes
 
     @classmethod
     def engine_class(cls, values: object) -> type[EngineSection] | None:

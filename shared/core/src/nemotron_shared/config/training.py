@@ -221,7 +221,8 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
             )
             changed.append(told)
         steps = self.train.train_iters
-        return [f"{steps} steps (train.train_iters) have {' and '.join(changed)}"] if changed else []
+        fitted = [f"{steps} steps (train.train_iters) have {' and '.join(changed)}"] if changed else []
+        return [*super().notes, *fitted]
 
     @model_validator(mode="after")
     def falling(self) -> "TrainingConfig[EngineT]":

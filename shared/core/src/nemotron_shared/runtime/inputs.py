@@ -29,8 +29,9 @@ from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.families import families
 from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
-from nemotron_shared.runtime.models.importing import Found, find, look_before_hashing, require_usable
+from nemotron_shared.runtime.models.finding import look_before_hashing, require_usable
+from nemotron_shared.runtime.models.folder import OPTION, config_of, needs_code
+from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.records import WHAT, flat, is_recorded, what_and_how, what_it_was
 from nemotron_shared.runtime.start import Preflight
@@ -157,7 +158,7 @@ def find_inputs(checked: Preflight, choice: "DataChoice | UserError | None") -> 
 
 def is_looked_for(checked: Preflight, role: str) -> bool:
     """Whether an input is looked for: with --config-alone, only one that the user names."""
-    return not checked.start.arguments.config_alone or _is_named(checked, role)
+    return not checked.start.arguments.config_alone or is_named(checked, role)
 
 
 def use_prepared(checked: Preflight, data: Artifact) -> None:
@@ -200,7 +201,7 @@ def _find_input(checked: Preflight, role: str, choice: "DataChoice | UserError |
         checked.problems.append(error if is_setting else UserError(said, error.remedy))
 
 
-def _is_named(checked: Preflight, role: str) -> bool:
+def is_named(checked: Preflight, role: str) -> bool:
     """Whether the user names this input, on the command line or in their own file, as opposed to our configs."""
     file = checked.composed.origins.get(f"run.{role}", "").partition(":")[0]
     folder = (checked.step.directory / "config").resolve()
@@ -229,7 +230,7 @@ def _note_missing(checked: Preflight, role: str, reference: str, error: NotFound
         remedy = "give a folder that is there"
     elif role != "data" and "/" in reference:  # a folder or a model on the hub is meant
         remedy = error.remedy
-    elif _is_named(checked, role) and not (role == "data" and _is_next(checked)):
+    elif is_named(checked, role) and not (role == "data" and _is_next(checked)):
         remedy = error.remedy or how_to_make(checked, role)
     elif role == "data" and _would_prepare(checked):
         checked.prepares = f"[{reference}] not there yet"
@@ -362,7 +363,7 @@ def note_latest(checked: Preflight) -> None:
     """Add a note wherever the latest input may not be the one the user means."""
     for role in (*checked.step.consumes, *checked.step.optional):
         found = checked.inputs.get(role)
-        if found is None or found.is_external or _is_named(checked, role):
+        if found is None or found.is_external or is_named(checked, role):
             continue
         if role == "data":
             _note_other_data(checked, found)

@@ -100,7 +100,7 @@ LIBRARY_LOGS: Registry[LibraryLog] = Registry(
     "nemotron.library_logs",
     {
         "nemotron": "nemotron_shared.runtime.progress:LOG",
-        "nemo_rl": "nemotron_engines.nemo_rl.output:LOG",
+        "nemo_rl": "nemotron_engines.nemo_rl.metrics:LOG",
         "automodel": "nemotron_engines.automodel.output:LOG",
     },
     lambda found: isinstance(found, LibraryLog),

@@ -22,6 +22,7 @@ from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.engine import engine_of, refuse
+from nemotron_shared.runtime.inputs import is_named
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.spec import Made, Step
 from nemotron_shared.runtime.start import Start, load
@@ -59,7 +60,9 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     if model.trusted:
         return "not rehearsed: the model's own Python files are run by the training alone"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
-    data, tokenizer = checked.inputs.get("data"), _tokenizer(step, start)
+    # data that was found by its settings would be refused beside them: they are given again, for fewer rows
+    data = checked.inputs.get("data") if is_named(checked, "data") else None
+    tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):

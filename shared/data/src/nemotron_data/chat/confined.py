@@ -9,8 +9,10 @@ Each of our processes starts at most one such process, for its first template, a
 kills it if a row exceeds a limit, even inside one long step of the interpreter. Our own templates run in this process.
 """
 
+import json
 import os
 import pickle
+import resource
 import signal
 import socket
 import subprocess
@@ -19,58 +21,52 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypedDict
 
-from nemotron_data.chat.confined_program import CPU_SECONDS, TOO_MUCH, Answer, most_for, read_answer
-from nemotron_data.chat.rows import Message
+from nemotron_data.chat.spans import Span
 from nemotron_data.chat.template import SHIPPED, ChatTemplate, Conversation
-from nemotron_data.chat.turns import Span
 from nemotron_shared.errors import UserError
 
-PROGRAM = "nemotron_data.chat.confined_program"
+PROGRAM = "nemotron_data.chat.confined"
 WALL_SECONDS = 300.0
 """Wall-clock limit. CPU time is the actual limit; this one is for a process that gets no CPU."""
 KEPT_VARIABLES = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 """The only environment variables the process gets; others may contain tokens."""
 ATTEMPTS = 2
 REMEDY = "correct the template, or the conversation that it is for"
+CPU_SECONDS = 10
+MEMORY_BYTES = 1 << 30
+LONGEST = 1 << 26
+"""Maximum characters of any text."""
+ADDED = 1 << 18
+"""Characters that a template may add to any conversation. Low, because many texts are kept and tokenized together."""
+TIMES = 16
+"""How often it may repeat its input; JSON nested in JSON takes six characters for one."""
+LARGEST_HEAD = 1 << 26
+"""Maximum bytes of the header line."""
+TOO_MUCH = "the chat template takes too much: "
+LIMITS = {
+    resource.RLIMIT_AS: MEMORY_BYTES,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_NPROC: 0,
+}
+
+
+class Answer(TypedDict, total=False):
+    """Header sent before the text."""
+
+    length: int
+    spans: list[list[int]]
+    error: str
+    remedy: str | None
 
 
 class Overdue(UserError):
     """A template takes too long. Callers stop at this row, because the next rows would take as long."""
 
 
-class Template(Protocol):
-    """Interface of a chat template, in whichever process it runs; see `ChatTemplate`."""
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[dict[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
-        **options: Any,
-    ) -> str:
-        """Render the conversation."""
-        ...
-
-    def render_with_spans(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
-    ) -> tuple[str, list[Span]]:
-        """Render, and return the [start, end) assistant spans."""
-        ...
-
-    def render_with_blocks(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
-    ) -> tuple[str, list[Span]]:
-        """Render, and return the spans of all generation blocks, whether or not they count in our loss."""
-        ...
-
-    def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
-        """Render each conversation; a refused one gives its error instead."""
-        ...
-
-
-def open_template(source: str, label: str, **special_tokens: str | None) -> Template:
+def open_template(source: str, label: str, **special_tokens: str | None) -> "Template":
     """Open a template, ready to render.
 
     Args:
@@ -100,27 +96,17 @@ class ConfinedTemplate:
         self._known_as = pickle.dumps((source, sorted(special_tokens.items())))
         self._ask("check")
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[dict[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
-        **options: Any,
-    ) -> str:
+    def render(self, *conversation: Any, **options: Any) -> str:
         """See `ChatTemplate`."""
-        return self._ask("render", (messages, tools, add_generation_prompt), **options)[0]
+        return self._ask("render", conversation, **options)[0]
 
-    def render_with_spans(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
-    ) -> tuple[str, list[Span]]:
+    def render_with_spans(self, *conversation: Any, **options: Any) -> tuple[str, list[Span]]:
         """See `ChatTemplate`."""
-        return self._ask("render_with_spans", (messages, tools), **options)
+        return self._ask("render_with_spans", conversation, **options)
 
-    def render_with_blocks(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
-    ) -> tuple[str, list[Span]]:
+    def render_with_blocks(self, *conversation: Any, **options: Any) -> tuple[str, list[Span]]:
         """See `ChatTemplate`."""
-        return self._ask("render_with_blocks", (messages, tools), **options)
+        return self._ask("render_with_blocks", conversation, **options)
 
     def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
         """See `ChatTemplate`. One request for all of them takes a sixth of the time of one request each."""
@@ -176,6 +162,9 @@ class ConfinedTemplate:
 
     def _overdue(self, what: str) -> NoReturn:
         raise Overdue(f"{TOO_MUCH}{what}, in {self._label}", REMEDY)
+
+
+Template = ChatTemplate | ConfinedTemplate
 
 
 class _Process:
@@ -248,3 +237,83 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def most_for(given: int) -> int:
+    """Maximum characters of output for this many bytes of input."""
+    return min(LONGEST, ADDED + TIMES * given)
+
+
+def read_answer(stream: Any, most: int) -> tuple[Answer, str]:
+    """Read one result, as JSON and UTF-8, so that code that escapes the template's sandbox cannot send anything else.
+
+    Args:
+        most: maximum characters of the text.
+
+    Raises:
+        EOFError: the process has ended.
+    """
+    line = stream.readline(LARGEST_HEAD)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    answer: Answer = json.loads(line)
+    length = min(answer.get("length", 0), 4 * most)
+    text = stream.read(length)
+    if len(text) < length:
+        raise EOFError
+    return answer, text.decode("utf-8", "surrogatepass")
+
+
+def main() -> None:
+    """Be the rendering process: serve requests until the other side closes the pipe.
+
+    It first sets limits that it cannot raise again: memory, no files, no programs. Each call gets a CPU time limit,
+    after which SIGPROF ends the process.
+
+    <-  pickled (number of a template, its source and tokens if it is new), (verb, arguments, options, characters)
+    ->  {"length": 42, "spans": [[12, 30]]}\\n and as many bytes of text;  {"error": "...", "remedy": "..."}\\n
+    """
+    with socket.socket(fileno=0) as line:
+        requests, answers = line.makefile("rb", 1 << 20), line.makefile("wb", 1 << 20)
+        templates: dict[int, ChatTemplate] = {}
+        for kind, most in LIMITS.items():
+            with suppress(ValueError, OSError):  # macOS has no memory limit, and a lower one may be set already
+                resource.setrlimit(kind, (most, most))
+        with suppress(EOFError, ConnectionError):
+            while True:
+                number, new = pickle.load(requests)
+                verb, calls, options, most = pickle.load(requests)
+                for arguments, characters in zip(calls, most, strict=True):
+                    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+                    head, text = _answer(templates, number, new, verb, arguments, options, characters)
+                    answers.write(json.dumps({"length": len(text)} | head).encode() + b"\n" + text)
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                answers.flush()
+
+
+def _answer(
+    templates: dict[int, ChatTemplate],
+    number: int,
+    new: bytes | None,
+    verb: str,
+    arguments: Any,
+    options: Any,
+    most: int,
+) -> tuple[Answer, bytes]:
+    try:
+        if new is not None and number not in templates:
+            source, tokens = pickle.loads(new)
+            templates[number] = ChatTemplate(source, **dict(tokens))
+        made = None if verb == "check" else getattr(templates[number], verb)(*arguments, **options)
+        text, spans = made if isinstance(made, tuple) else (made or "", [])
+        if len(text) > most:
+            return {"error": f"{TOO_MUCH}a text of {len(text):,} characters, where {most:,} are the most"}, b""
+        return {"spans": spans}, text.encode("utf-8", "surrogatepass")
+    except UserError as error:
+        return {"error": error.message, "remedy": error.remedy}, b""
+    except MemoryError:
+        return {"error": f"{TOO_MUCH}more than {MEMORY_BYTES >> 30} GiB of memory"}, b""
+
+
+if __name__ == "__main__":
+    main()

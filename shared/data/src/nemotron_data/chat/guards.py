@@ -10,10 +10,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from nemotron_data.chat.arguments import Arguments, to_json
-from nemotron_data.chat.rows import Message
-from nemotron_data.chat.turns import Span
-from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.chat.rows import Arguments, Message, to_json
+from nemotron_data.chat.spans import Span
+from nemotron_data.encoders.masks import ControlTokens
 
 GUARDS = [chr(code) for code in range(0xFDD6, 0xFDF0)]
 """Noncharacters, which Unicode will never assign; templates use the ones before them as marks."""

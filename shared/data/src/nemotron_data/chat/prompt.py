@@ -5,21 +5,26 @@
 
 Fine-tuning uses the same steps (`plain_message`, `guarded`, the template, the same cuts) before it looks for the
 answers. If a user writes `<|im_end|>`, it is encoded as ten ordinary characters; only the template itself ends a turn.
+
+Requests to the Responses API become the same messages:
+
+    {"instructions": "Be brief.", "input": [{"role": "user", "content": "Weather in Oslo?"},
+        {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{\\"city\\": \\"Oslo\\"}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"}], "tools": [{"type": "function", ...}]}
+->  a system, a user, an assistant and a tool message, and the tool
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemotron_data.chat.arguments import to_json
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
-from nemotron_data.chat.rows import Message, plain_message
+from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json, tools_of
 from nemotron_data.chat.shown import Hidden
-from nemotron_data.chat.sound import problem_of
 from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import opens_thought
-from nemotron_data.encoders.control import ControlTokens, in_pieces
+from nemotron_data.encoders.masks import ControlTokens, in_pieces
 from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
 from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
@@ -98,7 +103,7 @@ class Prompter:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            wrong = f"a lone surrogate, which is no character, at position {error.start} of its text"
+            wrong = f"a lone surrogate, which is not a character, at position {error.start} of its text"
         if wrong:
             raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
 
@@ -122,7 +127,7 @@ def _require_characters(place: str, value: Any) -> None:
     try:
         to_json(value, default=str).encode()
     except UnicodeEncodeError as error:
-        what = f"{place} has {error.object[error.start]!r}, a lone surrogate, which is no character"
+        what = f"{place} has {error.object[error.start]!r}, a lone surrogate, which is not a character"
         raise UserError(what, "correct it: it was cut within a character, or read in a wrong encoding") from error
 
 
@@ -146,3 +151,63 @@ def asked_messages(messages: Iterable[Any]) -> list[Message]:
             raise ValueError(f"messages[{number}]: {problem}")
         made.append(plain)
     return made
+
+
+OF_ITEMS = {"type", "id", "status"}
+"""Fields of items that are not fields of messages."""
+INSTEAD = "give such rows to a server of that API, or take them out"
+
+
+def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[dict[str, Any]] | None]:
+    """The messages, instructions first, and the tools.
+
+    Raises:
+        UserError: an item that no chat template can show, or invalid tools.
+    """
+    asked = parameters.get("input")
+    items: Sequence[Any] = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked or []
+    turns: list[Message] = []
+    thought = ""
+    for item in items:
+        kind = item.get("type") or "message"
+        if kind == "reasoning":
+            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+            thought += "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+            continue
+        turn = _turn(item, kind)
+        if thought and turn["role"] == "assistant":
+            turn, thought = {**turn, "reasoning_content": thought}, ""
+        if kind == "function_call" and turns and turns[-1]["role"] == "assistant":
+            last = turns[-1]
+            turns[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), *turn["tool_calls"]]}
+            continue
+        turns.append(turn)
+    names = {call["id"]: call["function"]["name"] for turn in turns for call in turn.get("tool_calls", ())}
+    turns = [{**turn, "name": names[turn["tool_call_id"]]} if turn.get("tool_call_id") in names else turn
+             for turn in turns]  # fmt: skip
+    try:
+        messages, tools = asked_messages(turns), tools_of({"tools": parameters.get("tools")})
+    except ValueError as error:
+        raise UserError(f"the prompt cannot be shown: {error}", INSTEAD) from error
+    if instructions := parameters.get("instructions"):
+        messages = _instructed(messages, str(instructions))
+    return messages, tools
+
+
+def _instructed(messages: list[Message], instructions: str) -> list[Message]:
+    """Prepend instructions to the conversation's own system turn, if any, since most templates show only one."""
+    if not messages or messages[0]["role"] != "system":
+        return [{"role": "system", "content": instructions}, *messages]
+    return [{**messages[0], "content": f"{instructions}\n\n{messages[0]['content']}"}, *messages[1:]]
+
+
+def _turn(item: Mapping[str, Any], kind: str) -> Message:
+    if kind == "message":
+        return {name: value for name, value in item.items() if name not in OF_ITEMS}
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+    raise UserError(f"the prompt holds a '{kind}', which a chat template cannot show", INSTEAD)

@@ -1,17 +1,130 @@
-"""Convert rows to messages, for each format in `formats.py`; `sound.py` decides which can be trained on.
+r"""Convert rows to messages, for each format in `formats.py`, and check that they can be trained on.
 
 {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}], "used_in": ["nano_v3"]}
+[{"role": "user", "content": "2+2?"}]  ->  "no assistant turn"
+
+Arguments of tool calls work both as an object and as JSON text, because some templates expect an object, others print
+text, and rows contain either. Numbers keep their spelling in both: 1.50 never becomes 1.5.
+
+    {{ call.function.arguments | tojson }}                     Qwen, Hermes
+    {% for name, value in call.function.arguments | items %}   Nemotron 3, GLM
+    {{ '```json\n' + call.function.arguments + '\n```' }}      DeepSeek V3 and R1
 """
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from nemotron_data.chat.arguments import arguments_of, parse_json
-from nemotron_data.formats.written import is_missing, is_number, text_of
+from nemotron_data.formats.json_lines import is_missing, is_number, text_of
 from nemotron_shared.errors import UserError, did_you_mean
+
+MARK = secrets.token_hex(8)
+NUMBER = re.compile(f'"{MARK}([-+.eE0-9]+)"')
+"""A number as JSON spells it; ordinary text cannot contain the mark."""
+
+
+class WrittenNumber(Decimal):
+    """A number that Python would spell differently than its text."""
+
+    text: str
+
+    def __new__(cls, text: str) -> "WrittenNumber":
+        """Keep the text."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[type["WrittenNumber"], tuple[str]]:
+        return WrittenNumber, (self.text,)
+
+
+class Arguments(dict[str, Any]):
+    """Object that turns into its JSON text wherever text is expected.
+
+    Attributes:
+        given: the text it was parsed from; None if it was given as an object.
+    """
+
+    __slots__ = ("given",)
+
+    def __init__(self, values: dict[str, Any], given: str | None = None) -> None:
+        super().__init__(values)
+        self.given = given
+
+    @property
+    def text(self) -> str:
+        """The JSON text."""
+        return to_json(dict(self), default=str) if self.given is None else self.given
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __add__(self, other: str) -> str:
+        return self.text + other
+
+    def __radd__(self, other: str) -> str:
+        return other + self.text
+
+    def __reduce__(self) -> tuple[type["Arguments"], tuple[dict[str, Any], str | None]]:
+        return Arguments, (dict(self), self.given)
+
+
+def arguments_of(given: Any) -> Arguments | None:
+    """Arguments from an object, JSON text, or nothing (no arguments); None for anything else."""
+    if given is None or isinstance(given, Arguments):
+        return Arguments({}) if given is None else given
+    if isinstance(given, str):
+        try:
+            values = parse_json(given) if given.strip() else {}
+        except (ValueError, RecursionError):
+            return None
+        values = {} if values is None else values
+        return Arguments(values, given) if isinstance(values, dict) else None
+    return Arguments(given) if isinstance(given, dict) else None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; numbers keep their spelling."""
+    return json.loads(text, parse_float=_number)
+
+
+def _number(text: str) -> float | WrittenNumber:
+    number = float(text)
+    return number if repr(number) == text else WrittenNumber(text)
+
+
+def to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+    *,
+    default: Callable[[Any], Any] | None = None,
+) -> str:
+    """Dump JSON with numbers as originally written; parameters are in the order in which templates pass them."""
+    numbers = False
+
+    def written(other: Any) -> Any:
+        nonlocal numbers
+        if isinstance(other, WrittenNumber):
+            numbers = True
+            return MARK + other.text
+        if default is not None:
+            return default(other)
+        raise TypeError(f"Object of type {type(other).__name__} is not JSON serializable")
+
+    options: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    made = json.dumps(value, ensure_ascii=ensure_ascii, default=written, **options)
+    return NUMBER.sub(r"\1", made) if numbers else made
+
 
 Message = dict[str, Any]
 
@@ -40,18 +153,13 @@ class ChatFields:
     conversations_field: str = "conversations"
 
 
-def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+def from_messages(row: dict[str, Any], field: str) -> list[Message]:
     """OpenAI-style messages, normalized for templates; see `plain_message`.
 
     Raises:
         UserError: a field is missing (also in the other functions), or a content part is not text.
     """
-    return _after_system(row, _each(_listed(_field(row, fields.messages_field)), plain_message))
-
-
-def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """One question and its answer, from the fields named in `fields`."""
-    return from_pair(row, _named(row, fields.prompt_field), _named(row, fields.response_field))
+    return _after_system(row, _each(listed(row[_named(row, field)]), plain_message))
 
 
 def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None = None) -> list[Message]:
@@ -62,6 +170,7 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
         answered: field of the answer.
         more: field with text that goes below the question, as in Alpaca.
     """
+    asked, answered = _named(row, asked), _named(row, answered)
     prompt, response, below = (None if name is None else _number_as_text(row, name) for name in (asked, answered, more))
     for kind, name in (("question", asked), ("answer", answered)):
         if is_missing(row[name]):
@@ -91,9 +200,9 @@ def _number_as_text(row: dict[str, Any], name: str) -> Any:
     return text_of(value) if is_number(value) and not is_missing(value) else value
 
 
-def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+def from_sharegpt(row: dict[str, Any], field: str) -> list[Message]:
     """Turns with `from` and `value`, including function calls and their results."""
-    return _after_system(row, _each(_listed(_field(row, fields.conversations_field)), _from_turn))
+    return _after_system(row, _each(listed(row[_named(row, field)]), _from_turn))
 
 
 def _from_turn(turn: dict[str, Any]) -> Message:
@@ -164,7 +273,7 @@ def tools_of(row: Mapping[str, Any], field: str = TOOL_FIELDS[0]) -> list[dict[s
     """
     names = {name.lower(): name for name in row}
     fields = [names[one] for one in dict.fromkeys([field.lower(), *TOOL_FIELDS]) if one in names]
-    found = {name: _listed(row[name]) for name in fields if row[name]}
+    found = {name: listed(row[name]) for name in fields if row[name]}
     found = {name: tools for name, tools in found.items() if tools}
     if not found:
         return None
@@ -203,11 +312,7 @@ def _named(row: dict[str, Any], name: str) -> str:
     return alike[0]
 
 
-def _field(row: dict[str, Any], name: str) -> Any:
-    return row[_named(row, name)]
-
-
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Parse JSON text in table cells to a list; return anything else unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return value
@@ -238,7 +343,7 @@ def plain_message(message: Message) -> Message:
         others = {name: value for name, value in message.items() if name != "function_call"}
         message = {**others, "content": message.get("content"), "tool_calls": _calls_in(call)}
     if calls := message.get("tool_calls"):
-        message = {**message, "tool_calls": _each(_listed(calls), parsed_call)}
+        message = {**message, "tool_calls": _each(listed(calls), parsed_call)}
     message = _with_text(message) if isinstance(message.get("content"), list) else message
     if message.get("role") == "assistant":
         message = _with_begun_thought(message)
@@ -274,11 +379,11 @@ def _with_text(message: Message) -> Message:
             thoughts.append(part[kind])
         else:
             image = "image" in str(kind)
-            raise UserError(f"{'an image' if image else 'a part that is no text'} in the content: of type '{kind}'")
+            raise UserError(f"{'an image' if image else 'a part that is not text'} in the content: of type '{kind}'")
     thought = "".join(thoughts)
     beside = next((message[name] for name in REASONING_NAMES if message.get(name)), thought)
     if thoughts and beside != thought:
-        raise UserError("two different reasonings in one turn: in a part of the content and beside it")
+        raise UserError("two different reasonings in one turn: in a part of the content and in a field")
     reasoning = {"reasoning_content": thought} if thoughts else {}
     return {**message, **reasoning, "content": "".join(texts)}
 
@@ -304,3 +409,109 @@ def parsed_call(call: dict[str, Any]) -> dict[str, Any]:
 def counts(message: Message) -> bool:
     """Whether a turn counts in the loss; True unless it has a field that says otherwise."""
     return all(message.get(name) in (None, 1) for name in COUNTING)
+
+
+ORDINARY = {"role", "content"}
+CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>", "<function=")
+"""Marks of tool calls written as text: Hermes, Mistral, Glaive, Llama 3."""
+
+
+NO_CALL = "tool message without a tool call"
+REMEDIES = {
+    NO_CALL: "write the calls before it as the answer's tool_calls, or in its text between <tool_call> and"
+    " </tool_call>, or the tool's turns as the user's"
+}
+"""Remedies for reasons that affect a whole data set, where leaving out such rows would leave out most or all of it."""
+
+
+def remedy_of(reason: str) -> str | None:
+    """Remedy for a reason; None if the row can only be left out."""
+    return REMEDIES.get(reason)
+
+
+def validate_messages(messages: Any) -> str | None:
+    """Return why a conversation cannot be trained on, as one of a few fixed phrases to count by, or None if it can."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return "messages is not a list of objects"
+    if not messages:
+        return "no messages"
+    call_ids: list[Any] = []
+    for message in messages:
+        if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
+            continue
+        if reason := problem_of(message) or _no_lesson(message) or _problem_of_answer(message, call_ids):
+            return reason
+        call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
+        call_ids += [None] if calls_in_text(message) else []
+    answers = [message for message in messages if message["role"] == "assistant"]
+    if not answers:
+        return "no assistant turn"
+    return None if any(map(counts, answers)) else "no assistant turn that counts in the loss"
+
+
+def problem_of(message: Message) -> str | None:
+    """Why no template should get this message, in training or as a prompt."""
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
+    if role not in ROLES:
+        return f"unknown role: {repr(role)[:80]}; known are {', '.join(ROLES)}"
+    if calls and role != "assistant":
+        return "tool calls outside an assistant turn"
+    if not isinstance(content, str) and not (content is None and calls):
+        return "content is not a string"
+    if not all(isinstance(text, str) for text in reasoning):
+        return "reasoning is not a string"
+    if len({text for text in reasoning if text.strip()}) > 1:
+        said = " and ".join(f"'{name}'" for name in REASONING_NAMES if message.get(name))
+        return f"two different reasonings in one turn: {said}"
+    if calls and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
+        return "malformed tool call"
+    return None
+
+
+def calls_in_text(message: Message) -> bool:
+    """Whether an answer calls a tool in its text, without a field for the call."""
+    said = message.get("content")
+    return (
+        message.get("role") == "assistant"
+        and not message.get("tool_calls")
+        and isinstance(said, str)
+        and any(mark in said for mark in CALL_MARKS)
+    )
+
+
+def _no_lesson(message: Message) -> str | None:
+    """Why a message cannot be trained on, or cannot be left out of the loss."""
+    role = message["role"]
+    wishes = {name: message[name] for name in COUNTING if message.get(name) is not None}
+    for name, wish in wishes.items():
+        if wish not in (0, 1):
+            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
+        if wish and role != "assistant":
+            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
+    if len(set(map(bool, wishes.values()))) > 1:
+        said = " and ".join(f"'{name}' is {wish!r}" for name, wish in wishes.items())
+        return f"a turn that both counts in the loss and does not: {said}"
+    words = [message.get("content"), *(message.get(name) for name in REASONING_NAMES)]
+    if role == "assistant" and not message.get("tool_calls") and not any(text and text.strip() for text in words):
+        return "empty assistant turn"
+    return None
+
+
+def _is_tool_call(call: Any) -> bool:
+    function = parsed_call(call).get("function") if isinstance(call, dict) else None
+    wanted = {"name": str, "arguments": dict}
+    return isinstance(function, dict) and all(isinstance(function.get(key), kind) for key, kind in wanted.items())
+
+
+def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
+    """A tool message must name the call it answers, if the calls have ids."""
+    if message["role"] != "tool":
+        return None
+    if not call_ids:
+        return NO_CALL
+    if None not in call_ids and message.get("tool_call_id") is None:
+        return "tool message without tool_call_id"
+    if None not in call_ids and message["tool_call_id"] not in call_ids:
+        return "tool_call_id of no tool call"
+    return None

@@ -9,8 +9,7 @@ Without the prompt it would look like an answer.
     after_thought("<think>3+4=7</think>7")                                      "7"
     after_thought("<think>so it is 7")                                          None
 
-And what a template prompts with where nobody says whether a thought is wanted: it has to be what answers were learnt
-after.
+Also sets what a template prompts with by default, with a thought or without: it must be what answers were learnt after.
 """
 
 import re
@@ -28,7 +27,7 @@ def opens_thought(prompt: str) -> bool:
 
 
 def thinks(prompt: str, answer: str = "") -> bool | None:
-    """Whether an answer to a prompt has a thought, by the first of the two that says so; None where neither does.
+    """Whether an answer to a prompt has a thought, by the prompt or else by the answer; None if neither shows it.
 
     A template that closes the thought in the prompt, `<think></think>`, wants none.
     """
@@ -41,7 +40,7 @@ def thinks(prompt: str, answer: str = "") -> bool | None:
 
 
 def thinking_by_default(source: str, wanted: bool) -> str:
-    """A chat template that thinks, or does not, where nobody says `enable_thinking`; else the same."""
+    """The same chat template, with `wanted` as the default of `enable_thinking`."""
     return f"{{%- set enable_thinking = enable_thinking | default({str(wanted).lower()}) %}}\n{SETTING.sub('', source)}"
 
 

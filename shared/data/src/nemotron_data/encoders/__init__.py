@@ -6,11 +6,9 @@ ids      array([9707,  264,  293], dtype=uint32)   # concatenated
 offsets  array([0, 1, 1, 3])                       # text k is ids[offsets[k]:offsets[k + 1]]
 """
 
-from nemotron_data.encoders.base import Encoded, Encoder, one_thread
-from nemotron_data.encoders.choice import BackendRequest, EncoderChoice, choose_encoder
-from nemotron_data.encoders.loss_masks import masks_from_spans, token_bytes
-from nemotron_data.encoders.reference import Reference
-from nemotron_data.encoders.spec import EncoderSpec, WorkerEncoder
+from nemotron_data.encoders.backends import Encoded, Encoder, EncoderSpec, WorkerEncoder, one_thread
+from nemotron_data.encoders.choice import BackendRequest, EncoderChoice, Reference, choose_encoder
+from nemotron_data.encoders.masks import masks_from_spans, token_bytes
 
 __all__ = [
     "BackendRequest",

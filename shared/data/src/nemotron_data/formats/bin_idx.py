@@ -5,25 +5,121 @@
     "MMIDIDX\\0\\0" | uint64 version = 1 | uint8 dtype code | uint64 sequences S | uint64 documents + 1
     int32[S] tokens of each sequence | int64[S] its first byte in .bin | int64[documents + 1] sequences before each
 
-We write one sequence per document. An end-of-document token, if wanted, is added by the caller.
+We write one sequence per document. An end-of-document token, if wanted, is added by the caller. Files are written with
+direct I/O in the background: in the page cache they would cost a copy, and evict files that are in use.
 """
 
+import errno
+import hashlib
 import math
+import os
 import shutil
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from mmap import mmap
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self
 
 import numpy as np
 
-from nemotron_data.formats.bulk_file import BulkFile
 from nemotron_data.split import SPLITS
 from nemotron_shared.atomic import open_atomic, read_json, write_json
 from nemotron_shared.errors import UserError, did_you_mean
+
+BLOCK_BYTES = 1 << 20
+"""Size of one write; a multiple of all alignments that direct writes require."""
+
+
+class BulkFile:
+    """Append to an open file that nothing else writes to.
+
+    with open_atomic(path) as file, BulkFile(file) as bulk:
+        bulk.write(array)
+        digest = bulk.finish()
+
+    If the system and file system support it, a thread writes blocks directly (`O_DIRECT`), so that a slow disk does not
+    stall the caller. Files smaller than one block, and the rest after the last block, go through the page cache.
+    """
+
+    def __init__(self, file: IO[Any]) -> None:
+        self._descriptor = file.fileno()
+        # mmap is page-aligned, as direct writes require; one block is filled while the other is written
+        self._block, self._other = memoryview(mmap(-1, BLOCK_BYTES)), memoryview(mmap(-1, BLOCK_BYTES))
+        self._filled = 0
+        self._digest = hashlib.sha256()
+        self._direct = False
+        self._thread: ThreadPoolExecutor | None = None  # started with the first full block
+        self._writing: Future[None] | None = None
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append the bytes of a contiguous buffer. A disk error may be raised by a later call."""
+        left = memoryview(data).cast("B")
+        while left:
+            piece = left[: BLOCK_BYTES - self._filled]
+            left = left[len(piece) :]
+            self._block[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            if self._filled == BLOCK_BYTES:
+                self._hand_over()
+
+    def finish(self) -> str:
+        """Write the rest; returns the SHA-256 of everything, in hex. The caller must sync."""
+        self._wait()
+        self._set_direct(False)
+        self._write_whole(self._block[: self._filled])
+        self._filled = 0
+        return self._digest.hexdigest()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()  # before the file is closed
+
+    def _hand_over(self) -> None:
+        self._wait()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1)
+            self._set_direct(True)
+        self._writing = self._thread.submit(self._write_whole, self._block)
+        self._block, self._other = self._other, self._block
+        self._filled = 0
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write_whole(self, left: memoryview) -> None:
+        self._digest.update(left)
+        while left:
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._set_direct(False)  # another alignment than ours, or a part of a block was already written
+
+    def _set_direct(self, wanted: bool) -> None:
+        """Turn direct I/O on or off; it stays off if unsupported."""
+        flag = getattr(os, "O_DIRECT", 0)
+        if not flag or wanted == self._direct:
+            return
+        import fcntl
+
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | flag if wanted else flags & ~flag)
+        except OSError:
+            return
+        self._direct = wanted
+
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -49,7 +145,7 @@ class IndexedDatasetWriter:
     """Write `<prefix>.bin` and `<prefix>.idx`; both appear when the block ends without an error.
 
     with IndexedDatasetWriter(folder / "train_text_document", vocab_size=tokenizer.get_vocab_size()) as writer:
-        writer.add_document(np.array([11, 12, 2]))
+        writer.add_documents(np.array([11, 12, 2, 14, 2]), lengths=np.array([3, 2]))
 
     Attributes:
         tokens: number of tokens written so far.
@@ -71,12 +167,8 @@ class IndexedDatasetWriter:
         """Number of documents written so far."""
         return len(self._lengths)
 
-    def add_document(self, ids: np.ndarray) -> None:
-        """Append one document: a 1-D array of at least one id, each from 0 to vocab_size - 1."""
-        self.add_documents(ids, np.array([ids.size]))
-
     def add_documents(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Append documents concatenated in `ids` (1-D), of at least one token each."""
+        """Append documents concatenated in `ids` (1-D), of at least one token each; ids are below `vocab_size`."""
         if self._bin is None:
             raise ValueError("add_documents() outside the with block")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -253,10 +345,10 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
             try:
                 entry = float(weight), path.parent / prefix
             except (TypeError, ValueError, OverflowError) as error:
-                what = f"{path}: '{split}': {str(weight)[:80]}, {str(prefix)[:80]} is no weight and prefix"
+                what = f"{path}: '{split}': {str(weight)[:80]}, {str(prefix)[:80]} is not a weight and a prefix"
                 raise UserError(what, REBUILD) from error
             if isinstance(weight, bool) or not _lies_below(prefix):
-                what = f"{path}: '{split}': {str(prefix)[:80]!r} is no prefix below {path.parent}"
+                what = f"{path}: '{split}': {str(prefix)[:80]!r} is not a prefix below {path.parent}"
                 raise UserError(what, "put the pair into the folder, and name it relative to that")
             _check_blend_entry(path, split, *entry)
             blend[split].append(entry)

@@ -139,7 +139,7 @@ def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
         if not isinstance(value, wanted) or isinstance(value, bool):  # True is an int in Python
             return f"a row of kind '{kind}' needs the field '{field}', {called}"
     if kind == "choice" and not all(isinstance(one, str) for one in row["choices"]):
-        return "'choices' holds what is no text"
+        return "'choices' must hold texts only"
     if kind == "choice" and not 0 <= row["answer"] < len(row["choices"]):
         return f"'answer' is {row['answer']}, and there are {len(row['choices'])} choices, counted from 0"
     for field in ("prompt_ids", "answer_ids") if kind == "answer" else ():

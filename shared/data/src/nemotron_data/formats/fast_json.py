@@ -74,7 +74,7 @@ def _integer(text: str) -> int | float:
 def _number(text: str) -> float:
     value = float(text)
     if value - value != 0:
-        raise ValueError(f"{text[:40]} is no number in JSON")
+        raise ValueError(f"{text[:40]} is not a number in JSON")
     return value
 
 

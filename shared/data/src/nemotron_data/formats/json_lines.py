@@ -3,18 +3,50 @@
     {"question": "What is 3+4?", "expected": "7", "key": "3+4"}
     {"question": "What is 8-3?", "expected": "5", "key": "3-8"}
 
-To read user files, with compression, ranges and Parquet, use `sources.reading`.
+Also numbers as text, spelled as in their file: 1.50 stays "1.50". To read user files, with compression, ranges and
+Parquet, use `sources.reading`.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats import fast_json
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; not True or False."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is NaN or infinite, which is how tables represent missing numbers."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def text_of(value: str | float | Decimal) -> str:
+    """Text unchanged, or a number from a table as text; a decimal with all its digits and without exponent."""
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def with_numbers_as_written(row: dict[str, Any], written: bytes | None) -> dict[str, Any]:
+    """Replace the numbers among a row's own values by text; rows from tables are returned unchanged.
+
+    Args:
+        written: the JSON of the row, if there is one: a float has lost digits beyond its 17 and trailing zeros.
+    """
+    numbers = [name for name, value in row.items() if is_number(value)]
+    if written is None or not numbers:
+        return row
+    texts = json.loads(written, parse_int=str, parse_float=str)
+    return {**row, **{name: texts[name] for name in numbers}}
+
 
 REBUILD = "prepare the data again with --force"
 

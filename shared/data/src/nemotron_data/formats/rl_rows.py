@@ -229,7 +229,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
             raise Refused(f"{PARAMETERS}.input is empty", "it is what the model is asked")
         return
     if not isinstance(items, list):
-        raise Refused(f"{PARAMETERS}.input is no list of turns", type(items).__name__)
+        raise Refused(f"{PARAMETERS}.input is not a list of turns", type(items).__name__)
     for number, item in enumerate(items, start=1):
         if not isinstance(item, Mapping):
             raise Refused("a turn is not an object", f"turn {number}: {type(item).__name__}")

@@ -16,19 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from nemotron_data.prep.losses import Totals
-from nemotron_data.prep.merge import finish
+from nemotron_data.prep.losses import Totals, finish
 from nemotron_data.prep.plan import Shard, make_shards
 from nemotron_data.prep.reader import FILES_IN
 from nemotron_data.prep.receipts import shard_folder
-from nemotron_data.prep.sample import sample_rows
+from nemotron_data.prep.sampling import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
-from nemotron_data.sources.datasets import Part, RowKind
+from nemotron_data.sources.datasets import SYNTHETIC, Part, RowKind, input_files
 from nemotron_data.sources.detect import head_rows
-from nemotron_data.sources.documents import about_documents
 from nemotron_data.sources.files import InputFile
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SYNTHETIC, input_files
+from nemotron_data.sources.text import about_documents
 from nemotron_data.split import SPLITS
 from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.errors import UserError

@@ -10,10 +10,10 @@ Concatenated in their order, shards are the input in its order.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nemotron_data.sources.encoding import is_plain_lines
 from nemotron_data.sources.files import InputFile, format_of
-from nemotron_data.sources.parquet import row_groups
 from nemotron_data.sources.reading import Range, whole_of
+from nemotron_data.sources.tables import row_groups
+from nemotron_data.sources.text import is_plain_lines
 
 EVEN = 4
 """Round shard counts above this up to a multiple of it, so that 2 or 4 workers finish together."""

@@ -4,22 +4,58 @@
         if not row.value["text"]:
             reader.leave_out(row, "empty text")
 
-Each row is either kept or in rejected.jsonl: `rows` = kept + rejected.
+Each row is either kept or in rejected.jsonl: `rows` = kept + rejected. A worker reports its progress in a small file,
+which works for local processes and for other machines alike.
 """
 
+import json
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
 from nemotron_data.rejects import Refused, entry_of, snippet_of
-from nemotron_data.sources.encoding import UTF_8, encoding_of, require_text
-from nemotron_data.sources.files import check_unchanged, format_of, open_input
+from nemotron_data.sources.files import check_unchanged, format_of, open_input, reported
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Place, Range, Row, read_range
-from nemotron_data.sources.remote import reported
+from nemotron_data.sources.text import UTF_8, encoding_of, require_text
 from nemotron_shared.errors import UserError
+
+NAME = "heartbeat"
+SECONDS = 0.5
+
+
+class Heartbeat:
+    """Write the counts of a worker, at most twice a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._next = time.monotonic() + SECONDS
+
+    def beat(self, counts: Mapping[str, int], read: int) -> None:
+        """Report `counts`, and `read` bytes on top of their `bytes`."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + SECONDS
+        self._path.write_text(json.dumps({**counts, "bytes": counts.get("bytes", 0) + read}), encoding="utf-8")
+
+    def stop(self) -> None:
+        """Remove the file from the folder before it is committed."""
+        self._path.unlink(missing_ok=True)
+
+
+def read_heartbeats(directory: Path) -> list[dict[str, int]]:
+    """Latest counts of all workers below `directory`."""
+    found = []
+    for path in directory.glob(f".tmp-*/{NAME}"):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue  # being written, or its shard was committed just now
+    return found
+
 
 REJECTED = "rejected.jsonl"
 FILES_IN = "files in "

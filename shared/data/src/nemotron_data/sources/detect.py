@@ -1,23 +1,20 @@
 """Detect what files hold, from the first rows of the first of them: chats of some format, or documents.
 
-found = detect("people.csv")
+found = detect_files(expand(["people.csv"]))
 found.kind, found.format, found.reason     # "chat", "question_answer", "question_answer, from the fields ..."
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
-from nemotron_data.chat.recognition import DOCUMENT, PAIRS, TEXT_FIELDS, Recognised, recognise
+from nemotron_data.chat.formats import AUTO, CHAT_FORMATS, DOCUMENT, TEXT_FIELDS, Recognised, recognise
 from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS
-from nemotron_data.sources.encoding import require_text
-from nemotron_data.sources.files import expand, format_of, no_rows
+from nemotron_data.sources.files import InputFile, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
-from nemotron_data.sources.remote import InputFile, Reading
+from nemotron_data.sources.text import require_text
 from nemotron_shared.errors import UserError
 
 ROWS, FILES = 100, 8
@@ -51,28 +48,15 @@ class Detected:
     in_turns: tuple[str, ...] = ()
 
 
-def detect(
-    paths: str | Path | Sequence[str | Path],
-    *,
-    subset: str | None = None,
-    split: str | None = None,
-    encoding: str | None = None,
-) -> Detected:
-    """Detect the contents of a file, folder, glob or address. Reads only the head of the first files.
+def detect_files(files: Sequence[InputFile], also: Sequence[str] = ()) -> Detected:
+    """Detect the contents of files. Reads only the head of the first ones.
 
     Args:
-        subset: subset of a hub data set.
-        split: split of a hub data set.
+        also: additional fields that settings use.
 
     Raises:
-        UserError: nothing found, nothing readable, or rows of an unknown format.
+        UserError: nothing readable, or rows of an unknown format.
     """
-    files = expand([paths] if isinstance(paths, str | Path) else paths, subset=subset, split=split)
-    return detect_files([replace(file, reading=Reading(encoding)) for file in files])
-
-
-def detect_files(files: Sequence[InputFile], also: Sequence[str] = ()) -> Detected:
-    """As `detect`, for files that are found already; `also` are additional fields that settings use."""
     if all(format_of(file.path).content == "text" for file in files):
         return Detected(
             "text", "text", ("text",), (), f"text, from files that end in {format_of(files[0].path).ending}"
@@ -133,7 +117,8 @@ def _of_rows(rows: Sequence[Row], also: Sequence[str]) -> Detected:
 def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str) -> tuple[str, ...]:
     """Fields of rows of these formats that are neither in `fields` nor optional fields of the format."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
-    beside = (BESIDE if formats else set()) | ({"history"} if set(formats) & PAIRS.keys() else set())
+    pairs = any(CHAT_FORMATS[name].is_pair for name in formats)
+    beside = (BESIDE if formats else set()) | ({"history"} if pairs else set())
     read = {name.lower() for name in fields} | beside
     return tuple(name for name in names if name.lower() not in read)
 
@@ -146,9 +131,6 @@ def turn_keys(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str,
     return tuple(key for key in keys if key not in KEYS_OF_TURNS)
 
 
-def _examples(formats: Mapping[str, Any]) -> str:
-    lines = (f"{name:18} {known.example}" for name, known in formats.items() if name != AUTO)
-    return "the formats that there are (data_prep.format):\n    " + "\n    ".join(lines)
-
-
-FORMATS_THERE = _examples(CHAT_FORMATS)
+FORMATS_THERE = "the formats that there are (data_prep.format):\n    " + "\n    ".join(
+    f"{name:18} {known.example}" for name, known in CHAT_FORMATS.items()
+)

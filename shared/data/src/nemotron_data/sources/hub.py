@@ -12,19 +12,78 @@ blends: `{"path": "hf://org/name", "subset": "part_00"}` for `data/part_00.jsonl
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from glob import has_magic
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from nemotron_data.sources.files import FORMATS, InputFile, format_of, local_file, local_paths, not_mixed
-from nemotron_data.sources.hub_errors import data_set_errors, hub_messages_off
-from nemotron_data.sources.remote import walk
-from nemotron_data.sources.slices import parse_split, rows_of
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_data.sources.files import (
+    FORMATS,
+    InputFile,
+    format_of,
+    local_file,
+    local_paths,
+    not_mixed,
+    reported,
+    walk,
+)
+from nemotron_data.sources.reading import parse_split, rows_of
+from nemotron_shared.errors import UserError, did_you_mean, how_to_add
+from nemotron_shared.hub_errors import HubPlace, hub_errors
+from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.console import say
+
+
+@contextmanager
+def hub_messages_off() -> Generator[None]:
+    """Silence the library's progress bars and logs while it resolves files; we print one line instead."""
+    import datasets
+
+    level, bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def data_set_errors(text: str, name: str, revision: str | None) -> Generator[None]:
+    """Turn exceptions of the hub's libraries into errors with a remedy; others are reported like any remote error.
+
+    Args:
+        text: the address as the user wrote it, for messages.
+        name: the repository, organisation/name.
+    """
+    try:
+        from datasets.exceptions import DatasetNotFoundError
+        from huggingface_hub import errors
+    except ImportError as error:
+        what = f"{text}: hf:// paths need the packages datasets and huggingface_hub"
+        raise UserError(what, how_to_add("datasets", "huggingface-hub")) from error
+    with reported(text), hub_errors(text, HubPlace(name, revision, "data set")):
+        try:
+            yield
+        except DatasetNotFoundError as error:
+            remedy = "check the name; for a private one set HF_TOKEN to a token that may read it"
+            raise UserError(f"{text}: no such data set on the hub, or a private one", remedy) from error
+        except errors.LocalEntryNotFoundError:
+            raise  # also a FileNotFoundError, but not about the card
+        except (FileNotFoundError, ValueError) as error:
+            remedy = "name the files by hand, as in hf://org/name/data/*.jsonl; offline, the cache may be incomplete"
+            raise UserError(f"{text}: what its card names cannot be found: {redact(str(error))}", remedy) from error
+        except RuntimeError as error:
+            if "script" not in str(error):
+                raise
+            remedy = f"scripts are not run; the hub may have a copy in Parquet: hf://{name}@refs/convert/parquet"
+            raise UserError(f"{text}: a data set that is a script", remedy) from error
+
 
 ALL = "all"
 ADDRESS = re.compile(r"hf://(?:datasets/)?([^/@\s]+/[^/@\s]+)(?:@(refs/(?:pr|convert)/[^/\s]+|[^/\s]+))?(?:/(.*))?")
@@ -166,9 +225,9 @@ def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str])
         remedy = did_you_mean(subset, known, _listed("it has", known))
         raise UserError(f"{snapshot.text}: no subset '{subset}'", remedy)
     if split is not None and split != ALL:
-        what = f"{snapshot.text}: '{subset}' is no configuration but files, which have no split '{split}'"
+        what = f"{snapshot.text}: '{subset}' is not a configuration but files, which have no split '{split}'"
         raise UserError(what, f"leave split out to read the files; {_listed('configurations are', known)}")
-    say(f"{snapshot.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
+    say(f"{snapshot.text}: '{subset}' is not a configuration; it is read as {', '.join(names[:3])}"
         + (f" and {len(names) - 3} more" if len(names) > 3 else ""))  # fmt: skip
     return [snapshot.files[name] for name in names]
 

@@ -1,4 +1,4 @@
-"""Read the rows of a file, or of a part of it, and report exactly where a bad one is.
+"""Read the rows of a file, of a part of it, or of a slice, and report exactly where a bad one is.
 
     for row in read_range(Range(file, 0, file.size)):
         row.value["text"], row.file, row.line      # "Once upon", "corpus/a.jsonl", 17
@@ -6,12 +6,16 @@
 A range of a JSON lines file is a range of bytes, and a line belongs to the range in which it begins: ranges that cover
 the file give every line exactly once. A range of a Parquet file counts row groups. Compressed files, JSON lists,
 tables, texts and files in other encodings are a single range, read as a stream.
+
+Slices have the syntax of the `datasets` library: train[1024:], train[-1024:], train[10%:20%]. Parquet records its row
+counts, so only footers are fetched for the rows before a slice; other files are read up to its start. Files that are
+entirely in the slice stay divisible; one that the slice cuts is read by a single worker.
 """
 
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
@@ -19,16 +23,20 @@ from typing import IO, Any
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.fast_json import Fragment
 from nemotron_data.rejects import snippet_of
-from nemotron_data.sources.documents import documents_of
-from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
-from nemotron_data.sources.files import InputFile, format_of, open_input
-from nemotron_data.sources.json_keys import RepeatedKey, parse_json
-from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
-from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
-from nemotron_data.sources.remote import reported
-from nemotron_data.sources.table_nulls import is_of_table, within
-from nemotron_data.sources.tables import FULL_ROWS, table_rows
+from nemotron_data.sources.files import InputFile, format_of, open_input, reported
+from nemotron_data.sources.json_rows import TOO_DEEP, RepeatedKey, is_of_table, parse_json, rows_of_list, within
+from nemotron_data.sources.tables import (
+    FULL_ROWS,
+    not_parquet,
+    row_groups,
+    rows_at_once,
+    table_rows,
+    values_of,
+    wanted_groups,
+)
+from nemotron_data.sources.text import UTF_8, convert, documents_of, encoding_of, open_text, open_utf8, shape_of
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
 
 NOT_UTF_8 = "invalid UTF-8"
 NEWLINES = "end each line with a newline, not with a carriage return alone: tr '\\r' '\\n' < FILE > rows.jsonl"
@@ -299,4 +307,89 @@ def _require_unique(columns: list[str], name: str) -> None:
     """Refuse duplicate column names, because a row is an object and would lose one of them."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        raise UserError(f"{name}: has the column {', '.join(twice)} twice", "give every column a name of its own")
+        raise UserError(f"{name}: has the column {', '.join(twice)} twice", "give every column a different name")
+
+
+FORM = re.compile(r"([^\[\]]+)\[(-?\d+)?(%)?:(-?\d+)?(%)?\]")
+WRITE = "write train[1024:], train[:1024], train[-1024:] or train[10%:20%]"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows from `low` up to but not including `high`; None means from the first, or to the last."""
+
+    text: str
+    low: int | None
+    high: int | None
+    percent: bool
+
+    def bounds(self, total: int) -> tuple[int, int]:
+        """Row numbers of the slice in a split of `total` rows."""
+        low, high = 0 if self.low is None else self.low, 100 if self.percent else total
+        high = high if self.high is None else self.high
+        if self.percent:
+            low, high = round(low * total / 100), round(high * total / 100)
+        first, behind = (number + total if number < 0 else number for number in (low, high))
+        return max(0, first), min(total, behind)
+
+
+def parse_split(path: str, text: str | None) -> tuple[str | None, Slice | None]:
+    """`train[1024:]` -> "train" and its slice; None for a name alone.
+
+    Raises:
+        UserError: malformed.
+    """
+    if text is None or not any(sign in text for sign in "[]"):
+        return text, None
+    match = FORM.fullmatch(text)
+    if match is None:
+        raise UserError(f"{path}: split '{text}': not a slice of rows", WRITE)
+    name, low, low_percent, high, high_percent = match.groups()
+    # a number in each nonempty place, and the same unit in all of them
+    units = {bool(unit) for number, unit in ((low, low_percent), (high, high_percent)) if number or unit}
+    if (low_percent and not low) or (high_percent and not high) or len(units) > 1:
+        raise UserError(f"{path}: split '{text}': rows in one place and percent in the other", WRITE)
+    bounds = [None if number is None else int(number) for number in (low, high)]
+    if units == {True} and any(number is not None and abs(number) > 100 for number in bounds):
+        raise UserError(f"{path}: split '{text}': more than 100 percent", WRITE)
+    return name, Slice(text, *bounds, percent=units == {True})
+
+
+def rows_of(path: str, files: Sequence[InputFile], asked: Slice) -> list[InputFile]:
+    """The files, in order, that hold rows of the slice; files that it cuts carry their row range.
+
+    Raises:
+        UserError: the slice is empty.
+    """
+    low, high = asked.low or 0, asked.high
+    if asked.percent or low < 0 or (high or 0) < 0:
+        low, high = asked.bounds(sum(count_rows(file) for file in files))
+    chosen: list[InputFile] = []
+    before = 0
+    for file in files:
+        first, behind = max(0, low - before), None if high is None else high - before
+        if behind is not None and behind <= first:
+            break
+        # count only as far as needed to find both ends; the last file's end is found when it is read
+        is_last = file is files[-1] and format_of(file.path).content != "parquet"
+        known = is_last or (first == 0 and behind is None)
+        count = None if known else count_rows(file, first + 1 if behind is None else behind)
+        if count is None or count > first:
+            is_whole = first == 0 and (behind is None or (count is not None and count < behind))
+            chosen.append(file if is_whole else replace(file, rows=(first, behind)))
+        before += count or 0
+    if not chosen:
+        empty = high is not None and high <= low
+        has = "it ends before it begins" if empty else f"there are {before:,} rows"
+        raise UserError(f"{path}: split '{asked.text}': holds no row", has)
+    return chosen
+
+
+def count_rows(file: InputFile, most: int | None = None) -> int:
+    """Number of rows of a file, up to `most`; without reading them if the format records it."""
+    if format_of(file.path).content == "parquet":
+        count = sum(row_groups(file))
+        return count if most is None else min(most, count)
+    if most is None:
+        say(f"{file.path}: read once to count its rows")
+    return sum(1 for _ in islice(read_files([file]), most))

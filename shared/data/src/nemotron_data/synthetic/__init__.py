@@ -11,8 +11,6 @@ The same seed gives the same rows on every platform. A hash of the key alone dec
 so for any seeds and counts, no evaluation question occurs in a training row.
 """
 
-from nemotron_data.synthetic.chats import chats
-from nemotron_data.synthetic.problems import eval_choices, eval_problems, problems
-from nemotron_data.synthetic.prose import eval_texts, pretrain_documents
+from nemotron_data.synthetic.rows import chats, eval_choices, eval_problems, eval_texts, pretrain_documents, problems
 
 __all__ = ["chats", "eval_choices", "eval_problems", "eval_texts", "pretrain_documents", "problems"]

@@ -6,13 +6,19 @@
     key         3+5+8-7         (also of 8+3-7+5: the order of the terms does not make a new sum)
 
 All running totals are in 0..MAX_TOTAL. Shorter sums are intermediate steps of longer ones, so they are never held out
-and never asked.
+and never asked. The key alone decides between training and evaluation, with every seed.
 """
 
+import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from nemotron_data.synthetic.split import is_held_out
+
+def is_held_out(key: str, one_in: int) -> bool:
+    """Whether `key` is one of the `1/one_in` of all keys reserved for evaluation."""
+    digest = hashlib.sha256(key.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % one_in == 0
+
 
 MAX_TERM = 9
 MAX_TOTAL = 9

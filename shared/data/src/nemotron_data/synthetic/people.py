@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from nemotron_data.synthetic.split import is_held_out
+from nemotron_data.synthetic.arithmetic import is_held_out
 
 HELD_OUT_ONE_IN = 2
 

@@ -17,7 +17,7 @@ from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.importing import require_own_files, require_small
+from nemotron_shared.runtime.models.folder import require_own_files, require_small
 
 TINY = "tiny"
 AGAIN = "download or copy the file again"
@@ -78,7 +78,7 @@ class TokenizerFolder:
         return tokenizer
 
     def require(self, key: str = "") -> None:
-        """Raise `UserError` if there is no tokenizer; `key` is prepended to the message."""
+        """Raise `UserError` without a tokenizer; `key` is prepended to the message."""
         if not (self.path / "tokenizer.json").is_file():
             what = f"{key}{self.path}: holds no tokenizer.json"
             raise UserError(what, "give a Hugging Face tokenizer folder, or 'tiny'")

@@ -1,7 +1,77 @@
-"""Incremental decoding of tokens, and their positions in the text. A character may consist of several tokens."""
+r"""Tokens as text: bytes and unique names of single ones, and incremental decoding of an answer.
 
-from collections.abc import Sequence
+    names = TokenNames(tokenizer)
+    names.bytes_of(17), names.of(17)      # b" In", " In"
+    names.bytes_of(93), names.of(93)      # b"\xf0\x9f", "bytes:\\xf0\\x9f"
+
+A token may be a part of a character. Decoded alone, it becomes U+FFFD, like many others, which is neither their
+text nor a name. The concatenated bytes of an answer's tokens are its text.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from typing import Any
+
+PREFIX = "bytes:"
+FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+KEPT = 1 << 16
+
+
+@cache
+def _byte_alphabet() -> dict[str, int]:
+    """Characters with which byte-level vocabularies write bytes; printable ones stand for themselves."""
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [number for number in range(256) if number not in printing]
+    return {chr(number): number for number in printing} | {chr(256 + at): number for at, number in enumerate(others)}
+
+
+class TokenNames:
+    """Token names of one tokenizer, as transformers loads it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.bytes_of = lru_cache(KEPT)(self._bytes_of)
+
+    def of(self, token: int) -> str:
+        """Text of a token; its bytes if the text is not whole characters or equals another token's text."""
+        content = self.bytes_of(token)
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            text = None
+        if text is None or self._piece(token, FALLBACK):
+            return PREFIX + "".join(f"\\x{byte:02x}" for byte in content)
+        return text
+
+    def _bytes_of(self, token: int) -> bytes:
+        shown = self._tokenizer.decode([token])
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        if not isinstance(piece, str):
+            return shown.encode()
+        if fallback := FALLBACK.fullmatch(piece):
+            return bytes.fromhex(fallback[1])
+        alphabet = _byte_alphabet()
+        if all(char in alphabet for char in piece):
+            content = bytes(alphabet[char] for char in piece)
+            if content.decode(errors="replace") == shown:
+                return content
+        spaced = piece.replace("▁", " ")  # decoding strips it at the start of a text
+        return (spaced if spaced.lstrip(" ") == shown.lstrip(" ") else shown).encode()
+
+    def _piece(self, token: int, pattern: re.Pattern[str]) -> bool:
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        return isinstance(piece, str) and pattern.fullmatch(piece) is not None
+
+
+def by_name(names: TokenNames, scores: Iterable[tuple[int, float]]) -> dict[str, float]:
+    """Log-probabilities of tokens, keyed by unique name."""
+    found: dict[str, float] = {}
+    for token, logprob in scores:
+        name = names.of(token)
+        found[name if name not in found else f"token_id:{token}"] = logprob
+    return found
+
 
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 UNFINISHED = "�"
@@ -40,7 +110,7 @@ class Words:
         return now[len(before) :]
 
     def end(self) -> str:
-        """Return the text that was held back."""
+        """Return the rest of the text."""
         before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
         return now[len(before) :]
 

@@ -4,16 +4,15 @@
     judge("So Ann has 7 apples left.", "7")                Verdict(strict=False, lenient=True, answer="7 apples left.")
     judge("<think>so 7", "7")                              Verdict(strict=False, lenient=False, answer=None)
 
-`lenient`: the final answer has the value of the expected one, whatever its form. `strict`: it is also given cleanly,
+`lenient`: the final answer has the value of the expected one, in any form. `strict`: it is also given cleanly,
 so that a program finds it: alone, in \\boxed{...}, after ####, or as "The answer is ..." at the end. What stands after
 the thinking counts; thinking that was never closed earns nothing. Of several claims the last one counts, and two at
-once ("7 or 8") are none.
+once ("7 or 8") count as no answer.
 
 What an expected answer is decides how it is compared: numbers exactly, as fractions (1,234 = 1234.0, 50 % = 0.5);
 mathematics with math-verify; choices by their letter; anything else as text.
 """
 
-from nemotron_data.verifier.judgement import Verdict, judge
-from nemotron_data.verifier.kinds import Expected, Kind, expected
+from nemotron_data.verifier.judgement import Expected, Kind, Verdict, expected, judge
 
 __all__ = ["Expected", "Kind", "Verdict", "expected", "judge"]

@@ -1,19 +1,283 @@
-"""The judgement itself: the claim that counts, compared as the expected answer asks."""
+"""Where a completion says its final answer, what kind of answer is expected, and whether the two agree.
+
+final_claim("First 3+4=7. The answer is \\\\boxed{7}.")     Claim("7", clean=True)
+final_claim("So Ann has 7 apples.")                        None: nothing marks an answer
+expected("#### 1,234").kind                                "number"; also "math", "choice" and "text"
+count_gold(reader.counts, "1,234")                         counts["answers: number"] += 1
+
+Marks are \\\\boxed{...}, a line after ####, and "the answer is ..."; the last of them counts, and what follows it only
+where it takes the claim back ("Wait, ...").
+"""
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from nemotron_data.chat.thought import after_thought
-from nemotron_data.verifier.claims import Claim, final_claim, last_sentence, marked_sentences, unwrapped
-from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
-from nemotron_data.verifier.equations import has_variables, is_bare_equation, is_equation, names_another
-from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
-from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
-from nemotron_data.verifier.symbols import in_latex, same_formula
-from nemotron_data.verifier.values import is_operand, is_value
+from nemotron_data.verifier.numbers import (
+    Number,
+    clock_times_in,
+    dates_in,
+    is_in_words,
+    is_operand,
+    is_value,
+    number_in_words,
+    numbers_in,
+    plain,
+    ratios_in,
+    read_number,
+)
+from nemotron_data.verifier.symbols import in_latex, readable, same_formula
+from nemotron_data.verifier.units import has_variables, is_bare_equation, is_equation, names_another
+from nemotron_shared.errors import UserError
+
+DEEPEST_MARKUP = 20
+BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
+JSON = re.compile(r"[\"'](?:final_)?answer[\"']\s*:\s*[\"']?([^\"'\n}]+)", re.IGNORECASE)
+PHRASE = re.compile(
+    r"(?:\b(?:answer|result|solution)\b(?:\s+(?:to|of|for)\s[^.\n:=]{1,60}?)?[*_`\s]*(?:\bis\b|\bare\b|\bequals\b|=|:|\uff1a)"
+    r"|\u7b54\u6848\u662f|\u7b54\u6848[:\uff1a]|\bAntwort(?:\s+ist|:)|\br\u00e9ponse(?:\s+est|\s*:)|\brespuesta(?:\s+es|:)"
+    r"|\bcorrect\s+(?:option|choice)\s+is\b)[*_`:\s]*(?=(?P<claim>[^\n]*\S))",
+    re.IGNORECASE,
+)
+ASKED = re.compile(r"[\s$.)\]*]{0,9}\?")
+DENIED = re.compile(r"^(?:not\b|n't\b|neither\b|never\b|unknown\b|unclear\b)", re.IGNORECASE)
+TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|correction|oops|sorry|scratch that|no,|let me (?:re-?check|correct|redo)|i made a mistake)\b",
+    re.IGNORECASE,
+)
+# A full stop, but not the one of "B. Paris" or of 3.5.
+SENTENCE_END = re.compile(
+    r"(?<=[^\d\s.])(?<!\b[A-J])(?<!i\.e)(?<!e\.g)[.!?](?=\s|$)|\u3002|(?<=\d)[.!?](?=\s+[A-Z\u00c0-\u00dc(]|\s*$)"
+    r"|(?<=\b[A-J])\.(?=\s+(?:Wait|No|Actually|Options?|The|However|But|This|That|Because|Since|It)\b|\s*$)"
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, and whether it stands where a program finds it."""
+
+    text: str
+    clean: bool
+
+
+def final_claim(text: str) -> Claim | None:
+    """The last answer that a text marks as its own; None where nothing is marked."""
+    hashes = [(found.end(), Claim(unwrapped(found[1]), clean=True)) for found in HASHES.finditer(text)]
+    marks = [*_boxes(text), *hashes, *_phrases(text)]
+    if not marks:
+        return None
+    end, claim = max(marks, key=lambda mark: mark[0])
+    corrected = TAKEN_BACK.search(text, end)
+    if corrected and re.search(r"\w", text[corrected.end() :]):
+        rest = text[corrected.end() :]
+        return final_claim(rest) or Claim(last_sentence(rest), clean=False)
+    return claim
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences and lines, without white space and markup around them."""
+    return [sentence for sentence in map(unwrapped, marked_sentences(text)) if re.search(r"\w", sentence)]
+
+
+def marked_sentences(text: str) -> list[str]:
+    """Sentences and lines as they stand."""
+    found = []
+    for line in text.splitlines():
+        start = 0
+        for end in SENTENCE_END.finditer(line):
+            found.append(line[start : end.end()])
+            start = end.end()
+        found.append(line[start:])
+    return [sentence.strip() for sentence in found if re.search(r"\w", sentence)]
+
+
+def last_sentence(text: str) -> str:
+    """The last one that says anything; else empty."""
+    found = sentences(text)
+    while len(found) > 1 and found[-1].endswith("?"):  # "Would you like to know more?"
+        found.pop()
+    return found[-1] if found else ""
+
+
+def unwrapped(text: str) -> str:
+    """Without markup around it: bold, code, quotes, brackets of mathematics, \\text{...}, a final full stop."""
+    for _ in range(DEEPEST_MARKUP):
+        before = text
+        text = text.strip().strip("*_`").strip()
+        text = re.sub(r"^(?:\$+|\\\(|\\\[)\s*([^$]*?)\s*(?:\$+|\\\)|\\\])\s*\.?$", r"\1", text, flags=re.DOTALL)
+        text = re.sub(r"^\\(?:text|mathrm|textbf|mathbf|boxed|mbox)\s*\{([^{}]*)\}\.?$", r"\1", text)
+        text = re.sub(r"^[\"'\u201c\u2018](.*)[\"'\u201d\u2019]\.?$", r"\1", text, flags=re.DOTALL)
+        text = re.sub(r"(?<=[^.])[.!]$", "", text)
+        if text == before:
+            break
+    return text
+
+
+def _boxes(text: str) -> list[tuple[int, Claim]]:
+    found: list[tuple[int, str, int]] = []
+    closings = _closings(text)
+    for opening in BOX.finditer(text):
+        start, inside = opening.span()
+        closing = closings.get(inside - 1)
+        if (
+            closing is None
+            or ASKED.match(text, closing + 1)
+            or re.search(r"\bnot\W*$", text[max(0, start - 40) : start])
+        ):
+            continue
+        found.append((start, text[inside:closing], closing + 1))
+    if len(found) > 1:
+        between = text[found[-2][2] : found[-1][0]]
+        if "\n" not in between.strip() and not re.search(r"[.!?]\s", between) and len(between) < 40:
+            # two boxes in one breath are two answers
+            return [(found[-1][2], Claim(f"{found[-2][1]} or {found[-1][1]}", clean=False))]
+    return [(end, Claim(inside.strip(), clean=True)) for _, inside, end in found]
+
+
+def _closings(text: str) -> dict[int, int]:
+    """Where each opened brace is closed."""
+    closed: dict[int, int] = {}
+    opened: list[int] = []
+    for sign in re.finditer(r"(?<!\\)[{}]", text):
+        if sign[0] == "{":
+            opened.append(sign.start())
+        elif opened:
+            closed[opened.pop()] = sign.start()
+    return closed
+
+
+def _phrases(text: str) -> list[tuple[int, Claim]]:
+    marks = []
+    for found in [*PHRASE.finditer(text), *JSON.finditer(text)]:
+        said = found["claim"] if "claim" in found.re.groupindex else found[1]
+        start = found.end() if found.re is PHRASE else found.start(1)
+        end = SENTENCE_END.search(said)
+        claim = said[: end.start()] if end else said
+        if BOX.search(claim) or DENIED.match(claim.lstrip("*_ ")) or (end and end[0] == "?"):
+            continue
+        stop = start + (end.end() if end else len(said))
+        marks.append((stop, Claim(unwrapped(claim), clean=not re.search(r"\w", text[stop:]))))
+    return marks
+
+
+Kind = Literal["number", "math", "choice", "text"]
+LONE_LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
+# LaTeX, an equation, a tuple or a set, or figures that an operator joins.
+FORMULA = re.compile(
+    r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
+    r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
+    r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b|\d!\s*[+*/^-]"
+)
+FACTORIAL = re.compile(r"[\d\s+*/^(){}!-]*[\d)}]!")
+HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
+"""Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
+ARTICLES = ("a", "an", "the")
+SIGNS = "-*/%&@#"
+"""Signs that Unicode counts as punctuation, besides those that it calls symbols."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An expected answer without the marks around it."""
+
+    text: str
+    kind: Kind
+    number: Number | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no answer can be right, because the text is empty or without words and signs, such as "..."."""
+        return not self.text or (self.kind == "text" and not words_of(self.text))
+
+
+def expected(gold: str, kind: Kind | None = None) -> Expected:
+    """Read an expected answer.
+
+    Args:
+        kind: what it is; None: by its looks.
+    """
+    text = gold.strip()
+    claim = final_claim(text)
+    said = claim.text if claim else text
+    text = unwrapped(said)
+    if FACTORIAL.fullmatch(said.strip(" $")):
+        text = said.strip(" $")  # the sign at its end ends no sentence
+    if (
+        kind is None
+        and len(dates_in(text)) == 1
+        and not re.search(r"[a-z]{4,} [a-z]{4,} [a-z]{4,}", text, re.IGNORECASE)
+    ):
+        return Expected(text, "text")
+    number = read_number(text) if kind in (None, "number") else None
+    if number is not None and not re.search(r"\d", text):
+        number = None if kind is None else number  # "seven" is a word unless it is called a number
+    if kind is None:
+        if number is not None:
+            kind = "number"
+        elif LONE_LETTER.fullmatch(text):
+            kind = "choice"
+        elif FACTORIAL.fullmatch(text):
+            kind = "math"
+        else:
+            kind = "math" if FORMULA.search(text) and not HYPHENATED.fullmatch(text) else "text"
+    return Expected(text, kind, number)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as they are compared, without articles unless it has nothing else; the signs, such as "+",
+    of one without words."""
+    text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
+    text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
+    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
+    text = unicodedata.normalize("NFKD", text).casefold()
+    text = "".join(sign for sign in text if not unicodedata.combining(sign))
+    words = re.findall(r"\w+", re.sub(r"['\u2019]", "", text))
+    if not words:
+        return [sign for sign in text if sign in SIGNS or unicodedata.category(sign).startswith("S")]
+    return [word for word in words if word not in ARTICLES] or words
+
+
+ANSWERS, UNDECIDABLE = "answers: ", "answers: undecidable"
+MOST_WORDS = 12
+"""A longer text is a sentence or a proof, which cannot be expected word by word."""
+
+
+def count_gold(counts: Counter[str], gold: str) -> None:
+    """Count an expected answer under its kind."""
+    about = expected(gold)
+    decidable = not about.is_nothing and (
+        about.kind in ("number", "choice")
+        or (about.kind == "math" and readable(about.text))
+        or (about.kind == "text" and len(about.text.split()) <= MOST_WORDS)
+    )
+    counts[f"{ANSWERS}{about.kind}" if decidable else UNDECIDABLE] += 1
+
+
+def require_decidable(counts: Mapping[str, int], most: float) -> None:
+    """Stop where too many answers could never be found right.
+
+    Args:
+        most: largest share of them, from 0 to 1.
+
+    Raises:
+        UserError: there are more.
+    """
+    number = sum(count for name, count in counts.items() if name.startswith(ANSWERS))
+    wrong = counts.get(UNDECIDABLE, 0)
+    if number and wrong / number > most:
+        raise UserError(
+            f"{wrong:,} of {number:,} expected answers ({wrong / number:.0%}) are of a kind that no verifier can"
+            f" decide: empty, longer than {MOST_WORDS} words, or mathematics that cannot be read",
+            "name the answer's place with data_prep.answer_field or data_prep.answer_pattern,"
+            " or raise data_prep.max_lost",
+        )
+
 
 LONGEST_ANSWER = 10_000  # characters; of a longer one only the end is read, where an answer is
 LONGEST_NUMBER = 500  # characters, with its unit
@@ -28,7 +292,7 @@ EXPLAINED = re.compile(
 )
 WORKING = re.compile(r"\n|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
 COMPUTED = re.compile(r"[\d)}]\s*=")
-"""What is no bare answer: several lines, a reason; and a computation."""
+"""Text that is more than a bare answer: several lines, a reason; and a computation."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
 LINK = re.compile(
     r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from|est|sont|ist|sind|es|son)|\b[Ii]t['\u2019]s)\s+"
@@ -85,7 +349,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
 
     Args:
         gold: the expected answer, or what `expected` read of it.
-        kind: how to compare; None: by the looks of the expected answer.
+        kind: how to compare; None: by the form of the expected answer.
     """
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
     said = (after_thought(completion) or "").strip()
@@ -208,7 +472,7 @@ def _is_formula(text: str, wanted: Expected) -> bool:
 
 
 def _formula_in(text: str, wanted: Expected) -> str | None:
-    """The last formula of the last sentence with one, after its last sign of equality unless an equation is asked."""
+    """The last formula of the last sentence with one, after its last equals sign unless an equation is expected."""
     if NEGATED.search(last_sentence(text)):
         return None
     found = [next(filter(None, groups)) for groups in FORMULAS.findall(text)]

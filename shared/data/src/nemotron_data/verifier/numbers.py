@@ -1,9 +1,11 @@
-"""Numbers as people and models write them, exactly.
+"""Numbers, dates, times of day and ratios as people and models write them, exactly.
 
 read_number("$1,234.50")      Number(Fraction(2469, 2))
 read_number("50 %")           Number(Fraction(50), percent=True)
 read_number("2 1/2 cups")     Number(Fraction(5, 2))
 read_number("7 of 8")         None
+dates_in("the 4th of July 1776, or 1776-07-04")     [(1776, 7, 4), (1776, 7, 4)]
+is_value("2^{10}"), is_value("3+4")                 True, False: a number written as a formula, and a computation
 """
 
 import re
@@ -12,8 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from nemotron_data.verifier.equations import is_equation, name_of
-from nemotron_data.verifier.units import in_one_unit, unit_of
+from nemotron_data.verifier.units import in_one_unit, is_equation, name_of, unit_of
 
 LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
 LARGEST_EXPONENT = 400
@@ -294,3 +295,75 @@ def number_in_words(sentence: str) -> str | None:
     """The end of a sentence that is a number in words, with its unit: "twenty-one years old"; None without one."""
     ends = (sentence[found.start() :] for found in IN_WORDS.finditer(sentence))
     return next((end for end in ends if not re.search(r"\d", end) and read_number(end) is not None), None)
+
+
+MONTHS = [
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+]  # fmt: skip
+MONTH = "|".join(f"{name}|{name[:3]}\\.?" for name in MONTHS)
+DATE = re.compile(
+    rf"(?P<month>{MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:\s*,?\s+(?P<year>\d{{4}})\b)?"
+    rf"|(?P<day2>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month2>{MONTH})\b(?:\s*,?\s+(?P<year2>\d{{4}})\b)?"
+    r"|\b(?P<year3>\d{4})-(?P<month3>\d{2})-(?P<day3>\d{2})\b",
+    re.IGNORECASE,
+)
+
+
+def dates_in(text: str) -> list[tuple[int, int, int]]:
+    """Year, month and day of each date of a text, in its order; the year is 0 where none is named."""
+    found = []
+    for match in DATE.finditer(text):
+        year, month, day = (
+            next(filter(None, (match[f"{part}{number}"] for number in ("", "2", "3"))), "0")
+            for part in ("year", "month", "day")
+        )
+        number = int(month) if month.isdigit() else [name[:3] for name in MONTHS].index(month[:3].lower()) + 1
+        found.append((int(year), number, int(day)))
+    return found
+
+
+CLOCK = re.compile(r"\b(\d{1,2}):(\d\d)(?:\s*([ap])\.?\s?m\b)?|\b(\d{1,2})\s*([ap])\.?\s?m\b", re.IGNORECASE)
+RATIO = re.compile(r"\b(\d+)\s*(?::|to)\s*(\d+)\b(?!\s*[ap]\.?m)")
+
+
+def clock_times_in(text: str) -> list[tuple[int, int]]:
+    """Hour and minute of each time of day; one without am or pm counts where its minutes have two figures."""
+    found = []
+    for match in CLOCK.finditer(text):
+        hour, minute = int(match[1] or match[4]), int(match[2] or 0)
+        half = (match[3] or match[5] or "").lower()
+        found.append(((hour % 12 + (12 if half == "p" else 0)) if half else hour, minute))
+    return found
+
+
+def ratios_in(text: str) -> list[tuple[int, int]]:
+    """Both sides of each ratio: 3:4, 3 to 4."""
+    return [(int(match[1]), int(match[2])) for match in RATIO.finditer(text)]
+
+
+FORMULA = re.compile(r"(?=.*[\d\\\u221a])(?:[\d\s.,()+*/^{}!\u00b2\u00b3\u221a-]|\\[a-z]+|\bpi\b|\bsqrt\b)+")
+TIMES_POWER_OF_TEN = re.compile(r"\*\s*10\s*\^")
+JOINED = re.compile(r"[\w.)}!\u00b2\u00b3]\s*[-+*]|\\(?:div|ast|star|[bp]?mod|gcd|lcm|max|min)\b")
+"""Two operands, and what is to be done with them; not the sign of a number or of an exponent."""
+SIDE_BY_SIDE = re.compile(r"[\d)}]\s*(?:\\left\s*)?\(|\)\s*\d")
+DIVISION = re.compile(r"/|\\[cdt]?frac")
+BEFORE_OPERAND = re.compile(
+    r"(?:[\d)}%]\s*[a-z]*\s*[+*/\u00f7]|[\d)}%]\s*(?:-|x|\\(?:div|ast|b?mod))"
+    r"|\b(?:plus|minus|times|mod|multiplied\s+by|divided\s+by))\s*[($]*$",
+    re.IGNORECASE,
+)
+
+
+def is_value(text: str) -> bool:
+    """Whether a text is a formula that stands for one number: a power, a root, a single fraction."""
+    formula = plain(text)
+    if not FORMULA.fullmatch(formula) or SIDE_BY_SIDE.search(text):
+        return False
+    formula = TIMES_POWER_OF_TEN.sub("^", formula.replace("**", "^"))
+    return not JOINED.search(formula) and len(DIVISION.findall(formula)) <= 1
+
+
+def is_operand(text: str, start: int) -> bool:
+    """Whether the number that begins there is what a computation ends in: the 4 of "3 + 4"."""
+    return BEFORE_OPERAND.search(text[: start + (text[start] in "+-")]) is not None

@@ -18,11 +18,11 @@ import torch
 from torch.utils.data import Dataset
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
-from nemotron_data.formats.packed import PackedRow, labels_of, read_packed
+from nemotron_data.formats.packed import IGNORED, PackedRow, labels_of, read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.rows.blended import BlendedRows
 from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import IGNORED, PADDING, PackedRows
+from nemotron_engines.rows.packed import PADDING, PackedRows
 
 
 class NeatRows(Dataset):
@@ -78,25 +78,11 @@ def vocabulary_beside(file: Path) -> int | None:
     return max(TokenizerFolder(folder).tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
-class ShiftedRows(Dataset):
-    """Rows of pretraining with labels that are aligned with the logits: labels[t] is what follows input_ids[t]."""
-
-    def __init__(self, rows: BlendedRows) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = self.rows[index]["input_ids"]
-        return {"input_ids": ids, "labels": torch.cat([ids[1:], ids.new_tensor([IGNORED])])}
-
-
-def document_rows(blend: str, part: str, seq_length: int, num_rows: int, seed: int) -> ShiftedRows:
+def document_rows(blend: str, part: str, seq_length: int, num_rows: int, seed: int) -> BlendedRows:
     """`num_rows` rows of `seq_length` tokens from one split ("train", "valid") of a blend, in its proportions."""
     entries, size = read_blend(Path(blend))[part], vocabulary_beside(Path(blend))
     parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed, size) for _, prefix in entries]
-    return ShiftedRows(BlendedRows(parts, [weight for weight, _ in entries], num_rows))
+    return BlendedRows(parts, [weight for weight, _ in entries], num_rows)
 
 
 def collate(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:

@@ -1,16 +1,20 @@
 """From Automodel's last checkpoint to the folder that every later stage reads.
 
-model.safetensors (merged, where adapters were trained)   config.json   tokenizer files   adapter/ (PEFT layout)
+    model.safetensors (adapters merged)   config.json   tokenizer files   adapter/ (PEFT layout)
+
+An adapter is merged into the weights it was trained with: W + alpha / rank * B @ A.
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
-from nemotron_engines.automodel.adapter import merge_adapter
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -59,3 +63,61 @@ def shapes(folder: Path) -> dict[str, list[int]]:
             names = list(tensors.keys())
             found |= {name: tensors.get_slice(name).get_shape() for name in names}
     return found
+
+
+PREFIX = "base_model.model."
+FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"
+
+
+def merge_adapter(base: Path, adapter: Path, output: Path) -> list[str]:
+    """Write the base model's safetensors with the adapter added; returns the names of the changed tensors.
+
+    Raises:
+        UserError: the adapter is no plain LoRA, or does not fit the base model.
+    """
+    deltas = adapter_deltas(adapter)
+    changed: list[str] = []
+    for file in sorted(base.glob("*.safetensors")):
+        merged = load_file(file)
+        with safe_open(file, "pt") as header:
+            metadata = header.metadata()
+        for name, weight in merged.items():
+            delta = deltas.get(in_memory(name))
+            if delta is None:
+                continue
+            if weight.shape != delta.shape:
+                what = f"adapter for {name}: {tuple(delta.shape)} does not fit a weight of {tuple(weight.shape)}"
+                raise UserError(what)
+            # computed in float32 and kept in the weight's own type
+            merged[name] = (weight.float() + delta).to(weight.dtype)
+            changed.append(name)
+        save_file(merged, output / file.name, metadata=metadata or {"format": "pt"})
+    missing = sorted(deltas.keys() - set(map(in_memory, changed)))
+    if missing:
+        raise UserError(f"{adapter}: {len(missing)} adapters fit no tensor of {base}, first {missing[0]}")
+    for index in base.glob("*.safetensors.index.json"):
+        shutil.copyfile(index, output / index.name)
+    return sorted(changed)
+
+
+def in_memory(name: str) -> str:
+    """The name in transformers' model of a tensor that a file calls `backbone. ...`, as published models do."""
+    return re.sub(r"^backbone\.", "model.", name)
+
+
+def adapter_deltas(adapter: Path) -> dict[str, torch.Tensor]:
+    """What to add to each weight, float32, by the weight's name."""
+    settings = read_json(adapter / ADAPTER_CONFIG)
+    for key in ("use_dora", "use_rslora"):
+        if settings.get(key):
+            raise UserError(f"{adapter}: an adapter with {key} cannot be merged", "train one without it")
+    values = {name.removeprefix(PREFIX): value for name, value in load_file(adapter / ADAPTER_WEIGHTS).items()}
+    unknown = [name for name in values if not name.endswith((FIRST, SECOND))]
+    if unknown:
+        raise UserError(f"{adapter}: '{unknown[0]}' is no LoRA matrix of a linear layer; it cannot be merged")
+    scale = settings["lora_alpha"] / settings["r"]
+    modules = [name.removesuffix(FIRST) for name in values if name.endswith(FIRST)]
+    return {
+        f"{module}.weight": scale * values[module + SECOND].float() @ values[module + FIRST].float()
+        for module in modules
+    }

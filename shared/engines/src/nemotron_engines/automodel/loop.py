@@ -1,5 +1,7 @@
 """One training run with Automodel, from a stage's task to its outcome."""
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,17 +10,16 @@ from typing import Any
 import torch
 
 from nemotron_engines.automodel import guards
-from nemotron_engines.automodel.base_model import stage_base_model
-from nemotron_engines.automodel.checkpoints import LAYOUT, resume_point, steps_done
 from nemotron_engines.automodel.export import export
 from nemotron_engines.automodel.overrides import apply_overrides
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.automodel.translate import Kind, Places, translate
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
+from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import checkpoints, disk, distributed
-from nemotron_shared.runtime.checkpoints import Validation, report_best
+from nemotron_shared.runtime.checkpoints import Layout, Mark, Validation, report_best
 from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
 from nemotron_shared.runtime.spec import Outcome, Task
@@ -115,3 +116,74 @@ def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, be
     steps = steps_done(held[0])
     held[0].rename(folder)
     return f"; Automodel's checkpoint of step {steps} stays in {folder}"
+
+
+# What our models carry is 0: no lower limit. Automodel takes its logarithm for weights that are then overwritten.
+PLACEHOLDER_TIME_STEP = 0.001
+
+
+def stage_base_model(
+    config: SupervisedConfig[AutomodelEngine], source: Path | None, tokenizer: Path, into: Path
+) -> Path:
+    """Make `into` a folder that Automodel can read; returns it.
+
+    Args:
+        source: a Hugging Face folder of the NemotronH architecture, or None for random weights.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    if source is None:
+        from nemotron_engines.modeling.build import save_random_model
+
+        source = into.with_name("random")
+        if not (source / "config.json").exists():  # else a run that goes on: its checkpoint was made over these weights
+            save_random_model(config.model, tokenizer, config.run.seed, source)
+    fields = read_json(source / "config.json")
+    for file in source.iterdir():
+        link = into / file.name
+        if file.is_file() and file.name != "config.json" and not link.exists():
+            link.symlink_to(file.resolve())
+    write_text(into / "config.json", json.dumps(readable_config(fields), indent=2))
+    return into
+
+
+def readable_config(fields: dict[str, Any]) -> dict[str, Any]:
+    """config.json with a `time_step_min` that has a logarithm."""
+    return fields | {"time_step_min": fields.get("time_step_min") or PLACEHOLDER_TIME_STEP}
+
+
+NAME = re.compile(r"epoch_(\d+)_step_(\d+)")
+
+
+def steps_done(path: Path) -> int:
+    """Optimizer steps that a checkpoint holds; -1 for any other folder."""
+    match = NAME.fullmatch(path.name)
+    return int(match[2]) + 1 if match else -1
+
+
+def missing_state(checkpoint: Path, mark: Mark) -> str | None:
+    """Weights and optimizer each lie in a folder of their own, whose files depend on how the work is spread."""
+    absent = [part for part in ("model", "optim") if not any(name.startswith(f"{part}/") for name in mark.files)]
+    return f"{', '.join(absent)} missing" if absent else None
+
+
+LAYOUT = Layout(steps_done, missing_state)
+
+
+def resume_point(directory: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint; damaged ones are set aside, unfinished ones deleted, and links to either."""
+    point = checkpoints.resume_point(directory, LAYOUT, say)
+    _forget_dangling_links(directory)
+    return point
+
+
+def prune(directory: Path, *, keep: int, keep_best: bool) -> None:
+    """Delete all but the newest checkpoints and the best one, and Automodel's links to what is gone."""
+    checkpoints.prune(directory, LAYOUT, keep=keep, keep_best=keep_best)
+    _forget_dangling_links(directory)
+
+
+def _forget_dangling_links(directory: Path) -> None:
+    """`LATEST` and `LOWEST_VAL` may point at what is gone."""
+    for path in directory.glob("*"):
+        if path.is_symlink() and not path.exists():
+            path.unlink()

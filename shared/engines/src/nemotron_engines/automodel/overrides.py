@@ -12,9 +12,8 @@ from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
-from nemotron_engines.automodel.dialect import KEYS
+from nemotron_engines.automodel.dialect import CHOICES, KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.automodel.silent import CHOICES
 from nemotron_engines.overrides import ROOT, Strict, foreign_code, leaves, merge
 from nemotron_engines.targets import is_allowed
 from nemotron_shared.config.translation import owned

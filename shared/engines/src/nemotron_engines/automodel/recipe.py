@@ -15,7 +15,7 @@ from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found
 )
 
 from nemotron_engines.automodel import guards
-from nemotron_engines.automodel.checkpoints import LAYOUT, prune
+from nemotron_engines.automodel.loop import LAYOUT, prune
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from nemotron_engines.overrides import unchecked
 from nemotron_shared.config.schema import EngineSection, How, Section
 
 
@@ -123,3 +124,8 @@ class AutomodelEngine(EngineSection):
     def own_files(self) -> tuple[str | None, ...]:
         """Files of the user's that the result depends on."""
         return (self.chats.train, self.chats.valid) if self.data == "chat" else ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Which keys were not checked."""
+        return unchecked(self.overrides, "Automodel")

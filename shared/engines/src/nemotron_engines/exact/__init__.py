@@ -6,8 +6,8 @@ router then picks another expert. Here both are one computation:
 
 - A document stands in a row of its own, from position 0, filled up to whole blocks on the right. Left padding and
   packing only say where the documents are (see `documents`).
-- Matrix products are made in tiles of fixed shape (`products`), so that a row's result does not depend on the others.
-- Attention adds up blocks of keys in their order; blocks behind the mask add zero (`attention`).
+- Matrix products are made in tiles of fixed shape (`layers`), so that a row's result does not depend on the others.
+- Attention adds up blocks of keys in their order; blocks behind the mask add zero (`layers`).
 - Mamba hands states over at the ends of blocks, and decoding computes the open block again in its whole shape
   (`mamba`).
 - Elementwise functions see whole vectors only: the last elements of an array take another path through the library.

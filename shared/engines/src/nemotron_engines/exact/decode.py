@@ -9,11 +9,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from nemotron_engines.exact.attention import attention, attention_step
-from nemotron_engines.exact.experts import Routes, mlp, moe
-from nemotron_engines.exact.forward import block_of, documents, log_probabilities, whole_tiles
+from nemotron_engines.exact.layers import TILE, Routes, attention, attention_step, mlp, moe
 from nemotron_engines.exact.mamba import MambaState, mamba_prefill, mamba_step
-from nemotron_engines.exact.products import TILE
+from nemotron_engines.exact.scoring import block_of, documents, log_probabilities, whole_tiles
 
 
 @dataclass

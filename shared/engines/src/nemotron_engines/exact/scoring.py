@@ -1,6 +1,6 @@
 """Log-probabilities of tokens that are there already, as training computes them, in rows of any layout."""
 
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
 from functools import wraps
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,10 +9,70 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausalLM
 
-from nemotron_engines.exact.experts import Routes
-from nemotron_engines.exact.forward import block_of, documents, hidden_states, log_probabilities, whole_tiles
+from nemotron_engines.exact.layers import TILE, TILED_EXPERTS, Routes, attention, linear, mlp, moe
+from nemotron_engines.exact.mamba import mamba
+from nemotron_engines.kernels import mamba_older
+from nemotron_engines.kernels.mamba_scan import tile_for
 from nemotron_engines.real_rows import note_real_rows
+
+
+class Documents(NamedTuple):
+    """Token sequences in rows of their own."""
+
+    ids: Tensor  # (documents, length in whole blocks) int64, filled up on the right
+    lengths: Tensor  # (documents) int64; a last document of length 0 fills up the tiles
+
+
+def documents(sequences: Sequence[Tensor], block: int) -> Documents:
+    """Rows from the left, in whole blocks; a further empty one where the rows would be no whole tiles."""
+    lengths = [len(ids) for ids in sequences]
+    length = -(-max(lengths) // block) * block
+    count = len(lengths)
+    while count * length % TILE:
+        count += 1
+    ids = torch.zeros(count, length, dtype=torch.int64, device=sequences[0].device)
+    for row, sequence in zip(ids, sequences, strict=False):
+        row[: len(sequence)] = sequence
+    return Documents(ids, torch.tensor(lengths + [0] * (count - len(lengths)), device=ids.device))
+
+
+def block_of(model: PreTrainedModel) -> int:
+    """Positions of a block: what the scan is fastest with."""
+    config: Any = model.config
+    return max(16, tile_for(config.mamba_head_dim, config.ssm_state_size, config.chunk_size))
+
+
+def hidden_states(model: PreTrainedModel, ids: Tensor, routes: Routes | None = None) -> Tensor:
+    """What the head is given (documents, length, width) for ids (documents, length in whole blocks)."""
+    body: Any = model.base_model
+    block = block_of(model)
+    x = body.embeddings(ids)
+    for layer in body.layers:
+        normal = layer.norm(x)
+        match layer.block_type:
+            case "linear_attention":
+                new = mamba(layer.mixer, normal, block)
+            case "full_attention":
+                new, _, _ = attention(layer.mixer, normal, block)
+            case "moe":
+                new = moe(layer.mixer, normal.flatten(0, 1), routes).view(x.shape)
+            case _:
+                new = mlp(layer.mixer, normal)
+        x = x + new
+    return body.norm_f(x)
+
+
+def whole_tiles(rows: Tensor) -> Tensor:
+    """The rows (n, ...), and as many zeros as fill up the last tile."""
+    return torch.cat([rows, rows.new_zeros(-len(rows) % TILE, *rows.shape[1:])])
+
+
+def log_probabilities(model: PreTrainedModel, hidden: Tensor, temperature: float) -> Tensor:
+    """(rows, vocabulary) float32 for hidden states (rows, width), rows in whole tiles."""
+    logits = linear(model.get_output_embeddings(), hidden).float()
+    return (logits / temperature).log_softmax(-1)
 
 
 class Scores(NamedTuple):
@@ -89,3 +149,22 @@ def score_exactly(model: PreTrainedModel, temperature: float, experts: MutableSe
         return SimpleNamespace(log_probs=found.logps, entropy=found.entropy, aux_loss=None)
 
     model.forward = forward
+
+
+def why_not(model: PreTrainedModel) -> str | None:
+    """What keeps a model from it; None where nothing does, and the model is then ready for it."""
+    kinds = {(parameter.device.type, parameter.dtype) for parameter in model.parameters()}
+    config = model.config
+    reasons = {
+        f"{type(model).__name__} is no NemotronH": not isinstance(model, NemotronHForCausalLM),
+        "this transformers is an older one": mamba_older.is_older(),
+        "the model is on a GPU": any(device != "cpu" for device, _ in kinds),
+        "its weights are not float32": any(dtype != torch.float32 for _, dtype in kinds),
+        "its weights are in shards": any(hasattr(parameter, "full_tensor") for parameter in model.parameters()),
+        "it has more than one thread; set run.threads=1": torch.get_num_threads() > 1,
+        "activations are computed twice": getattr(model, "is_activation_checkpointing", False),
+        "its Mamba layers use another activation than silu": getattr(config, "mamba_hidden_act", "silu") != "silu",
+    }
+    if (reason := next((text for text, is_so in reasons.items() if is_so), None)) is None:
+        model.set_experts_implementation(TILED_EXPERTS)
+    return reason

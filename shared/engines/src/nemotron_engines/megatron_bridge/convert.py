@@ -15,8 +15,8 @@ from transformers import AutoConfig
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.megatron_bridge.needs import WEIGHTS
-from nemotron_engines.megatron_bridge.recipe import write_model_config
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
+from nemotron_engines.megatron_bridge.translate import write_model_config
 from nemotron_engines.modeling.build import count_parameters, save_random_model
 from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nemotron_engines.overrides import at
 from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference
 from nemotron_shared.errors import UserError
 
@@ -69,14 +70,14 @@ def whole(content: Settings, name: str) -> Whole:
         UserError: two lengths.
     """
     places = ("recipe.seq_length", "dataset.sequence_length", "dataset.seq_length", "model.seq_length")
-    lengths = {key: value for key in places if isinstance(value := _at(content, key), int)}
+    lengths = {key: value for key in places if isinstance(value := at(content, key), int)}
     recipe = recipe_of(content)
     found: Settings = {"engine.recipe": recipe}
     if recipe.endswith("_peft_config"):
-        found["engine.peft.scheme"] = _at(content, "recipe.peft") or "lora"
+        found["engine.peft.scheme"] = at(content, "recipe.peft") or "lora"
     taken: dict[str, str | None] = {}
     notes = []
-    if _at(content, "checkpoint.load") == _at(content, "checkpoint.save") is not None:
+    if at(content, "checkpoint.load") == at(content, "checkpoint.save") is not None:
         taken["checkpoint.load"] = None
         notes.append("checkpoint.load is checkpoint.save: the same command continues an unfinished run")
     if lengths and "pretrain" in recipe:
@@ -85,17 +86,12 @@ def whole(content: Settings, name: str) -> Whole:
             raise UserError(f"the length of rows is not clear: {said}", "leave all but one of them out")
         found["train.seq_length"] = next(iter(lengths.values()))
         taken |= dict.fromkeys(lengths, "train.seq_length")
-    batch = _at(content, "train.global_batch_size") or _at(content, "recipe.global_batch_size")
+    batch = at(content, "train.global_batch_size") or at(content, "recipe.global_batch_size")
     for key in ("train.eval_iters", "validation.eval_iters"):
-        if batch and (batches := _at(content, key)):
+        if batch and (batches := at(content, key)):
             found["train.eval_rows"] = batches * batch
             taken[key] = "train.eval_rows"
     return Whole(found, notes, taken)
-
-
-def _at(content: Settings, key: str) -> Any:
-    section, _, name = key.partition(".")
-    return (content.get(section) or {}).get(name) if isinstance(content.get(section), dict) else None
 
 
 def start(value: Any) -> Settings:

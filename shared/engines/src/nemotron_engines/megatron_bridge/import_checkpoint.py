@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
-from nemotron_engines.megatron_bridge.environment import megatron_process
+from nemotron_engines.megatron_bridge.loop import megatron_process
 from nemotron_shared.errors import UserError, exit_code_of
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from nemotron_engines.estimate.layouts import Layout
-from nemotron_engines.megatron_bridge.optimizer import known_width, optimizer_bytes
+from nemotron_engines.megatron_bridge.needs import known_width, optimizer_bytes
 from nemotron_engines.overrides import section
 from nemotron_shared.config.training import TrainingConfig
 

@@ -1,18 +1,23 @@
-"""What Megatron-Bridge needs of a machine, for the checks before a start."""
+"""What Megatron-Bridge needs of a machine, for the checks before a start: whether the model can be split as the layout
+says, memory and disk.
 
-from collections.abc import Iterator
+The rules of splitting are Megatron-Core's own, which it would only apply on the GPUs: TransformerConfig, MambaMixer and
+its context parallelism, the linear layers, the MoE layer and HybridModel check them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatch
+from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
-from nemotron_engines.fields import unknown_overrides
-from nemotron_engines.megatron_bridge.optimizer import optimizer_bytes
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.splits import split_problems, unpadded
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
 from nemotron_engines.modeling.described import fields_of
-from nemotron_engines.overrides import foreign_code
+from nemotron_engines.modeling.facts import DEFAULTS
+from nemotron_engines.overrides import foreign_code, section
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
@@ -31,7 +36,6 @@ def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> 
         yield from split_problems(engine, fields, getattr(config.train, "seq_length", None))
     if not isinstance(config.train, PretrainTrain):
         yield from unpadded(engine)
-    yield from unknown_overrides(engine.name, engine.overrides)
     yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
         what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
@@ -115,3 +119,134 @@ def _bytes_per_process(
     moments = optimizer_bytes(engine, unknown=2)  # no more than is certain
     owned = (dense + experts) // max(processes, 1)
     return 2 * weight * part + moments * owned, "weights, gradients and optimizer"
+
+
+UNEVEN = (
+    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "hybrid_layer_pattern",
+)  # fmt: skip
+UNEVEN_RECIPES = ("nemotron_3_super_sft_16gpu_h100_bf16_32k_config",)
+"""They put another number of layers into one stage themselves."""
+MOST = 1024
+
+
+class Rule(NamedTuple):
+    """What a size must fit: `fits(count, size)`; `what` names the count, `field` is Megatron's name of it."""
+
+    what: str
+    count: int
+    field: str
+    fits: Callable[[int, int], bool] = lambda count, size: count % size == 0
+
+
+def split_problems(
+    engine: MegatronBridgeEngine, fields: Mapping[str, Any], seq_length: int | None = None
+) -> Iterator[Problem]:
+    """One for each size of the layout that the model's layers cannot be split into.
+
+    Args:
+        fields: of the architecture, as Hugging Face names them.
+        seq_length: tokens of a row; None where the data decides.
+    """
+    model, fields = section(engine.overrides, "model"), DEFAULTS | dict(fields)
+    tensor, experts = engine.tensor_model_parallel_size, "E" in fields["hybrid_override_pattern"]
+    if experts and tensor > 1 and not engine.sequence_parallel and "sequence_parallel" not in model:
+        what = f"Megatron trains experts beside engine.tensor_model_parallel_size={tensor} in sequence parallel only"
+        yield Problem(what, "set engine.sequence_parallel=true", "engine.sequence_parallel")
+    for key, rules in (_rules(engine, fields, model) | _context_rules(engine, fields, seq_length)).items():
+        asked = [rule for rule in rules if rule.count and rule.field not in model]
+        size = getattr(engine, key)
+        broken = [rule for rule in asked if not rule.fits(rule.count, size)]
+        if broken:
+            valid = [str(one) for one in range(1, MOST) if all(rule.fits(rule.count, one) for rule in asked)]
+            counts = ", ".join(f"{rule.count} {rule.what}" for rule in broken)
+            what = f"Megatron cannot split the model's {counts} into {size} parts"
+            yield Problem(what, f"set engine.{key} to one of {', '.join(valid)}", f"engine.{key}")
+
+
+def unpadded(engine: MegatronBridgeEngine) -> Iterator[Problem]:
+    """Why packed rows cannot be shared out over the context."""
+    if engine.context_parallel_size > 1:
+        multiple = 2 * engine.context_parallel_size
+        what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
+        remedy = "set engine.context_parallel_size=1"
+        yield Problem(f"{what}; data preparation does not pad", remedy, "engine.context_parallel_size")
+
+
+def _rules(engine: MegatronBridgeEngine, fields: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, list[Rule]]:
+    """By the setting that they are about."""
+    pattern = fields["hybrid_override_pattern"]
+    tensor = [
+        Rule("attention heads", fields["num_attention_heads"], "num_attention_heads"),
+        Rule("key-value heads", fields["num_key_value_heads"], "num_query_groups", _either_divides),
+    ]
+    if "M" in pattern:
+        tensor.append(Rule("Mamba heads", fields["mamba_num_heads"], "mamba_num_heads"))
+        tensor.append(Rule("Mamba groups", fields["n_groups"], "mamba_num_groups"))
+    rules = {"tensor_model_parallel_size": tensor}
+    if "E" in pattern:
+        rules["expert_model_parallel_size"] = [Rule("routed experts", fields["n_routed_experts"], "num_moe_experts")]
+    recipe = (engine.recipe or "").rpartition(".")[2]
+    if recipe not in UNEVEN_RECIPES and not any(model.get(name) for name in UNEVEN):
+        rules["pipeline_model_parallel_size"] = [Rule("layers", len(pattern), "num_layers")]
+    return rules
+
+
+def _context_rules(
+    engine: MegatronBridgeEngine, fields: Mapping[str, Any], seq_length: int | None
+) -> dict[str, list[Rule]]:
+    """A row is cut into two pieces for each process; the heads of a tensor part are shared out in Mamba layers."""
+    tensor, rules = engine.tensor_model_parallel_size, []
+    if seq_length:
+        rules.append(Rule("tokens of a row (in 2 pieces for each part)", seq_length, "seq_length", _in_two_pieces))
+    if "M" in fields["hybrid_override_pattern"] and not fields["mamba_num_heads"] % tensor:
+        rules.append(Rule("Mamba heads of a tensor part", fields["mamba_num_heads"] // tensor, "mamba_num_heads"))
+        groups = fields["n_groups"] // tensor
+        rules.append(Rule("Mamba groups of a tensor part", groups, "mamba_num_groups", _either_divides))
+    return {"context_parallel_size": rules}
+
+
+def _in_two_pieces(tokens: int, size: int) -> bool:
+    """Megatron gives each process an early and a late piece, which take equally long."""
+    return size == 1 or tokens % (2 * size) == 0
+
+
+def _either_divides(count: int, size: int) -> bool:
+    """A key-value head may also lie on several processes."""
+    return count % size == 0 or size % count == 0
+
+
+PARTS = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1}
+# Bytes of each of the three parts, by the recipe's function: the first that fits. From `cfg.optimizer` in
+# megatron/bridge/recipes/nemotronh of Megatron-Bridge 067f987d: only Super's pretraining and SFT for H100 set
+# use_precision_aware_optimizer, with float16 weights and bfloat16 moments.
+RECIPES = {
+    "nemotron_3_super_*gb200*": 4,
+    "nemotron_3_super_pretrain_*": 2,
+    "nemotron_3_super_sft_*": 2,
+    "nemotron_3_super_peft_*": 4,
+    "nemotron_3_nano_*": 4,
+    "nemotron_3_5_lightning_*": 4,
+    "nemotron_3_ultra_*": 4,
+}
+
+
+def optimizer_bytes(engine: MegatronBridgeEngine, *, unknown: int = 4) -> int:
+    """Of each parameter that is trained; `unknown` are those of each part where nothing is known of the recipe."""
+    if engine.mixed_precision is None:
+        return 8  # the weights themselves are float32
+    known = known_width(engine.recipe)
+    usual = unknown if known is None else known
+    asked = section(engine.overrides, "optimizer")
+    if asked.get("use_precision_aware_optimizer") is False:
+        return 12
+    return sum(WIDTHS.get(str(asked.get(part)).removeprefix("torch."), usual) for part in PARTS)
+
+
+def known_width(recipe: str | None) -> int | None:
+    """Bytes of each of the three parts; None for a recipe that is not in the table."""
+    if recipe is None:
+        return 4
+    function = recipe.rpartition(".")[2]
+    return next((width for pattern, width in RECIPES.items() if fnmatch(function, pattern)), None)

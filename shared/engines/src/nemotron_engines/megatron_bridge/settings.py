@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from nemotron_engines.overrides import unchecked
 from nemotron_shared.config.schema import EngineSection, How, Section
 
 
@@ -87,3 +88,8 @@ class MegatronBridgeEngine(EngineSection):
         if self.sequence_parallel and self.tensor_model_parallel_size == 1:
             raise ValueError("engine.sequence_parallel needs engine.tensor_model_parallel_size above 1")
         return self
+
+    @property
+    def notes(self) -> list[str]:
+        """Which keys were not checked."""
+        return unchecked(self.overrides, "Megatron-Bridge")

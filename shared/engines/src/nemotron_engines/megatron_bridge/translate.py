@@ -4,21 +4,27 @@
     container = build_config(task)       # recipe, our sections, engine.overrides, data; then checked by Bridge
     pretrain(container, forward_step)
 
-A later step wins over an earlier one: the recipe's values, then our sections, then `engine.overrides`.
+A later step wins over an earlier one: the recipe's values, then our sections, then `engine.overrides`. A recipe would
+read its model's config.json from the hub. It gets a folder instead: the model that the run starts from, or a config
+made from `model.architecture` with the vocabulary of the data's tokenizer.
 """
 
+import copy
 import math
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from nemotron_engines.megatron_bridge.check import check
-from nemotron_engines.megatron_bridge.datasets import set_packed_rows, set_token_shards
-from nemotron_engines.megatron_bridge.needs import CHECKPOINT_MARK
+from nemotron_data.formats.bin_idx import SPLITS, read_blend
+from nemotron_engines.megatron_bridge.needs import CHECKPOINT_MARK, unpadded
 from nemotron_engines.megatron_bridge.overrides import apply_overrides
-from nemotron_engines.megatron_bridge.recipe import base_config, write_model_config
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine, MegatronPeft
-from nemotron_engines.megatron_bridge.versions import untried
+from nemotron_engines.megatron_bridge.versions import hub_replaced_by, packed_dataset, recipe_function, untried
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.build import load_tokenizer, nemotron_config
 from nemotron_engines.stand_ins.te_only import switch_off
+from nemotron_shared.config.schema import ModelSection
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -191,3 +197,133 @@ def set_data(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]])
         task.run.say("the valid split is empty: no validation")
         container.validation.eval_iters = 0
     container.model.seq_length = container.dataset.seq_length
+
+
+def check(container: Any, world_size: int) -> Any:
+    """Let Bridge resolve and check a copy of the configuration for `world_size` processes; returns that copy.
+
+    Raises:
+        UserError: what Bridge refuses, in its words.
+    """
+    from megatron.bridge.training.config import runtime_config_update  # ty: ignore[import-not-found]
+
+    resolved = copy.deepcopy(container)
+    resolved.env_vars = {}  # they would be set in this process
+    try:
+        with patch.dict(os.environ, {"WORLD_SIZE": str(world_size), "RANK": os.environ.get("RANK", "0")}):
+            runtime_config_update(resolved)
+    except (AssertionError, ValueError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        remedy = "change the engine section, or engine.overrides"
+        raise UserError(f"Megatron-Bridge refuses the configuration: {message}", remedy) from error
+    return resolved
+
+
+# Fields of Bridge's model provider that a Hugging Face config decides. A recipe that describes its model itself, as
+# Nano's pretraining does, gets them from our architecture too, so that `model` means the same with every engine.
+DECIDED_BY_ARCHITECTURE = (
+    "hybrid_layer_pattern", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+    "kv_channels", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
+    "num_moe_experts", "moe_router_topk", "moe_router_topk_scaling_factor", "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size", "moe_latent_size", "mtp_num_layers", "mtp_hybrid_override_pattern",
+    "mtp_use_repeated_layer", "vocab_size",
+)  # fmt: skip
+
+
+def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
+    """A ConfigContainer of Bridge.
+
+    Args:
+        name: recipe below `megatron.bridge.recipes`. None: Bridge's settings for any pretraining or fine-tuning.
+        folder: holds the config.json of the model.
+        finetune: which of Bridge's general settings, where there is no recipe.
+
+    Raises:
+        UserError: there is no such recipe.
+    """
+    if name is None:
+        from megatron.bridge.recipes import common  # ty: ignore[import-not-found]
+
+        container = common._sft_common() if finetune else common._pretrain_common()
+        container.model = provider_of(folder)
+        return container
+    with hub_replaced_by(folder) as asked:
+        container = recipe_function(name)()
+    if not asked:
+        described = provider_of(folder)
+        for field in DECIDED_BY_ARCHITECTURE:
+            setattr(container.model, field, getattr(described, field))
+    if not container.model.mtp_hybrid_override_pattern:
+        container.model.mtp_num_layers = 0  # a recipe counts on prediction blocks that this model has not
+    return container
+
+
+def provider_of(folder: Path) -> Any:
+    """Bridge's description of the model in a Hugging Face folder; only its config.json is read."""
+    from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
+
+    return AutoBridge.from_hf_pretrained(str(folder)).to_megatron_provider(load_weights=False)
+
+
+def write_model_config(section: ModelSection, tokenizer: Path, folder: Path) -> Path:
+    """Write the config.json of an architecture, with the vocabulary of a tokenizer, into `folder`."""
+    config = nemotron_config(load_architecture(section.architecture, section.overrides), load_tokenizer(tokenizer))
+    config.architectures = ["NemotronHForCausalLM"]
+    config.save_pretrained(folder)
+    return folder
+
+
+def set_token_shards(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
+    """Give blend.json to the pretraining data set; says whether there is a validation split.
+
+    The index that Megatron makes of the shards goes into the run's folder: an artifact is never written to.
+    """
+    dataset, train = container.dataset, task.config.train
+    assert isinstance(train, PretrainTrain), "only pretraining reads token shards"
+    dataset.seq_length = train.seq_length
+    dataset.blend, dataset.split = None, None
+    dataset.blend_per_split = blend_per_split(data / "blend.json")
+    dataset.path_to_cache = str(task.run.directory / "megatron_index")
+    dataset.random_seed = task.config.run.seed
+    return dataset.blend_per_split[1] is not None
+
+
+def blend_per_split(path: Path) -> list[tuple[list[str], list[float]] | None]:
+    """(prefixes, weights) of train, valid and test; None for an empty split.
+
+    Raises:
+        UserError: blend.json is damaged, or its train split is empty.
+    """
+    blend = read_blend(path)
+    if not blend.get("train"):
+        raise UserError(f"{path}: the train split is empty", "prepare more data, or enlarge data_prep.split.train")
+    pairs = [blend.get(split) for split in SPLITS]
+    return [([str(prefix) for _, prefix in one], [weight for weight, _ in one]) if one else None for one in pairs]
+
+
+def set_packed_rows(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
+    """Give the packed Parquet files to the fine-tuning data set; says whether there is a validation split.
+
+    Raises:
+        UserError: the layout needs sequences padded to a multiple, which the packer does not do.
+    """
+    config, size = task.config, int(task.input("data").manifest.metadata["pack_size"])
+    engine = config.engine
+    for problem in unpadded(engine):
+        raise UserError(problem.message, problem.remedy)
+    parts = engine.tensor_model_parallel_size if engine.sequence_parallel else 1
+    if size % parts:
+        what = f"a pack of {size} tokens cannot be split over {parts} processes (engine.sequence_parallel)"
+        raise UserError(what, f"prepare the data with a data_prep.pack_size that is a multiple of {parts}")
+    train, valid = data / "train.parquet", data / "valid.parquet"
+    found = valid if valid.is_file() else None
+    container.dataset = packed_dataset(
+        train,
+        found,
+        size,
+        task.run.directory,
+        seed=config.run.seed,
+        max_train_samples=container.train.train_iters * config.train.global_batch_size,
+        do_test=False,
+    )
+    return found is not None

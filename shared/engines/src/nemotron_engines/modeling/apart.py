@@ -30,7 +30,7 @@ def keep_apart(model: Any) -> bool:
     def forward(input_ids: Any = None, labels: Any = None, seq_idx: Any = None, **given: Any) -> Any:
         if seq_idx is None:
             return plain(input_ids=input_ids, labels=labels, **given)
-        given = {name: value for name, value in given.items() if name == "num_items_in_batch"}
+        given = {name: value for name, value in given.items() if name in ("num_items_in_batch", "shift_labels")}
         logits = _one_by_one(plain, input_ids, seq_idx)
         if labels is None:
             return CausalLMOutput(logits=logits)

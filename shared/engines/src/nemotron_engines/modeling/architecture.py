@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nemotron_data.sources.rows import own_files
+from nemotron_data.sources.datasets import own_files
 from nemotron_engines.modeling.facts import DEFAULTS
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.files import parsed, read_text

@@ -51,7 +51,7 @@ from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
 
 disable_progress_bar()  # our own progress line is the only one
 # The first model that is loaded or saved has these rules made, which takes 0.4 s; made now, copies of this process

@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import FILE, config_of
+from nemotron_shared.runtime.models.folder import FILE, config_of
 
 HOTTEST = 100.0
 """A temperature at which all tokens are as good as equal."""

@@ -14,6 +14,8 @@ from torch.autograd.function import once_differentiable
 from transformers import NemotronHForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
+from nemotron_data.formats.packed import IGNORED
+
 Collator = Callable[[Any], dict[str, Tensor]]
 LARGE = 2**26
 """Logits of a micro batch from which on this pays: 256 MiB in float32."""
@@ -27,7 +29,7 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
     Models of other classes, and heads with an adapter, stay as they are.
 
     Args:
-        collate: makes a batch with `labels`, aligned with its inputs.
+        collate: makes a batch with `labels`, aligned with the logits.
 
     Returns:
         What makes the batches of the changed model.
@@ -41,7 +43,7 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
         if head_positions is None or not base.training:
             return plain(**given)
         count = given.pop("num_items_in_batch", None)
-        del given["labels"]
+        given = {name: value for name, value in given.items() if name not in ("labels", "shift_labels")}
         hidden = base.model(**given).last_hidden_state.flatten(0, 1).index_select(0, head_positions)
         total = HeadLoss.apply(hidden, base.lm_head.weight, head_targets)
         return CausalLMOutput(loss=total / (max(1, len(head_targets)) if count is None else count))
@@ -59,11 +61,11 @@ def head_inputs(labels: Tensor) -> dict[str, Tensor]:
     """Where a batch is trained, and on what: places in the flattened batch, and the ids to predict there.
 
     Args:
-        labels: (rows, tokens), aligned with the inputs, -100 where nothing is trained.
+        labels: (rows, tokens), aligned with the logits, -100 where nothing is trained.
     """
-    following = nn.functional.pad(labels[:, 1:], (0, 1), value=-100).flatten()
-    positions = (following != -100).nonzero()[:, 0]
-    return {"head_positions": positions, "head_targets": following[positions]}
+    targets = labels.flatten()
+    positions = (targets != IGNORED).nonzero()[:, 0]
+    return {"head_positions": positions, "head_targets": targets[positions]}
 
 
 class HeadLoss(torch.autograd.Function):

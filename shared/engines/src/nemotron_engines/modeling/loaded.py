@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import all_in, config_of
+from nemotron_shared.runtime.models.folder import all_in, config_of
 
 NUMBERS = ("F64", "F32", "F16", "BF16")
 """The dtypes that can be cast to a model's own; whole numbers and those of 8 bits need the scales of quantization."""

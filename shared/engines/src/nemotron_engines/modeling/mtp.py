@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, NemotronHConfig, PreTrainedConfig
 from transformers.masking_utils import create_causal_mask
 from transformers.models.nemotron_h import modeling_nemotron_h as stock
 
+from nemotron_data.formats.packed import IGNORED
 from nemotron_shared.config.schema import ModelLoadingEngine, TransformersEngine
 from nemotron_shared.runtime.metrics import PREDICTION_METRIC
 
-IGNORED = -100
 ATTENTION = ("full_attention", "attention")
 """What this version of transformers calls it, and what an older one does."""
 
@@ -128,7 +128,13 @@ class NemotronHForCausalLM(stock.NemotronHForCausalLM):
         return output
 
     def _further_loss(
-        self, hidden: Tensor, ids: Tensor, labels: Tensor, num_items_in_batch: Any = None, **inputs: Any
+        self,
+        hidden: Tensor,
+        ids: Tensor,
+        labels: Tensor,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Any = None,
+        **inputs: Any,
     ) -> Tensor:
         """Weighted mean of the depths' losses, each in proportion to the tokens that the main loss is of."""
         documents = inputs.get("seq_idx")
@@ -137,7 +143,7 @@ class NemotronHForCausalLM(stock.NemotronHForCausalLM):
             inputs["position_ids"] = torch.arange(ids.shape[1], device=ids.device)[None]
         mask = self._mask(hidden, inputs.pop("attention_mask", None), inputs["position_ids"])
         inputs["use_cache"] = False
-        targets = following(labels, documents, IGNORED)
+        targets = following(labels, documents, IGNORED) if shift_labels is None else shift_labels
         trained = (targets != IGNORED).sum()
         whole = trained.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
         sums, loss = [], hidden.new_zeros((), dtype=torch.float32)

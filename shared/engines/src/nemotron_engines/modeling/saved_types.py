@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from nemotron_shared.runtime.models.code import config_of
+from nemotron_shared.runtime.models.folder import config_of
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

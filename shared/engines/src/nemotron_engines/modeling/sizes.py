@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from nemotron_engines.modeling.facts import parameters_in
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import all_in
+from nemotron_shared.runtime.models.folder import all_in
 
 ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
 NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)

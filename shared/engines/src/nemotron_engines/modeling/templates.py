@@ -15,7 +15,7 @@ import jinja2
 from transformers.utils import chat_template_utils
 
 from nemotron_data.chat.confined import Template, open_template
-from nemotron_data.chat.turns import Span
+from nemotron_data.chat.spans import Span
 from nemotron_shared.errors import UserError
 
 COMPILE = "_compile_jinja_template"

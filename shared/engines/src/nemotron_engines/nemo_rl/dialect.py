@@ -7,10 +7,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemotron_engines.nemo_rl.compose import RESOLVERS
-from nemotron_engines.nemo_rl.table import at, has, load_table
-from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_engines.overrides import merge
+from nemotron_engines.nemo_rl.translate import RESOLVERS
+from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
+from nemotron_engines.overrides import at, betas, has, merge
 from nemotron_shared.config.references import bounded, computing_with, plain
 from nemotron_shared.config.translation import (
     Dialect,
@@ -73,11 +72,6 @@ def rows(key: str) -> Callable[[Any], Settings]:
         return {} if "art:data" in str(value) else {key: value, "run.data": None}
 
     return say
-
-
-def betas(value: Any) -> Settings:
-    """Both of Adam's."""
-    return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
 
 
 def clip(value: Any) -> Settings:
@@ -212,7 +206,7 @@ def _whole(content: Settings, name: str, algorithm: str, version: str) -> Settin
     Raises:
         UserError: it builds on a file that the table of NeMo-RL's configs does not have.
     """
-    bases = load_table(version).bases
+    bases = load_bases(version)
     own = content.get("defaults")
     wanted = PurePosixPath(str(own[0] if isinstance(own, list) else own or name)).name
     usual = "examples/configs/sft.yaml" if algorithm == "sft" else "examples/configs/grpo_math_1B.yaml"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from nemotron_engines.estimate.layouts import Layout
-from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.versions import load_bases
 from nemotron_engines.overrides import section
 from nemotron_shared.config.training import TrainingConfig
 
@@ -12,7 +12,7 @@ from nemotron_shared.config.training import TrainingConfig
 def layout(config: TrainingConfig, plain: Layout) -> Layout:
     """As NeMo-RL's own recipe says it, and `engine.overrides` above it."""
     engine: Any = config.engine
-    base = section(load_table(engine.version).bases[engine.base].values, "policy")
+    base = section(load_bases(engine.version)[engine.base].values, "policy")
     above = section(engine.overrides, "policy")
     megatron = {**section(base, "megatron_cfg"), **section(above, "megatron_cfg")}
     tensors = {**section(base, "dtensor_cfg"), **section(above, "dtensor_cfg")}

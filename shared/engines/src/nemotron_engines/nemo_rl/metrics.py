@@ -1,6 +1,14 @@
-"""NeMo-RL's metrics in our metrics.jsonl, read from the TensorBoard files that its driver writes.
+"""NeMo-RL's metrics: in our metrics.jsonl, and as its programs print them, for `nemotron check`.
 
-A resumed driver writes another folder (`exp_002`); its values win over those of the run that was cut off.
+    ========================= Step 1/50 =========================
+      • Loss: 2.4817
+    Collecting rollouts:  21%|██        | 428/2048 [02:01<05:42, 4.73it/s]
+    Ray: 32 of 32 nodes, 256 of 256 GPUs, 4096 CPUs
+
+metrics.jsonl is made of the TensorBoard files that the driver writes. A resumed driver writes another folder
+(`exp_002`); its values win over those of the run that was cut off. The printed words are those of v0.7.0 and of the
+branch nano-v3. The bullet is left open: a terminal without UTF-8 spells it another way, and Ray puts the worker's name
+before a line that is not the driver's own.
 """
 
 import json
@@ -10,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemotron_shared.atomic import write_text
+from nemotron_shared.runtime.library_output import LibraryLog
 from nemotron_shared.runtime.metrics import Metric
 
 NAMES: dict[str, Metric] = {
@@ -75,3 +84,22 @@ def write_metrics(logs: Path, file: Path) -> list[tuple[int, str, float]]:
     if lines:
         write_text(file, "".join(lines))
     return unwritten
+
+
+BULLET = r"(?:^|\))\W*"
+LOG = LibraryLog(
+    title="NeMo-RL",
+    lines={
+        "tep ": r"(?:=+ |Training )[Ss]tep (?P<step>\d+)/(?P<steps>\d+)",
+        "Loss: ": rf"{BULLET}Loss: (?P<loss>\S+)",
+        "Validation loss: ": rf"{BULLET}Validation loss: (?P<valid_loss>\S+)",
+        "Accuracy: ": rf"{BULLET}Accuracy: (?P<valid_reward>\S+)",
+        "Reward: ": rf"{BULLET}Avg (?:Total )?Reward: (?P<reward>\S+)",
+        "Generation Length: ": rf"{BULLET}Mean Generation Length: (?P<completion_length>\S+)",
+        "step time: ": rf"{BULLET}Total step time: (?P<step_seconds>[\d.]+)s",
+        "Collecting rollouts": r"Collecting rollouts:.*?\| *(?P<rollouts>\d+)/(?P<rollouts_wanted>\d+) \[",
+        " GPUs, ": r"\bRay: \d+ of \d+ nodes, (?P<actors>\d+) of (?P<actors_wanted>\d+) GPUs",  # one actor each
+        "actors online": r"Number of actors online: (?P<actors>\d+)/(?P<actors_wanted>\d+)",
+    },
+    scalars=read_scalars,
+)

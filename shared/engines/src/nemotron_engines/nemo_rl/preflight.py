@@ -1,6 +1,7 @@
 """What can be done with a NeMo-RL config without a GPU. Run by NeMo-RL's own interpreter, never imported by ours.
 
     python preflight.py --gpus                                     {"gpus": 8, "where": "this machine"}
+    python preflight.py --keys grpo                                {"types": ["dict"], "keys": {"policy": {...}, ...}}
     python preflight.py --config nemo_rl.yaml --algorithm grpo     {"train_rows": 98, "longest": 21, ...}
 
 The last line of stdout is the answer as JSON. It uses only what is in NeMo-RL's environment.
@@ -11,9 +12,14 @@ import importlib.util
 import json
 import os
 import sys
+import types
+import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
+NAMES: dict[Any, str] = {
+    int: "int", float: "float", bool: "bool", str: "str", type(None): "null", dict: "dict", list: "list",
+}  # fmt: skip
 LOOKED_AT = 256
 """Rows that are sent through the processor; the others are only counted."""
 
@@ -22,12 +28,18 @@ def main() -> None:
     """Answer one question."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpus", action="store_true")
+    parser.add_argument("--keys", choices=["grpo", "sft"])
     parser.add_argument("--config", type=Path)
     parser.add_argument("--algorithm", choices=["grpo", "sft"])
     parser.add_argument("--script", type=Path)
     arguments = parser.parse_args()
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
-    answer = count_gpus() if arguments.gpus else preflight(arguments.config, arguments.algorithm, arguments.script)
+    if arguments.gpus:
+        answer = count_gpus()
+    elif arguments.keys:
+        answer = declared_keys(arguments.keys)
+    else:
+        answer = preflight(arguments.config, arguments.algorithm, arguments.script)
     print(json.dumps(answer))
 
 
@@ -44,6 +56,47 @@ def count_gpus() -> dict[str, Any]:
     import torch
 
     return {"gpus": torch.cuda.device_count(), "where": "this machine"}
+
+
+def declared_keys(algorithm: str) -> dict[str, Any]:
+    """The tree of keys that an algorithm's `MasterConfig` declares; generation has those of its vLLM backend too."""
+    whole = node_of(importlib.import_module(f"nemo_rl.algorithms.{algorithm}").MasterConfig)
+    policy = whole["keys"]["policy"]["keys"]
+    vllm = node_of(importlib.import_module("nemo_rl.models.generation.vllm.config").VllmConfig)
+    policy["generation"] = merged([policy["generation"], vllm])
+    return whole
+
+
+def node_of(kind: Any) -> dict[str, Any]:
+    """A declared type as a node: `types` it accepts, and `keys` where it is a mapping with known keys."""
+    origin = get_origin(kind)
+    if origin in (typing.Annotated, typing.NotRequired, typing.Required):
+        return node_of(get_args(kind)[0])
+    if origin in (typing.Union, types.UnionType):
+        return merged([node_of(part) for part in get_args(kind)])
+    if origin is typing.Literal:
+        values = list(get_args(kind))
+        return {"types": sorted({NAMES[type(value)] for value in values}), "values": values}
+    hints = {}
+    if hasattr(kind, "model_fields") or (hasattr(kind, "__total__") and hasattr(kind, "__annotations__")):
+        hints = typing.get_type_hints(kind, include_extras=True)  # of a pydantic model, or a TypedDict
+    if hints:
+        names = getattr(kind, "model_fields", hints)
+        return {"types": ["dict"], "keys": {name: node_of(hints[name]) for name in names}}
+    plain = list if origin is tuple or kind is tuple else origin or kind
+    return {"types": [NAMES.get(plain, "any")]}
+
+
+def merged(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """One node that accepts what any of `nodes` accepts."""
+    whole: dict[str, Any] = {"types": sorted({name for node in nodes for name in node["types"]})}
+    if all("values" in node or node["types"] == ["null"] for node in nodes):
+        whole["values"] = [value for node in nodes for value in node.get("values", [None])]
+    mappings = [node for node in nodes if "dict" in node["types"]]
+    if mappings and all("keys" in node for node in mappings):
+        names = {name: None for node in mappings for name in node["keys"]}
+        whole["keys"] = {name: merged([n["keys"][name] for n in mappings if name in n["keys"]]) for name in names}
+    return whole
 
 
 def preflight(file: Path, algorithm: str, script: Path) -> dict[str, Any]:

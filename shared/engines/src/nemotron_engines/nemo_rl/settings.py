@@ -1,14 +1,13 @@
 """The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from nemotron_engines.nemo_rl.table import at, faults, has, load_table
-from nemotron_engines.overrides import foreign_code
+from nemotron_engines.nemo_rl.versions import load_bases
+from nemotron_engines.overrides import foreign_code, unchecked
 from nemotron_shared.config.schema import EngineSection, How
 
 
@@ -24,7 +23,7 @@ class NeMoRLEngine(EngineSection):
 
     name: Literal["nemo_rl"]
     version: Literal["v0.7.0", "nano-v3"]
-    """Which NeMo-RL: its keys are checked against the table of this version, and the checkout must be of it."""
+    """Which NeMo-RL; the checkout must be of this version."""
     container: How[str | None]
     """Image that holds this version. For the launcher and the messages; `null`: this environment."""
     checkout: How[str | None]
@@ -55,25 +54,21 @@ class NeMoRLEngine(EngineSection):
 
     @model_validator(mode="after")
     def known_to_nemo_rl(self) -> "NeMoRLEngine":
-        """Every key of `overrides` must be one of NeMo-RL's, with a value of its type."""
-        table = load_table(self.version)
-        if self.base not in table.bases:
-            known = ", ".join(table.bases)
+        """The config to build on must be one of NeMo-RL's; `overrides` may name no code of others."""
+        if self.base not in (bases := load_bases(self.version)):
+            known = ", ".join(bases)
             text = f"NeMo-RL {self.version} has no config '{self.base}' in our table; there are: {known}"
             raise PydanticCustomError("base", "{text}", {"text": text, "below": "base"})
-        base = table.bases[self.base]
-        for fault in faults(table.schemas[base.algorithm], self.overrides):
-            if has(base.values, fault.key):  # that nothing in NeMo-RL reads, though its own file carries it
-                if at(base.values, fault.key) == at(self.overrides, fault.key):
-                    continue
-                fault = replace(fault, remedy="leave it out: NeMo-RL's own file carries it, and nothing there reads it")
-            text = f"{fault.message} (NeMo-RL {self.version})" + (f"\n  {fault.remedy}" if fault.remedy else "")
-            raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": f"overrides.{fault.key}"})
         for problem in foreign_code(self.overrides):
             below = str(problem.key).removeprefix("engine.")
             text = f"{problem.message}\n  {problem.remedy}"
             raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": below})
         return self
+
+    @property
+    def notes(self) -> list[str]:
+        """Which keys were not checked."""
+        return unchecked(self.overrides, "NeMo-RL")
 
 
 class NeMoRLGRPOEngine(NeMoRLEngine):

@@ -1,31 +1,35 @@
 """One training with NeMo-RL, from the sections of a stage to the published model.
 
-Everything that can be checked without a GPU is checked first, by us and by NeMo-RL's own code.
+    checkpoints/step_40/{training_info.json, config.yaml, policy/weights/..., policy/optimizer/..., train_dataloader.pt}
+
+NeMo-RL continues from the `step_N` with the highest N in its checkpoint folder, and knows no other way.
 """
 
 import math
 import os
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nemotron_data.tokenizers.folder import FILES as TOKENIZER_FILES
 from nemotron_engines.mismatch import require_alike
-from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
-from nemotron_engines.nemo_rl.checks import check
-from nemotron_engines.nemo_rl.compose import build
-from nemotron_engines.nemo_rl.driver import ask, run_driver
-from nemotron_engines.nemo_rl.installation import Installation, find_installation
+from nemotron_engines.nemo_rl.installation import Installation, ask, find_installation, run_driver, run_logged
+from nemotron_engines.nemo_rl.keys import require_known
 from nemotron_engines.nemo_rl.metrics import write_metrics
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import at, load_table
-from nemotron_engines.nemo_rl.translate import Places
+from nemotron_engines.nemo_rl.translate import Places, build
 from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_shared.atomic import write_text
+from nemotron_engines.overrides import at
+from nemotron_shared.atomic import link_or_copy, write_text
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import with_references
 from nemotron_shared.runtime.metrics import read_metrics
+from nemotron_shared.runtime.needs import Problem
 from nemotron_shared.runtime.process import MUST_SAVE_BY
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Outcome, Task
@@ -34,23 +38,6 @@ from nemotron_shared.runtime.stop import Stopped
 
 class PreflightDone(SystemExit):
     """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
-
-
-def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> dict[str, Any]:
-    """What a dry run checks, from the table alone; returns the config that NeMo-RL would get.
-
-    Raises:
-        UserError: NeMo-RL would refuse it, or would do something else than it says.
-    """
-    table = load_table(config.engine.version)
-    base = table.bases[config.engine.base]
-    if base.algorithm != algorithm:
-        raise UserError(
-            f"engine.base: {config.engine.base} is a config of {base.algorithm}, this stage runs {algorithm}"
-        )
-    values = build(config, algorithm, places, base.values, complete=False)
-    check(values, table.schemas[algorithm], config.engine, algorithm)
-    return values
 
 
 def train_with_nemo_rl(
@@ -62,6 +49,7 @@ def train_with_nemo_rl(
     script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
     if code := code_in(Path(places.model)):
         run.say(f"--trust-code: NeMo-RL runs {', '.join(code)} of {places.model}")
+    require_known(installation, config.engine, algorithm, task.origins, run.directory / "keys.log")
     values = build(config, algorithm, places, installation.base)
     if by := os.environ.get(MUST_SAVE_BY):  # when, not what: it is no setting that a result is known by
         values["checkpointing"]["checkpoint_must_save_by"] = by
@@ -72,11 +60,6 @@ def train_with_nemo_rl(
         preflight(installation, run, file, algorithm, script)
     train(task, installation, values, installation.command(script, "--config", str(file)))
     return publish(task, installation, places, int(at(values, f"{algorithm}.max_num_epochs", 0)))
-
-
-def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> str:
-    """The config that NeMo-RL would get, as far as it can be known without a run."""
-    return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
 
 
 def code_in(model: Path) -> list[str]:
@@ -162,3 +145,87 @@ def publish(
     to_hugging_face(installation, last[1], Path(places.model), output, run.directory / "convert.log")
     engine = task.config.engine
     return Outcome(output, {"step": last[0], "engine": "nemo_rl", "nemo_rl": engine.version})
+
+
+STEP = re.compile(r"step_(\d+)")
+FROM_MODEL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
+
+
+def steps(folder: Path) -> dict[int, Path]:
+    """Finished checkpoints by step; one that a kill cut short has another name (`tmp_step_N`)."""
+    found = {path: STEP.fullmatch(path.name) for path in folder.glob("step_*")}
+    return {int(match[1]): path for path, match in found.items() if match}
+
+
+def newest(folder: Path) -> tuple[int, Path] | None:
+    """The last checkpoint and its step."""
+    found = steps(folder)
+    return max(found.items()) if found else None
+
+
+def not_finished(load_path: str) -> Iterator[Problem]:
+    """A checkpoint to continue from that is none, or is not whole."""
+    source = Path(load_path).expanduser().resolve()
+    whole = (source / "training_info.json").is_file() and (source / "policy" / "weights").is_dir()
+    if not (STEP.fullmatch(source.name) and whole):
+        what = f"{source} is no finished NeMo-RL checkpoint" if source.exists() else f"there is no folder {source}"
+        remedy = "give a folder named step_N with training_info.json and policy/weights in it"
+        yield Problem(what, remedy, "engine.load_path")
+
+
+def adopt(load_path: str | None, folder: Path) -> int | None:
+    """Put an earlier run's checkpoint where NeMo-RL looks for its own; returns the step, None if nothing was done.
+
+    A run that has checkpoints of its own continues from those. The files are linked where the file system allows it.
+
+    `not_finished` has been asked before.
+    """
+    if load_path is None or steps(folder):
+        return None
+    source = Path(load_path).expanduser().resolve()
+    waiting = folder / f"tmp_{source.name}"
+    shutil.rmtree(waiting, ignore_errors=True)
+    shutil.copytree(source, waiting, copy_function=link_or_copy)
+    waiting.rename(folder / source.name)
+    return max(steps(folder))
+
+
+def to_hugging_face(installation: Installation, step: Path, model: Path, output: Path, log: Path) -> None:
+    """Write the model of a checkpoint as a Hugging Face folder with safetensors, tokenizer and chat template.
+
+    Raises:
+        UserError: the converter failed, or wrote no weights.
+    """
+    weights = step / "policy" / "weights"
+    whole = weights / "model" / "consolidated"
+    if whole.is_dir():
+        shutil.copytree(whole, output, dirs_exist_ok=True)
+    else:
+        raw = output.with_name(f"{output.name}-converted")  # the converters refuse a folder that exists
+        shutil.rmtree(raw, ignore_errors=True)
+        programs = installation.checkout / "examples" / "converters"
+        common = ["--config", str(step / "config.yaml"), "--hf-ckpt-path", str(raw)]
+        if megatron := sorted(weights.glob("iter_*")):
+            common += ["--hf-model-name", str(model), "--megatron-ckpt-path", str(megatron[-1])]
+            command = installation.command(programs / "convert_megatron_to_hf.py", *common, extra="mcore")
+        else:  # torch's distributed checkpoints
+            command = installation.command(programs / "convert_dcp_to_hf.py", *common, "--dcp-ckpt-path", str(weights))
+        run_logged(installation, command, log, "NeMo-RL's converter failed")
+        shutil.copytree(raw, output, dirs_exist_ok=True)
+        shutil.rmtree(raw)
+    # torch's converter writes `pytorch_model.bin`; our artifacts hold safetensors only
+    pickled = output / "pytorch_model.bin"
+    if pickled.is_file():
+        import torch
+        from safetensors.torch import save_file
+
+        tensors = torch.load(pickled, map_location="cpu", weights_only=True, mmap=True)
+        # safetensors refuses shared memory
+        own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+        save_file(own, output / "model.safetensors", metadata={"format": "pt"})
+        pickled.unlink()
+    for name in FROM_MODEL:
+        if (model / name).is_file() and not (output / name).exists():
+            shutil.copyfile(model / name, output / name)
+    if not any(output.glob("*.safetensors")):
+        raise UserError(f"{step}: no weights came out of the conversion", f"the whole log: {log}")

@@ -1,20 +1,29 @@
-"""Our sections in NeMo-RL's words.
+"""The config file that NeMo-RL is started with: its own base, our sections over it in its words, the overrides on top.
 
-    grpo.num_prompts_per_step: 128          grpo.num_prompts_per_step: 128
-    grpo.num_generations_per_prompt: 16     grpo.num_generations_per_prompt: 16
-                                            policy.train_global_batch_size: 2048
     optimizer.lr: 3.0e-6                    policy.megatron_cfg.optimizer.lr: 3.0e-6
+    built = build(config, "grpo", places, base_values)
+    built["policy"]["train_global_batch_size"]      # 2048
 
 A key that one of our sections has is set there and nowhere else; `engine.overrides` may repeat none of them but those
-in REFINABLE, whose meaning in NeMo-RL is wider than ours.
+in REFINABLE, whose meaning in NeMo-RL is wider than ours. Interpolations of the base are resolved last, so that a value
+of ours reaches everything that NeMo-RL derives from it.
 """
 
+import operator
+import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_engines.overrides import Strict, at, has, leaves
+from nemotron_shared.config.references import computing_with, plain
 from nemotron_shared.config.training import EXPERIMENT, GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
@@ -240,3 +249,138 @@ def torch_optimizer(config: TrainingConfig) -> Flat:
         "policy.optimizer.kwargs.eps": optimizer.adam_eps,
         "policy.scheduler": [*schedule, {"milestones": [warmup] if warmup else []}],
     }
+
+
+LARGEST = 1e18
+
+
+def _of_numbers(compute: Callable[[float, float], float]) -> Callable[[Any, Any], float]:
+    """For numbers only, and results that are sizes: a text times a number is as long as somebody likes."""
+
+    def checked(a: Any, b: Any) -> float:
+        if type(a) not in (int, float) or type(b) not in (int, float):
+            raise ValueError(f"computes with numbers, not with {str(a)[:40]!r} and {str(b)[:40]!r}")
+        if max(abs(a), abs(b), abs(found := compute(a, b))) > LARGEST:
+            raise ValueError("computes a number beyond all sizes")
+        return found
+
+    return checked
+
+
+RESOLVERS = {"mul": _of_numbers(operator.mul), "div": _of_numbers(operator.truediv), "max": _of_numbers(max)}
+"""What NeMo-RL's configs compute with."""
+MEGATRON = "policy.megatron_cfg.enabled"
+
+
+class SharedOut(NamedTuple):
+    """How a configuration shares out its GPUs: those that train and those that generate, and the sizes that divide the
+    first."""
+
+    train: int
+    generation: int
+    tensor: int
+    context: int
+    pipeline: int
+    experts: int
+
+    @property
+    def model(self) -> int:
+        """GPUs that hold one copy of the model."""
+        return self.tensor * self.context * self.pipeline
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that are trained."""
+        return max(1, self.train // self.model)
+
+
+def shared_out(values: dict[str, Any], nodes: int, each: int) -> SharedOut:
+    """How a configuration shares out `nodes` with `each` so many GPUs."""
+    policy = values["policy"]
+    train = generation = nodes * each
+    apart = at(values, "policy.generation.colocated", {"enabled": True})
+    if not apart["enabled"]:
+        generation_nodes = at(apart, "resources.num_nodes") or 1
+        generation = generation_nodes * (at(apart, "resources.gpus_per_node") or each)
+        train = nodes * each - generation
+    if not at(policy, "megatron_cfg.enabled"):
+        tensor, context = (policy["dtensor_cfg"][f"{kind}_parallel_size"] for kind in ("tensor", "context"))
+        return SharedOut(train, generation, tensor, context, 1, 1)
+    sizes = policy["megatron_cfg"]
+    pipeline = sizes["pipeline_model_parallel_size"]
+    experts = sizes["expert_model_parallel_size"] * sizes["expert_tensor_parallel_size"] * pipeline
+    tensor, context = sizes["tensor_model_parallel_size"], sizes["context_parallel_size"]
+    return SharedOut(train, generation, tensor, context, pipeline, experts)
+
+
+def build(
+    config: TrainingConfig[NeMoRLEngine],
+    algorithm: str,
+    places: Places,
+    base: dict[str, Any],
+    *,
+    complete: bool = True,
+) -> dict[str, Any]:
+    """The whole configuration, resolved.
+
+    Args:
+        complete: environment variables that the base reads must be set; if not, a missing one stands as `<NAME>`.
+
+    Raises:
+        UserError: an override repeats a key of our sections, or a variable is missing.
+    """
+    engine, overrides = config.engine, config.engine.overrides
+    # Megatron trains, otherwise DTensor does
+    megatron = bool(at(overrides, MEGATRON, at(base, MEGATRON)))
+    tree = OmegaConf.create(with_variables(base, complete=complete))
+    before = resolved(OmegaConf.merge(tree, overrides))
+    copies = shared_out(before, engine.num_nodes, engine.gpus_per_node).copies
+    if isinstance(config, GRPOConfig) and algorithm == "grpo":
+        ours = grpo_keys(config, places, copies, megatron=megatron)
+    else:
+        assert isinstance(config, SupervisedConfig) and algorithm == "sft", f"no stage trains {algorithm} like this"
+        ours = sft_keys(config, places, copies, megatron=megatron)
+    refuse_repeated(overrides, ours)
+    refined = {key: value for key, value in ours.items() if not (key in REFINABLE and has(overrides, key))}
+    for key, value in refined.items():
+        OmegaConf.update(tree, key, value, merge=isinstance(value, dict) and key == "data.default", force_add=True)
+    if isinstance(engine, NeMoRLGRPOEngine) and engine.environment == "math":
+        tree = OmegaConf.merge(tree, {"env": {"math": {"math_verify_impl": VERIFIER}}})
+    return resolved(OmegaConf.merge(tree, overrides))
+
+
+def resolved(tree: Any) -> dict[str, Any]:
+    """Plain values; raises UserError for an interpolation that leads nowhere."""
+    try:
+        with computing_with(RESOLVERS):
+            content = plain(tree)
+    except OmegaConfBaseException as error:
+        raise UserError(f"NeMo-RL's config: {error.full_key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(content, dict)
+    return {str(name): value for name, value in content.items()}
+
+
+def with_variables(base: Any, *, complete: bool) -> Any:
+    """The base with the environment variables it reads put in."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in os.environ and complete:
+            remedy = f"export {name}=... (a folder that all nodes see)"
+            raise UserError(f"this recipe needs the environment variable {name}", remedy)
+        return os.environ.get(name, f"<{name}>")
+
+    if isinstance(base, dict):
+        return {name: with_variables(child, complete=complete) for name, child in base.items()}
+    if isinstance(base, list):
+        return [with_variables(child, complete=complete) for child in base]
+    return re.sub(r"\$\{oc\.env:(\w+)\}", value_of, base) if isinstance(base, str) else base
+
+
+def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:
+    """An override of what a section of ours decides would make two places for one value."""
+    there = "set it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine"
+    for key, _ in leaves(overrides):
+        decided = [own for own in ours if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")]
+        if not REFINABLE.issuperset(decided):
+            Strict({key: there}, {}).require_free(key)

@@ -1,13 +1,28 @@
-"""The NeMo-RL versions that the recipes are written for: container, commit, and what differs between them."""
+"""The NeMo-RL versions that the recipes are written for, and their own configs, on which ours build.
 
+    VERSIONS["v0.7.0"].container
+    load_bases("v0.7.0")["examples/configs/sft.yaml"].values     the keys that our rules and estimates read
+    load_base(checkout, "examples/configs/sft.yaml")             the whole config, where NeMo-RL is
+
+`generate` writes the tables that the first one reads, from a checkout of each version.
+"""
+
+import hashlib
+import json
 import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemotron_shared.errors import UserError
 
 REPOSITORY = "https://github.com/NVIDIA-NeMo/RL"
+TABLES = Path(__file__).parent / "tables"
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,74 @@ VERSIONS: dict[str, Version] = {
         kinds_of_truncation=False,
     ),
 }
+
+
+@dataclass(frozen=True)
+class Base:
+    """A config of NeMo-RL that recipes build on.
+
+    Attributes:
+        digest: of the whole config, by which a changed file is noticed.
+        values: a part of it, as a tree; a run reads the rest from the checkout.
+    """
+
+    algorithm: str
+    digest: str
+    values: dict[str, Any]
+
+
+@cache
+def load_bases(version: str) -> dict[str, Base]:
+    """The configs of a version by their path in the checkout."""
+    bases = json.loads((TABLES / f"{version}.json").read_text(encoding="utf-8"))
+    return {path: Base(one["algorithm"], one["digest"], as_tree(one["values"])) for path, one in bases.items()}
+
+
+def as_tree(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as nested mappings."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *above, name = key.split(".")
+        inner = tree
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    return tree
+
+
+def load_base(checkout: Path, path: str) -> dict[str, Any]:
+    """A config of the checkout with what it inherits; its interpolations are kept as they are written.
+
+    Raises:
+        UserError: the checkout has no such file.
+    """
+    file = checkout / path
+    if not file.is_file():
+        raise UserError(f"engine.base: {checkout} has no '{path}'", "choose another engine.base or engine.version")
+    content = OmegaConf.to_container(_inherited(file), resolve=False)
+    assert isinstance(content, dict)
+    return {str(name): value for name, value in content.items()}
+
+
+def _inherited(file: Path) -> DictConfig:
+    own = OmegaConf.load(file)
+    assert isinstance(own, DictConfig), f"{file} is no mapping"
+    parents = own.pop("defaults", [])
+    whole = OmegaConf.create({})
+    parents = [parents] if isinstance(parents, str) else parents
+    for above in [*(_inherited(file.parent / str(parent)) for parent in parents), own]:
+        # what comes later wins; a section marked `_override_` replaces the one below instead of being merged into it
+        for name in list(above):
+            section = None if OmegaConf.is_missing(above, name) else above._get_node(name)
+            if isinstance(section, DictConfig) and not section._is_none() and section.pop("_override_", False):
+                whole.pop(name, None)
+        whole.merge_with(above)
+    return whole
+
+
+def digest_of(values: dict[str, Any]) -> str:
+    """SHA-256 of a config, so that another checkout's file can be told from the one the table was made of."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def commit_of(checkout: Path) -> str | None:

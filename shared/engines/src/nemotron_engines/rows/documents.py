@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from nemotron_data.formats.bin_idx import IndexedDataset
+from nemotron_data.formats.packed import IGNORED
 from nemotron_engines.rows.order import order_of_epoch
 from nemotron_engines.rows.token_ids import require_known_ids
 from nemotron_shared.errors import UserError
@@ -19,7 +20,7 @@ from nemotron_shared.errors import UserError
 class DocumentRows(Dataset):
     """Row i is always the same for a seed, so a resumed run reads on where the other stopped.
 
-    Each row is {"input_ids": (seq_length,) int64, "labels": the same}; the model shifts the labels itself.
+    Each row is {"input_ids": (seq_length,) int64, "labels": what follows each of them}; -100 follows the last.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class DocumentRows(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         ids = torch.from_numpy(self._read(index * self.seq_length, self.seq_length))
-        return {"input_ids": ids, "labels": ids.clone()}
+        return {"input_ids": ids, "labels": torch.cat([ids[1:], ids.new_tensor([IGNORED])])}
 
     def _read(self, start: int, count: int) -> np.ndarray:
         """`count` tokens of the endless stream from token `start` on."""

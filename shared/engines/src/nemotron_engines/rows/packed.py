@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from nemotron_data.formats.packed import PackedRow, labels_of
+from nemotron_data.formats.packed import IGNORED, PackedRow, labels_of
 from nemotron_engines.modeling.packed import packed_inputs
 from nemotron_engines.rows.order import order_of_epoch
 from nemotron_engines.rows.token_ids import require_known_ids
 
-IGNORED = -100
 PADDING = 0
 """A token that every vocabulary has. Any would do, for padding is a document of its own without labels."""
 
@@ -59,8 +58,8 @@ class PackedRows(Dataset):
 class PackedCollator:
     """Rows to one batch of tensors, each (rows, length of the longest row).
 
-    The padding of a row is one more document of its own, without labels. Position ids restart and `seq_idx`
-    changes at every document, by which attention, convolution and Mamba state are reset.
+    Labels are aligned with the logits. The padding of a row is one more document of its own, without labels. Position
+    ids restart and `seq_idx` changes at every document, by which attention, convolution and Mamba state are reset.
     """
 
     def __init__(self, *, tell_padding: bool = False) -> None:
@@ -75,8 +74,7 @@ class PackedCollator:
         for index, row in enumerate(rows):
             size = len(row.input_ids)
             ids[index, :size] = row.input_ids
-            # labels_of is aligned with the logits; the model shifts labels by one, so undo that here
-            labels[index, 1:size] = labels_of(row)[:-1]
+            labels[index, :size] = labels_of(row)
             starts.append([*row.seq_start_id, size] if size < length else list(row.seq_start_id))
         sizes = torch.tensor([[len(row.input_ids)] for row in rows])
         return {

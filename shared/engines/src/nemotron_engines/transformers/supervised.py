@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer
 
+from nemotron_data.formats.packed import IGNORED
 from nemotron_engines.modeling.mtp import Prediction
 from nemotron_engines.real_rows import note_real_rows
 from nemotron_engines.transformers.balance import LoadBalancing
@@ -27,6 +28,10 @@ class ScheduledTrainer(StageTrainer, Trainer):
 
     def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
         super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
+        self._loss_shifts_labels = False  # the Trainer counts labels, and those of our rows are shifted already
+        model: Any = self.model
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._foreign = type(base).__module__.startswith("transformers_modules.")
         self._balancing: LoadBalancing | None = None
         self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None
         if self._prediction is not None:
@@ -39,10 +44,19 @@ class ScheduledTrainer(StageTrainer, Trainer):
         """The loss of a micro batch; with load balancing, the routers' auxiliary loss goes into its gradient."""
         real = inputs.pop("real", None)
         note_real_rows(real)
+        inputs |= self._labels(inputs["labels"])
         if self._balancing is None or not model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)
         with self._balancing.passing(1 / self.current_gradient_accumulation_steps, real):
             return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def _labels(self, aligned: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Labels as the model expects them. transformers' own classes do not shift what they are given as
+        `shift_labels`; code that comes with a model may not know this name, and shifts `labels` itself.
+        """
+        if self._foreign:
+            return {"labels": pad(aligned[:, :-1], (1, 0), value=IGNORED)}
+        return {"labels": aligned, "shift_labels": aligned}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """With the figures of load balancing and of predictions, at each step."""
@@ -68,12 +82,11 @@ def losses_of_rows(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torc
 
     Args:
         logits: shape (rows, tokens, vocabulary), alone or before the model's other outputs.
-        labels: shape (rows, tokens); -100 where nothing is trained.
+        labels: shape (rows, tokens), aligned with the logits; -100 where nothing is trained.
     """
     predictions = logits if isinstance(logits, torch.Tensor) else logits[0]
-    targets = labels[:, 1:]
-    losses = cross_entropy(predictions[:, :-1].transpose(1, 2).float(), targets, reduction="none", ignore_index=-100)
-    return torch.stack([losses.sum(1, dtype=torch.float64), (targets != -100).sum(1)], dim=1)
+    losses = cross_entropy(predictions.transpose(1, 2).float(), labels, reduction="none", ignore_index=IGNORED)
+    return torch.stack([losses.sum(1, dtype=torch.float64), (labels != IGNORED).sum(1)], dim=1)
 
 
 def mean_over_tokens(rows: EvalPrediction) -> dict[str, float]:

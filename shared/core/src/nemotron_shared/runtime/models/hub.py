@@ -4,8 +4,8 @@
     look.commit, look.artifact.manifest.files, look.missing_bytes
     fetch(look, into)
 
-huggingface_hub does the transfers: its cache, resumed downloads, HF_TOKEN, HF_ENDPOINT, proxies, HF_HUB_OFFLINE. We
-add what it lacks: which files make up a model, and whether their content has the promised digest.
+huggingface_hub does the transfers: its cache, HF_TOKEN, HF_ENDPOINT, proxies, HF_HUB_OFFLINE. We add what it lacks:
+which files make up a model, whether their content has the promised digest, and downloads that continue after a kill.
 """
 
 import glob
@@ -33,7 +33,7 @@ from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, size
-from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.references import HubModel
 from nemotron_shared.runtime.models.weights import (
     LARGEST_HEADER,
@@ -43,6 +43,9 @@ from nemotron_shared.runtime.models.weights import (
     shapes_of,
     weight_files,
 )
+
+# What a hub, or a mirror of it, says about files must be validated: its digests, commits and ETags become file names in
+# the hub's cache, and one with a slash would lead out of it.
 
 SHA256, GIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 ETAG = re.compile(r'(?:W/)?"?[\w.+=:-]{1,200}"?', re.ASCII)

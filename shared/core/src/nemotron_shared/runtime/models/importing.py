@@ -1,4 +1,4 @@
-"""Find the model that a user names, and import it as an artifact: reuse an earlier import, or inspect it first.
+"""Import models as artifacts: reuse an earlier import, or inspect and import the model.
 
     found = find(store, HubModel("org/name"), weights=True, trusted=False)
     found.artifact          the version pinned in the store, or what an import would make
@@ -6,13 +6,8 @@
 
 The first use of `hf://org/name` pins the commit it resolves to. Later uses take that commit without asking the hub;
 `nemotron model import hf://org/name` asks the hub again.
-
-An import is published once: concurrent processes wait for it and reuse the result. Config and tokenizer files are
-limited in size, because libraries read them whole; symlinks out of an untrusted folder are refused, because they would
-import other files of the user.
 """
 
-import os
 import re
 import shlex
 import subprocess
@@ -20,17 +15,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
-from nemotron_shared.artifacts.artifact import file_table, folder_at, table_digest
-from nemotron_shared.artifacts.manifest import MANIFEST
-from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.artifact import file_table, table_digest
 from nemotron_shared.artifacts.store import STAGING
-from nemotron_shared.artifacts.verified import CACHE, known_digests, remove_and_make, require_intact
-from nemotron_shared.atomic import LARGEST_JSON, copy_content, link_or_copy, require_size
+from nemotron_shared.artifacts.verified import CACHE, known_digests
+from nemotron_shared.atomic import copy_content, link_or_copy
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
@@ -38,20 +31,19 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
-from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import config_of, is_blob, require_inside, require_loadable, require_small
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
-from nemotron_shared.runtime.models.references import (
-    MAIN,
-    TOKENIZER,
-    HubModel,
-    MegatronModel,
-    artifact_name,
-    parse_outside,
-    spelled_out,
-)
+from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.records import environment, package_version
 from nemotron_shared.stages import products
+
+# Publish an import once: concurrent processes wait for it and reuse the result.
+#
+# with made_once(store, "my-model", "./folder"), staging(store, "my-model") as folder:
+#     made = made_from(store, "my-model", source)        # by another process, just now or long ago
+#     ...                                                # fetch, convert or copy into the folder
+#     publish(store, folder, "my-model", source, "ModelArtifact", producer(...), "./folder")
 
 LOCKS = Path("cache", "imports")
 
@@ -131,67 +123,6 @@ def producer(command: str) -> Producer:
 
 def _fingerprint(source: Source) -> str:
     return json_digest({"imported": source.digest})
-
-
-MOST_FILES = 100_000
-"""Far more than any model has, to bound the search for links."""
-
-
-def require_inside(path: Path, folder: Path) -> None:
-    """Refuse a link out of the folder, unless it stays in the hub-cache repository the folder belongs to.
-
-    Raises:
-        UserError: with the link.
-    """
-    target = path.resolve()
-    if not target.is_relative_to(folder.resolve()) and not is_blob(path, folder):
-        what = f"{printable(str(path))}: a link out of the folder, to {printable(str(target))}"
-        raise UserError(what, "copy the file into the folder")
-
-
-def is_blob(path: Path, folder: Path) -> bool:
-    """Whether a file is a blob in a hub's cache, which is named by content and never edited."""
-    place = folder.resolve()  # models--org--name/snapshots/<commit>, next to models--org--name/blobs/
-    return place.parent.name == "snapshots" and path.resolve().is_relative_to(place.parent.parent / "blobs")
-
-
-def require_own_files(folder: Path) -> None:
-    """Refuse a folder with such a link at any depth; hidden folders are not part of a model and are skipped.
-
-    Raises:
-        UserError: with the link, or because there are too many files.
-    """
-    seen = 0
-    for here, folders, files in os.walk(folder):
-        names = sorted(folders + files)
-        if (seen := seen + len(names)) > MOST_FILES:
-            what = f"{printable(str(folder))}: holds more than {MOST_FILES:,} files and folders"
-            raise UserError(what, "give the folder of the model or tokenizer alone")
-        for path in filter(Path.is_symlink, (Path(here) / name for name in names)):
-            require_inside(path, folder)
-        folders[:] = [name for name in folders if not name.startswith(".")]
-
-
-VOCABULARIES = ("tokenizer.json", "vocab.json")
-LARGEST_VOCABULARY = 1024 * 2**20
-"""In bytes; a vocabulary of a million tokens takes a hundredth to a tenth of it."""
-LARGEST_TEMPLATE = 2**20
-"""In bytes; templates of published models are a hundred times smaller."""
-MORE_TEMPLATES = "additional_chat_templates"
-AGAIN = "download or copy the file again"
-
-
-def require_small(folder: Path) -> None:
-    """Refuse settings, vocabularies and chat templates larger than any real model's.
-
-    Raises:
-        UserError: with the file.
-    """
-    for file in sorted([*folder.iterdir(), *folder.glob(f"{MORE_TEMPLATES}/*")]):
-        if file.suffix == ".jinja":
-            require_size(file, LARGEST_TEMPLATE, AGAIN)
-        elif file.suffix == ".json":
-            require_size(file, LARGEST_VOCABULARY if file.name in VOCABULARIES else LARGEST_JSON, AGAIN)
 
 
 MEGATRON = "megatron_bridge"
@@ -409,75 +340,3 @@ def _megatron_python(model: MegatronModel) -> str:
         what = f"{model}: to convert it, engine '{MEGATRON}' is needed"
         raise UserError(what, f"make its environment: {environment.install}")
     return str(environment.programs / "python")
-
-
-def find_model(store: Store, reference: str | None, *, family: str, trusted: bool) -> Artifact:
-    """The model for a reference; without one, the newest in the store.
-
-    Raises:
-        UserError: it is missing or damaged, or needs code that is not trusted.
-    """
-    if reference is not None:
-        reference, note = spelled_out(reference, store, family)
-        if note:
-            say(note)
-    outside = None if reference is None else parse_outside(reference)
-    if outside is not None:
-        found = find(store, outside, weights=True, trusted=trusted)
-        if found.no_room:
-            raise found.no_room
-        if found.note:
-            say(found.note)
-        artifact = found.bring_in() if found.bring_in else found.artifact
-        assert artifact is not None
-    elif reference is None:
-        artifact = newest_model(store)
-    else:
-        look_before_hashing(reference)
-        artifact = store.resolve(reference, family=family, expect="ModelArtifact")
-    again = f"bring it in again: nemotron model import {reference}" if outside else remove_and_make(artifact)
-    require_intact(artifact, store.home, again)
-    require_usable(reference or artifact.reference, artifact, trusted=trusted)
-    return replace(artifact, trusted=trusted)
-
-
-def newest_model(store: Store) -> Artifact:
-    """The most recently made model of any name, ignoring unreadable versions."""
-    made = list(store.readable("ModelArtifact"))
-    if not made:
-        what = f"there is no model in {store.root}"
-        raise UserError(what, "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name")
-    return max(made, key=lambda one: (one.manifest.created_at, one.manifest.name, one.manifest.version))
-
-
-def look_before_hashing(reference: str) -> None:
-    """Refuse an external folder with incomplete weights before hashing all of it, which may take hours.
-
-    Raises:
-        UserError: no such folder, or its headers show that it is unusable.
-    """
-    if not is_path(reference):
-        return
-    folder = folder_at(Path(reference))
-    if not (folder / MANIFEST).exists():
-        require_own_files(folder)
-        require_small(folder)
-        require_whole(reference, folder, config_of(folder))
-
-
-def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
-    """Refuse a folder without weights, links out of it, incomplete weights, and untrusted code.
-
-    Raises:
-        UserError: with a remedy.
-    """
-    if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
-        raise UserError(f"{label}: holds no weights", "give the folder that holds config.json and *.safetensors")
-    if artifact.is_external:
-        require_own_files(artifact.path)
-    require_small(artifact.path)
-    config = config_of(artifact.path)
-    if artifact.is_external or artifact.manifest.producer.verb == "import":
-        require_whole(label, artifact.path, config)
-    if needs_code(config):  # a type unknown here may be known in the engine's own environment
-        require_loadable(label, config, trusted=trusted)

@@ -1,0 +1,127 @@
+"""Numbers, times and columns as text for people: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 s are 3 min 5 s."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+
+from nemotron_shared.errors import printable
+
+SHARES = {"right", "exact_match", "acc", "followed", "passed"}
+METRIC_NAMES = {
+    "right": "right answers",
+    "exact_match": "exact match",
+    "acc": "accuracy",
+    "followed": "prompts followed",
+    "passed": "programs that pass",
+    "bits_per_byte": "bits per byte",
+}
+NEWER = "Newer than this report's models and data, and not part of it:"
+NOT_FINITE = "not finite"
+CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
+TURN = re.compile(r"<\|im_start\|>(\w+)\n")
+
+
+def metric_name(metric: str) -> str:
+    """Display name of a metric."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def value(metric: str, number: float) -> str:
+    """A score: shares in percent, others with three decimals."""
+    if not math.isfinite(number):
+        return NOT_FINITE
+    return f"{number:.1%}" if metric in SHARES else f"{number:.3f}"
+
+
+def cut(share: float | None) -> str:
+    """The share of answers that were cut at the longest length; nothing where none was, or none was generated."""
+    return f"{share:.1%} cut" if share else ""
+
+
+def difference(metric: str, number: float) -> str:
+    """A signed difference without unit; shares in percentage points."""
+    if not math.isfinite(number):
+        return NOT_FINITE
+    text = f"{number * 100:+.1f}" if metric in SHARES else f"{number:+.3f}"
+    return text.replace("-", "−") if float(text) else text.lstrip("+-")
+
+
+def change(metric: str, number: float) -> str:
+    """A signed difference; with its unit if that is points."""
+    return difference(metric, number) + (" points" if metric in SHARES else "")
+
+
+def change_interval(metric: str, bounds: Sequence[float]) -> str:
+    """`+36.2 to +45.9`."""
+    return f"{difference(metric, bounds[0])} to {difference(metric, bounds[1])}"
+
+
+def amount(metric: str, number: float) -> str:
+    """The size of a difference: `39.0 points`, `0.108 bits per byte`."""
+    return f"{difference(metric, abs(number)).lstrip('+')} {'points' if metric in SHARES else metric_name(metric)}"
+
+
+def setting(value: object) -> str:
+    """A setting's value: strings unquoted, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `480 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def short_count(number: float) -> str:
+    """`1.2M`, `164k`; in full below ten thousand."""
+    if number < 10_000:
+        return f"{number:,.0f}"
+    power = min(int(math.log10(number)) // 3, 4)
+    scaled = number / 1000**power
+    return f"{scaled:.{1 if scaled < 100 else 0}f}{' kMBT'[power]}"
+
+
+def number(measured: float) -> str:
+    """A measurement with about four digits."""
+    if not math.isfinite(measured):
+        return NOT_FINITE
+    return f"{measured:,.0f}" if measured == int(measured) or abs(measured) >= 1000 else f"{measured:.4g}"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.8 s`, `58 s`, `3 min 5 s`, `2 h 10 min`; a dash if unknown."""
+    if seconds is None:
+        return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    amounts = {"h": hours, "min": minutes, "s": 0 if hours else rest}
+    return " ".join(f"{number} {unit}" for unit, number in amounts.items() if number)
+
+
+def plain_turns(question: str) -> str:
+    """A conversation up to the answer that is asked for, without the marks of its template."""
+    turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
+    return CONTROL.sub(" ", turns).strip()
+
+
+# Plain output for the commands that inspect a store: aligned columns, no cursor movement.
+#
+# Names, commands and metadata come from files that others may have written. Control characters in them are escaped;
+# otherwise an escape sequence could rewrite the terminal.
+
+
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Aligned columns; those named in `right` are right-aligned."""
+    clean = [headings, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
+    # build the pattern once, because a store may list ten thousand lines
+    sides = [">" if name in right else "<" for name in headings]
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)).format
+    return [line(*row).rstrip() for row in clean]
+
+
+def minute(moment: str) -> str:
+    """Format an ISO 8601 UTC time as `2026-01-31 12:00 UTC`."""
+    return moment[:16].replace("T", " ") + " UTC"

@@ -1,1 +1,0 @@
-"""Proofs that anyone can run: `nemotron prove`."""

@@ -1,0 +1,279 @@
+"""TRL's GRPOTrainer with our batches, rewards and updates.
+
+- Rows that teach nothing cost no backward pass. Where all completions of a group have one reward, their advantages are
+  zero, and so is what they add to the gradient; in a training that goes well that is soon half of all rows. The same
+  holds for completions that were cut and are left out of the loss (`grpo.overlong_filtering`). Their log-probabilities
+  are computed without a graph: for the entropy that is logged, and for the count of tokens that the loss is divided by.
+- Advantages are computed in float64, and figures are means over completions. TRL computes its own from the same rewards
+  in float32, where the mean of equal rewards is not always their value, and gives a validation's mean over batches, in
+  which a short last one counts as much as a whole one.
+- A batch of several updates is NeMo-RL's: its completions are sampled once, and each update learns from a part of them.
+  From the second update on the model is no longer the one that sampled, and the ratio between the two is clipped.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, SequentialSampler
+from transformers.trainer_utils import EvalLoopOutput
+
+from nemotron_data.chat.prompt import Prompt
+from nemotron_shared.runtime import distributed
+from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread
+from stages.rl.engines.trl.library import GRPOTrainer
+from stages.rl.rewards import rewarded
+
+
+class TeachingRowsTrainer(GRPOTrainer):
+    """A GRPOTrainer whose backward pass runs through the rows with an advantage alone.
+
+    Not where every row has a gradient all the same (a KL penalty, a bonus for entropy, a loss that balances experts),
+    and not with a sharded model, whose processes must all make the same number of passes.
+    """
+
+    skips_rows = False
+    row_order: Tensor | None = None
+    """Where each row of the micro batch stands among those that were passed through the model, if not in its place."""
+    _teaching: Tensor | None = None
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        advantages, mask = inputs["advantages"], inputs["completion_mask"]
+        teaching = (advantages != 0).reshape(len(advantages), -1).any(1) & mask.bool().any(1)
+        others = self.beta or self._entropy_bonus_enabled or self.aux_loss_enabled
+        # several processes wait for each other's gradients, so that a pass of theirs needs a row that has one
+        alone = distributed.world_size() == 1
+        if self.skips_rows and model.training and not others and not teaching.all() and (alone or teaching.any()):
+            self._teaching = teaching
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self._teaching = None
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Rows that teach with a graph, the others without, put together again in their order."""
+        whole = super()._get_per_token_logps_and_entropies
+        teaching, self.row_order = self._teaching, None
+        if teaching is None:
+            return whole(model, input_ids, attention_mask, *args, **kwargs)
+        rows, rest = teaching.nonzero().flatten(), (~teaching).nonzero().flatten()
+        taught = whole(model, input_ids[rows], attention_mask[rows], *args, **kwargs) if len(rows) else None
+        with torch.no_grad():  # past what would wait for other processes, which may have other rows
+            alone = self.accelerator.unwrap_model(model)
+            untaught = whole(alone, input_ids[rest], attention_mask[rest], *args, **kwargs)
+        if taught is None:
+            return untaught[0] + _nothing(alone), untaught[1], None
+        self.row_order = order = torch.cat([rows, rest]).argsort()
+        logps, entropies = (torch.cat([one, other])[order] for one, other in zip(taught[:2], untaught[:2], strict=True))
+        return logps, entropies, None
+
+
+def _nothing(model: torch.nn.Module) -> Tensor:
+    """0, with a gradient of 0 for each weight."""
+    return torch.stack([0 * weight.sum() for weight in model.parameters() if weight.requires_grad]).sum()
+
+
+class JudgedTrainer(TeachingRowsTrainer):
+    """A GRPOTrainer whose rewards are ours, and what follows from them."""
+
+    batches: Batches
+    weights: Sequence[float]
+    """Of the rewards, in their order."""
+    leave_one_out = True
+    rows: Sequence[int] = ()
+    """What is being sampled: numbers of completions of the step's batch, or of rows of the validation."""
+    _rewards = np.empty((0, 0))
+    """Of the completions sampled last: (those of all processes, rewards) float64."""
+    prompts: Mapping[str, Prompt]
+    """By the names that stand in the rows."""
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """Ids of each prompt, and nothing of what a model that sees images is given."""
+        return [self.prompts[name].ids for name in prompts], None, {}
+
+    def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
+        """The rewards of all processes' completions, (completions, rewards)."""
+        found = self._judged(prompts, completions, [row["expected"] for row in inputs])
+        gathered = self.accelerator.gather(torch.from_numpy(found).to(self.accelerator.device))
+        self._rewards = gathered.cpu().numpy()
+        return gathered.float()
+
+    def _judged(self, prompts: list[str], completions: list[str], expected: list[str]) -> np.ndarray:
+        answers = list(zip([self.prompts[name].text for name in prompts], completions, expected, strict=True))
+        return np.array([[rewarded(name, *answer) for name in self.reward_func_names] for answer in answers])
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        """Completions of a step, with our advantages."""
+        found = super()._generate_and_score_completions(inputs)
+        processes = distributed.world_size()
+        order = np.concatenate([self.batches.rows_of(process, processes) for process in range(processes)])
+        rewards = self._rewards[np.argsort(order)]  # in the order of the batch
+        grouped = self._summed(rewards).reshape(-1, self.batches.completions)
+        normalize = self.scale_rewards == "group"
+        advantages = advantages_of(grouped, leave_one_out=self.leave_one_out, normalize=normalize).ravel()
+        found["advantages"] = torch.from_numpy(advantages[self.rows]).to(found["advantages"])
+        self._note("train", **self._figures(rewards, grouped))
+        return found
+
+    def _summed(self, rewards: np.ndarray) -> np.ndarray:
+        """The weighted sum of each completion's rewards; of equal rewards equal ones."""
+        return np.array(
+            [math.fsum(weight * one for weight, one in zip(self.weights, row, strict=True)) for row in rewards]
+        )
+
+    def _figures(self, rewards: np.ndarray, grouped: np.ndarray) -> dict[str, float]:
+        """Under TRL's names; `grouped` (groups, completions) are the weighted sums."""
+        _, spread = mean_and_spread(grouped)
+        means = {
+            f"rewards/{name}/mean": _mean(one) for name, one in zip(self.reward_func_names, rewards.T, strict=True)
+        }
+        zero = float((spread == 0).mean())
+        return {
+            "reward": float(grouped.mean()),
+            "reward_std": float(spread.mean()),
+            "frac_reward_zero_std": zero,
+        } | means
+
+    def _note(self, mode: str, **figures: float) -> None:
+        """Have TRL log these figures instead of its own."""
+        self._metrics[mode].update({name: [value] for name, value in figures.items()})
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        """One completion of each row, and the mean of their rewards: the same in passes and on processes of any number.
+
+        Every process makes as many passes: one that has no row left samples the last one again, and nobody counts it.
+        """
+        model: Any = self.model
+        model.eval()
+        rows: Any = self.eval_dataset
+        processes, size = distributed.world_size(), self.args.per_device_eval_batch_size
+        mine = range(distributed.rank(), len(rows), processes)
+        rewards = np.zeros((len(rows), len(self.reward_func_names)))
+        for first in range(0, -(-len(rows) // processes), size):
+            numbers = list(mine[first : first + size])
+            found = self._answered([rows[number] for number in numbers or [len(rows) - 1]], numbers or [len(rows) - 1])
+            if numbers:
+                rewards[numbers] = found
+        whole = torch.from_numpy(rewards).to(self.accelerator.device)
+        if processes > 1:
+            torch.distributed.all_reduce(whole)
+        metrics = {f"{metric_key_prefix}_reward": _mean(self._summed(whole.cpu().numpy()))}
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
+
+    def _answered(self, rows: list[dict[str, str]], numbers: list[int]) -> np.ndarray:
+        """The rewards of one completion of each row."""
+        self.rows = numbers
+        prompts, tokenizer = [row["prompt"] for row in rows], self.processing_class
+        ids, _, _ = self._tokenize_prompts(prompts)
+        completions, _ = self._generate_single_turn(ids, None, {}, 1)
+        texts = tokenizer.batch_decode(completions, skip_special_tokens=True)  # ty: ignore[missing-union-attribute]
+        return self._judged(prompts, texts, [row["expected"] for row in rows])
+
+
+def _mean(values: np.ndarray) -> float:
+    """As exact as a float can be, whatever order the values come in."""
+    return math.fsum(values.ravel()) / values.size
+
+
+class StepTrainer(JudgedTrainer):
+    """A GRPOTrainer that reads prompts by the number of the step."""
+
+    seed = 0
+    may_be_given_up: bool
+    say: Callable[[str], None]
+    """One line for people."""
+    _said = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._passes: list[dict[str, Any]] = []
+
+    @property
+    def passes(self) -> int:
+        """Of a step."""
+        return self.args.gradient_accumulation_steps
+
+    @property
+    def passes_of_update(self) -> int:
+        """Those before the optimizer moves the weights."""
+        return self.passes // self.batches.updates
+
+    @property
+    def next_pass(self) -> int:
+        """Number of the pass that is being made, in its step. TRL counts those of this process, which begins a step."""
+        return self._step % self.passes
+
+    @property
+    def is_first_update(self) -> bool:
+        """Whether the weights are still those that sampled the batch."""
+        return self.next_pass < self.passes_of_update
+
+    def get_train_dataloader(self) -> DataLoader:
+        """A tick for each pass, and no prompts: those of a step are known by its number, whatever came before."""
+        ticks: Any = range(self.args.max_steps * self.passes * distributed.world_size())
+        sampler: Any = SequentialSampler
+        return self._get_dataloader(ticks, "Training", 1, sampler_fn=sampler, is_training=True)
+
+    def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
+        """The completions of the next pass."""
+        if self.next_pass == 0:
+            self._passes = self._sampled()
+        return self._passes[self.next_pass]
+
+    def _sampled(self) -> list[dict[str, Any]]:
+        """The passes of a step."""
+        step, batches = self.state.global_step, self.batches
+        self.begin_to_draw(step)
+        self.rows = batches.rows_of(distributed.rank(), distributed.world_size())
+        rows: Any = self.train_dataset
+        prompts = [rows[number] for number in batches.asked(step)]
+        found = self._generate_and_score_completions([prompts[row // batches.completions] for row in self.rows])
+        size = len(self.rows) // self.passes
+        made = [
+            {name: _part(value, number * size, size) for name, value in found.items()} for number in range(self.passes)
+        ]
+        tokens = torch.stack([one["completion_mask"].sum() for one in made]).view(batches.updates, -1).sum(1)
+        tokens = self.accelerator.reduce(tokens, reduction="sum")
+        if not tokens.any() and not self._said:
+            self._said = True
+            cut = f"all {batches.per_step * batches.completions} completions were cut at {self.max_completion_length}"
+            self.say(
+                f"step {step + 1}: {cut} tokens and are left out (grpo.overlong_filtering): nothing is learnt of it"
+            )
+        for number, one in enumerate(made):  # a loss is a mean over the tokens of its update
+            one["num_items_in_batch"] = tokens[number // self.passes_of_update]
+        return made
+
+    def begin_to_draw(self, *what: int) -> None:
+        """Begin torch's generators anew, so that nothing drawn before has a part in what is drawn from here on."""
+        key = [self.seed, *what, distributed.rank()]
+        torch.manual_seed(int(np.random.default_rng(key).integers(1 << 63)))
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """One pass, and after the last one of an update that update; the step's last one is the Trainer's own."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.next_pass and self.next_pass % self.passes_of_update == 0:
+            self._update(model)
+        self.may_be_given_up = self.is_first_update  # the next pass
+        return loss / self.batches.updates  # for the log, which adds the passes of a step up
+
+    def _update(self, model: Any) -> None:
+        """Move the weights within a step; the Trainer has not added up the processes' gradients yet."""
+        if (processes := distributed.world_size()) > 1:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    torch.distributed.all_reduce(parameter.grad)
+                    parameter.grad /= processes
+        self._clip_grad_norm(model)
+        optimizer: Any = self.optimizer.optimizer  # ty: ignore[missing-union-attribute]  # accelerate's own around it waits for the end of the step
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _part(value: Any, first: int, size: int) -> Any:
+    return value[first : first + size] if isinstance(value, Tensor) and value.dim() else value
