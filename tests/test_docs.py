@@ -112,8 +112,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of real data of every stage, a little of it, for commands that look into it."""
     home = tmp_path_factory.mktemp("prepared")
     for stage in STAGES:
-        step = import_module(f"stages.{stage}.data_prep").STEP
-        assert step.main(["-c", "tiny", "--sample", "200", f"run.home={home}"]) == 0
+        script = import_module(f"stages.{stage}.data_prep")
+        assert script.main(["-c", "tiny", "--sample", "200", f"run.home={home}"]) == 0
     return home
 
 

@@ -36,7 +36,7 @@ COMMAND = re.compile(
     r"|python3? (?=-|\w+/)|(?<!uv )(?<!-m )pip (?=install))"
 )
 END = re.compile(r"[;`(\n]|, |: | and set | \(")
-BUILT = ("plan.py", "data_choice.py", "remedies.py", "help.py")
+BUILT = ("plan.py", "help.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
 STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
@@ -64,6 +64,13 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "compile mamba-ssm and causal-conv1d on a node with nvcc: nemotron airgap build FOLDER (docs/airgap.md)": {},
     "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
+    "make it: nemotron {family} {before} -c {name}{force} (or {given})": {
+        "family": ["super3"],
+        "before": ["pretrain", "sft"],
+        "name": ["tiny"],
+        "force": ["", " --force"],
+        "given": ["give run.model=FOLDER"],
+    },
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
@@ -387,13 +394,13 @@ def test_the_command_that_makes_what_is_missing_exists(
     place: Path, capfd: pytest.CaptureFixture[str], stage: str
 ) -> None:
     """Each config, asked for where nothing has been made: what its dry run says to do first can be done."""
-    step = importlib.import_module(f"stages.{stage}.train").STEP
+    script = importlib.import_module(f"stages.{stage}.train")
     shutil.rmtree(place / "home")
     tried = set()
-    for config in sorted(path.stem for path in (step.directory / "config").glob("*.yaml")):
+    for config in sorted(path.stem for path in (script.STEP.directory / "config").glob("*.yaml")):
         family = next((name for name in families() if config.startswith(name)), "super3")
         flag = ["--allow-experimental"] if families()[family].experimental else []
-        step.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])
+        script.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])
         answer = json.loads(capfd.readouterr().out)
         for problem in answer["problems"]:
             for words in commands(problem):
