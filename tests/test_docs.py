@@ -25,7 +25,7 @@ from support import MEMBERS, ROOT, STAGES, call_here, make_model
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.config.compose import compose
-from nemotron_shared.config.overrides import leaf_keys
+from nemotron_shared.config.references import leaf_keys
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import environment_of
 

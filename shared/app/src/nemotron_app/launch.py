@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from nemotron_app.request import Request
 from nemotron_shared.config.compose import Composed, compose, find_config, shared_groups, write_composed
-from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, leaf_keys, override_key
-from nemotron_shared.config.references import engine_of, resolve_section
+from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, override_key
+from nemotron_shared.config.references import engine_of, leaf_keys, resolve_section
 from nemotron_shared.config.translation import dialects, understanding
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families

@@ -55,7 +55,6 @@ from nemotron_shared.config.overrides import (
     Said,
     is_group,
     keys_of_trust,
-    leaf_keys,
     of_the_same_name,
     override,
     override_key,
@@ -63,7 +62,7 @@ from nemotron_shared.config.overrides import (
     require_key,
     who_says,
 )
-from nemotron_shared.config.references import bounded, engine_of, setting
+from nemotron_shared.config.references import bounded, engine_of, leaf_keys, setting
 from nemotron_shared.config.translation import Translated, config_names, key_lines, said_in_ours, translated
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES

@@ -12,10 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-
 from nemotron_shared.errors import UserError
 
 COMMAND_LINE = "command line"
@@ -104,6 +100,9 @@ def readable(override: str) -> str:
 
 def _is_read(override: str) -> bool:
     """Whether the grammar reads a single value in it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # here: help does without
+    from hydra.errors import HydraException
+
     try:
         return not OverridesParser.create().parse_override(override).is_sweep_override()
     except (HydraException, RecursionError):
@@ -137,11 +136,6 @@ OTHER_WORDS = {
     "lora_alpha": ["alpha"],
 }
 """Names of settings in other trainers, and the last part of our key for each."""
-
-
-def leaf_keys(tree: DictConfig) -> Iterator[str]:
-    """Dotted keys of all values; see `leaves`."""
-    return (key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False)))
 
 
 def is_at(key: str, known: Collection[str]) -> bool:

@@ -7,7 +7,7 @@ What references expand to is bounded: ten lines, each with four references to th
 Every kind counts: `${key}`, `${oc.select:key}`, `${oc.create:...}`, and keys that are references.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from omegaconf.resolvers import oc
 
 from nemotron_shared.config.files import LARGEST, MOST_VALUES
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import as_references, keep_secret
 
@@ -152,6 +153,11 @@ def setting(tree: DictConfig, key: str) -> Any:
     """
     with _told(), bounded():
         return plain(OmegaConf.select(tree, key))
+
+
+def leaf_keys(tree: DictConfig) -> Iterator[str]:
+    """Dotted keys of all values; see `leaves`."""
+    return (key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False)))
 
 
 def engine_of(tree: DictConfig) -> str | None:
