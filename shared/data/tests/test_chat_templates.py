@@ -529,7 +529,7 @@ def test_the_mark_that_closes_an_answer_ends_it(tmp_path: Path, special: bool) -
 
 def test_a_mark_that_would_be_spelled_is_named_with_a_remedy(tmp_path: Path) -> None:
     tokenizer = folder(tmp_path, AddedToken("</s>", special=True), eos_token="</s>")
-    with pytest.raises(UserError, match=r"t\.jinja: answers end with '<\|im_end\|>', which is no token") as caught:
+    with pytest.raises(UserError, match=r"t\.jinja: answers end with '<\|im_end\|>', which is not a token") as caught:
         end_of(find_template("nano3"), tokenizer)
     assert "'</s>'" in str(caught.value.remedy)
     assert "plain" in str(caught.value.remedy)
