@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nemotron_shared.config.dialects import Dialect, NoEffect, Settings, Whole, dialects
 from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.files import YAML_LOADER, read_text
+from nemotron_shared.config.keys import nested
 from nemotron_shared.config.references import computing_with, value_at
 from nemotron_shared.errors import UserError
 
@@ -157,13 +158,8 @@ def translate(
 
 
 def _text(file: Path, dialect: Dialect, defaults: Sequence[Any], values: Settings) -> str:
-    tree: dict[str, Any] = {"defaults": list(defaults)}
-    for key, value in sorted(values.items(), key=lambda item: item[0].split(".")[0]):
-        *sections, name = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
+    by_section = sorted(values.items(), key=lambda item: item[0].split(".")[0])
+    tree = {"defaults": list(defaults), **nested(dict(by_section))}
     head = f"# Made from {file.name}, a config of {dialect.library}.\n"
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 
