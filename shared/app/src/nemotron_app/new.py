@@ -21,7 +21,7 @@ from nemotron_app import completion
 from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.atomic import output_file, write_text
-from nemotron_shared.config.overrides import leaves, override_key
+from nemotron_shared.config.overrides import leaves, nested, override_key
 from nemotron_shared.config.shown import on_one_line
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell
@@ -91,21 +91,9 @@ def _lines(file: Path, stage: str, choice: str, family: str, overrides: Sequence
         yield ""
         yield f"{section}:" if own else f"# {section}:"
         if own:
-            text = yaml.safe_dump(_nested(own, section), sort_keys=False, allow_unicode=True).rstrip()
+            text = yaml.safe_dump(nested(own)[section], sort_keys=False, allow_unicode=True).rstrip()
             yield from textwrap.indent(text, "  ").splitlines()
         for key in (one for one in offered if one.partition(".")[0] == section):
             yield from textwrap.wrap(meaning_of(key, stage), WIDTH, initial_indent="  # ", subsequent_indent="  # ")
             _, name, *below = key.split(".")
             yield f"  # {name}: {on_one_line({below[0]: flat[key]} if below else flat[key])}"
-
-
-def _nested(flat: dict[str, Any], section: str) -> dict[str, Any]:
-    """Nest the dotted keys of a section as mappings."""
-    made: dict[str, Any] = {}
-    for key, value in flat.items():
-        *above, last = key.removeprefix(f"{section}.").split(".")
-        place = made
-        for name in above:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return made

@@ -8,7 +8,7 @@ Hydra's grammar reserves some characters that occur in paths, so values that it 
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,18 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(child, f"{key}.{name}" if key else str(name))
     else:
         yield key, node
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree from dotted keys and their values: {"a.b": 1} gives {"a": {"b": 1}}."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *above, name = key.split(".")
+        place = tree
+        for part in above:
+            place = place.setdefault(part, {})
+        place[name] = value
+    return tree
 
 
 def keys_of_trust(node: Any, above: str = "") -> Iterator[str]:

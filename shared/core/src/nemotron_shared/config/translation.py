@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.files import YAML_LOADER, read_text, require_plain_numbers
-from nemotron_shared.config.overrides import COMMAND_LINE, is_at
+from nemotron_shared.config.overrides import COMMAND_LINE, is_at, nested
 from nemotron_shared.config.references import bounded, computing_with, value_at
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
@@ -424,13 +424,8 @@ def translate(
 
 
 def _text(file: Path, dialect: Dialect, defaults: Sequence[Any], values: Settings) -> str:
-    tree: dict[str, Any] = {"defaults": list(defaults)}
-    for key, value in sorted(values.items(), key=lambda item: item[0].split(".")[0]):
-        *sections, name = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
+    by_section = sorted(values.items(), key=lambda item: item[0].split(".")[0])
+    tree = {"defaults": list(defaults), **nested(dict(by_section))}
     head = f"# Made from {file.name}, a config of {dialect.library}.\n"
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120)
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
+from nemotron_shared.config.overrides import nested
 from nemotron_shared.errors import UserError
 
 REPOSITORY = "https://github.com/NVIDIA-NeMo/RL"
@@ -89,19 +90,7 @@ class Base:
 def load_bases(version: str) -> dict[str, Base]:
     """The configs of a version by their path in the checkout."""
     bases = json.loads((TABLES / f"{version}.json").read_text(encoding="utf-8"))
-    return {path: Base(one["algorithm"], one["digest"], as_tree(one["values"])) for path, one in bases.items()}
-
-
-def as_tree(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as nested mappings."""
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *above, name = key.split(".")
-        inner = tree
-        for part in above:
-            inner = inner.setdefault(part, {})
-        inner[name] = value
-    return tree
+    return {path: Base(one["algorithm"], one["digest"], nested(one["values"])) for path, one in bases.items()}
 
 
 def load_base(checkout: Path, path: str) -> dict[str, Any]:
