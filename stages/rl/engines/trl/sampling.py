@@ -20,6 +20,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRout
 
 from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly, why_not
+from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.mismatch import require_alike
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
@@ -195,8 +196,7 @@ class SamplingTrainer(StepTrainer):
 
     def sample_exactly(self) -> str | None:
         """Sample and train by one computation from now on, unless something keeps it from that: then say what."""
-        model = self.accelerator.unwrap_model(self.model)
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        model = without_adapters(self.accelerator.unwrap_model(self.model))
         reason = "bfloat16 is computed by autocast" if self.args.bf16 else why_not(model)
         if reason is None:
             self._exact = model

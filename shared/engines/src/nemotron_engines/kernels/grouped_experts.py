@@ -23,6 +23,11 @@ def register_grouped_experts() -> str:
     return NAME
 
 
+def mixed_type(device: str) -> torch.dtype | None:
+    """What autocast computes in on a kind of device; None where it is off."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
 def grouped_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The forward of a `NemotronHExperts` module: hidden_states (tokens, d), the other two (tokens, k).
 
@@ -32,7 +37,7 @@ def grouped_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tenso
     if self.has_gate or self.has_bias:
         raise ValueError(f"experts_implementation='{NAME}' computes down(activation(up(x))) only")
     device, (tokens, chosen) = hidden_states.device.type, top_k_index.shape
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.up_proj.dtype
+    dtype = mixed_type(device) or self.up_proj.dtype
     expert, order = torch.sort(top_k_index.flatten(), stable=True)
     place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     ends = torch.searchsorted(expert, torch.arange(self.num_experts, device=expert.device), right=True).int()

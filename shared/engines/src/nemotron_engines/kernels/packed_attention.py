@@ -15,6 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from nemotron_engines.lora.kinds import without_adapters
+
 NAME = "sdpa_by_document"
 HALF = (torch.bfloat16, torch.float16)
 Collator = Callable[[Any], dict[str, Any]]
@@ -39,7 +41,7 @@ def attend_by_document(model: Any, collate: Collator) -> Collator:
     Returns:
         What makes the batches of the changed model.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapters(model)
     if not isinstance(base.config, NemotronHConfig) or base.config._attn_implementation != NAME:
         return collate
     inner = base.model

@@ -10,7 +10,7 @@ lm_head                                          lm_head      not of a block: on
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import get_args
+from typing import Any, get_args
 
 from nemotron_shared.config.schema import LayerKind, LoraSection
 from nemotron_shared.errors import UserError
@@ -38,6 +38,11 @@ in an attention or an MLP belongs to it, however an architecture calls it (`quer
 def kind_of(name: str) -> str:
     """The kind of a layer by its module's name, or of the experts by their tensor's."""
     return next((kind for kind, pattern in PATTERNS.items() if re.search(rf"{pattern}$", name)), OTHER)
+
+
+def without_adapters(model: Any) -> Any:
+    """The model that adapters were put beside, or the model itself where there are none."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def chosen(names: Iterable[str], section: LoraSection) -> list[str]:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import NemotronHConfig
 from transformers.modeling_outputs import CausalLMOutput
 
+from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.packed import packed_inputs
 
 LENGTHS = (12, 9)
@@ -22,7 +23,7 @@ ROUNDING = 0.02
 
 def keep_apart(model: Any) -> bool:
     """Change a model, with or without adapters, whose packed documents would see each other."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapters(model)
     if isinstance(base.config, NemotronHConfig) or not _see_each_other(base):  # ours is proven to (docs/measured.md)
         return False
     plain = base.forward

@@ -15,6 +15,8 @@ from transformers import NemotronHForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.packed import IGNORED
+from nemotron_engines.kernels.grouped_experts import mixed_type
+from nemotron_engines.lora.kinds import without_adapters
 
 Collator = Callable[[Any], dict[str, Tensor]]
 LARGE = 2**26
@@ -34,7 +36,7 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
     Returns:
         What makes the batches of the changed model.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapters(model)
     if type(base) is not NemotronHForCausalLM or type(base.lm_head) is not nn.Linear:
         return collate
     plain, vocabulary = base.forward, base.lm_head.out_features
@@ -76,8 +78,7 @@ class HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
-        device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.dtype
+        dtype = mixed_type(hidden.device.type) or head.dtype
         rows, weight = hidden.to(dtype), head.to(dtype)
         wanted_rows, wanted_head = ctx.needs_input_grad[:2]
         rows_gradient = torch.empty_like(rows) if wanted_rows else None

@@ -9,6 +9,7 @@ from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer
 
 from nemotron_data.formats.packed import IGNORED
+from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.mtp import Prediction
 from nemotron_engines.real_rows import note_real_rows
 from nemotron_engines.transformers.balance import LoadBalancing
@@ -29,9 +30,7 @@ class ScheduledTrainer(StageTrainer, Trainer):
     def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
         super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
         self._loss_shifts_labels = False  # the Trainer counts labels, and those of our rows are shifted already
-        model: Any = self.model
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._foreign = type(base).__module__.startswith("transformers_modules.")
+        self._foreign = type(without_adapters(self.model)).__module__.startswith("transformers_modules.")
         self._balancing: LoadBalancing | None = None
         self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None
         if self._prediction is not None:
