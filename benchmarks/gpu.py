@@ -48,7 +48,7 @@ def main() -> int:
             options.python, work, sizes, environment_of("transformers", options), questions=questions
         ):
             sys.exit(problem)
-        found = Results(options.out, machine, model_flops(work, sizes.row) if machine["gpu"] else None)
+        found = Results(options.out, machine, operations_of(work, sizes.row) if machine["gpu"] else None)
         run_parts(wanted, options, work, end, found)
     return 0 if all(one["status"] == "done" for one in found.parts.values()) else 1
 
@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
 class Results:
     """What is known so far, in files from the first part on."""
 
-    def __init__(self, folder: Path, machine: dict[str, Any], operations: float | None) -> None:
+    def __init__(self, folder: Path, machine: dict[str, Any], operations: flops.Operations | None) -> None:
         self.folder, self.machine, self.operations = folder, machine, operations
         self.peak = flops.peak_of(machine["gpu"]["name"]) if machine["gpu"] else None
         self.parts: dict[str, dict[str, Any]] = {}
@@ -85,8 +85,9 @@ class Results:
             rate = 1e3 * part.tokens / figures["step_ms"]
             found["tokens_per_second"] = round(rate)
             if part.letter == "training" and self.operations:
-                found["tflops"] = round(rate * self.operations / 1e12, 1)
-                found["mfu"] = round(rate * self.operations / self.peak, 4) if self.peak else None
+                found["tflops"] = round(rate * self.operations.per_training_token() / 1e12, 1)
+                mfu = flops.utilisation(rate, self.operations, self.peak)
+                found["mfu"] = None if mfu is None else round(mfu, 4)
         self.parts[part.name] = found
         everything = {"machine": self.machine, "parts": self.parts}
         (self.folder / "gpu.json").write_text(json.dumps(everything, indent=1), encoding="utf-8")
@@ -136,8 +137,8 @@ def environment_of(engine: str, options: argparse.Namespace) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
 
 
-def model_flops(work: Path, row: int) -> float:
-    """Operations that one token of the trained rows needs, forward and backward."""
+def operations_of(work: Path, row: int) -> flops.Operations:
+    """Operations that one token of the trained rows needs."""
     from transformers import NemotronHConfig
 
     sys.path[:0] = [str(folder) for folder in ROOT.glob("shared/*/src")]
@@ -145,7 +146,7 @@ def model_flops(work: Path, row: int) -> float:
 
     file = max((work / "home" / "artifacts" / f"{data_family(row)}-sft-data").glob("v*")) / "train.parquet"
     keys = flops.keys_per_token(flops.packed_document_lengths(file))
-    return flops.sizes_of(NemotronHConfig(**load_architecture(HYBRID, {})), keys).operations.per_training_token()
+    return flops.sizes_of(NemotronHConfig(**load_architecture(HYBRID, {})), keys).operations
 
 
 if __name__ == "__main__":

@@ -164,7 +164,9 @@ def test_a_program_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_report_shows_figures_and_reasons(tmp_path: Path) -> None:
     gpu = {"name": "NVIDIA H100", "memory_bytes": 80 * 2**30, "cuda": "13.0", "bf16_matmul_flops": 7.9e14}
-    results = gpu_program.Results(tmp_path, {"gpu": gpu, "versions": {"torch": "2"}}, 1e9)
+    results = gpu_program.Results(
+        tmp_path, {"gpu": gpu, "versions": {"torch": "2"}}, flops.Operations(1e9 / 3, 0.0, 0.0)
+    )
     step = {"step_ms": 100.0, "seconds_to_first_step": 9.0, "peak_bytes": 2**31, "top": [["a_kernel", 5.0, 7.0]]}
     one, *_ = (part for part in parts.parts(tmp_path, parts.MEASURED, before=False, on_gpu=True))
     results.add(one, "done", step)

@@ -51,13 +51,8 @@ def load(architecture: str) -> Any:
     engine = ModelLoadingEngine(
         name="benchmark", device="auto", attn_implementation="sdpa", allow_reference_kernels=True
     )
-    build.install_kernels()
-    config = NemotronHConfig(**load_architecture(architecture, {}))
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model: Any = build.class_of(engine).from_config(
-            config, dtype=torch.float32, **build._implementations(config, engine)
-        )
-    build.lift_time_step_limit(model)
+        model: Any = build.random_of(NemotronHConfig(**load_architecture(architecture, {})), 0, engine)
     return model.eval().requires_grad_(False)
 
 

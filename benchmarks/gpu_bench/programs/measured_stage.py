@@ -67,12 +67,9 @@ def draw_on_device() -> None:
     def whole(task: Any, tokenizer: Path) -> Any:
         wait_for_turn()
         began = time.perf_counter()
-        build.install_kernels()
         config = build.random_config(task.config.model, build.load_tokenizer(tokenizer))
-        how = build._implementations(config, task.config.engine)
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-            model = build.class_of(task.config.engine).from_config(config, dtype=torch.bfloat16, **how)
-        build.lift_time_step_limit(model)
+            model = build.random_of(config, task.config.run.seed, task.config.engine, torch.bfloat16)
         print(f"{model.num_parameters():,} weights drawn in {time.perf_counter() - began:.0f} s", flush=True)
         return model
 

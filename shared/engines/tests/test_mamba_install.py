@@ -22,6 +22,7 @@ from nemotron_engines.kernels.mamba_install import (
     STOCK,
     announce,
     dispatcher,
+    fused_norm,
     install_cpu_ops,
     lift_time_step_limit,
 )
@@ -33,6 +34,19 @@ torch.set_num_threads(1)
 
 STARTS = [[0, 5, 6, 23], [0, 19]]
 LENGTH = 31
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+def test_a_fused_norm_and_its_gradients_are_those_of_transformers(dtype: torch.dtype, rounding: float) -> None:
+    norm = modeling_nemotron_h.NemotronHRMSNorm(24, eps=1e-5).to(dtype)
+    norm.weight.data.uniform_(0.5, 2, generator=torch.Generator().manual_seed(0))
+    hidden = (3 * torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1))).to(dtype).requires_grad_()
+    made = [forward(norm, hidden) for forward in (type(norm).forward, fused_norm)]
+    upstream = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(2)).to(dtype)
+    stock, ours = ([one, *torch.autograd.grad(one, [hidden, norm.weight], upstream)] for one in made)
+    for expected, found in zip(stock, ours, strict=True):
+        assert found.dtype == dtype
+        assert distance(found, expected) < rounding
 
 
 def gradients(model: PreTrainedModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:

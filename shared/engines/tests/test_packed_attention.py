@@ -7,7 +7,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
 from nemotron_engines.kernels import packed_attention
+from nemotron_engines.modeling import build
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_shared.config.schema import ModelLoadingEngine
 
 torch.set_num_threads(1)
 CALLS = []
@@ -64,6 +66,25 @@ def test_another_attention_stays(wanted):
     model = small_model()
     model.set_attn_implementation(wanted)
     assert packed_attention.attend_by_document(model, packed_inputs) is packed_inputs
+
+
+@pytest.mark.parametrize(
+    ("version", "experts", "attention"),
+    [
+        ("2.11.0+cu130", "grouped_mixed_precision", packed_attention.NAME),
+        ("2.12.0a0+nv", "grouped_mixed_precision", packed_attention.NAME),
+        ("2.10.1", "grouped_mm", "sdpa"),
+    ],
+)
+def test_an_older_torch_keeps_what_transformers_has(monkeypatch, capsys, version, experts, attention):
+    for name in ("fuse_norms", "install_kernels"):
+        monkeypatch.setattr(build, name, lambda: None)
+    monkeypatch.setattr(build.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(build.torch, "__version__", version)
+    engine = ModelLoadingEngine(name="x", device="auto", attn_implementation="sdpa", allow_reference_kernels=True)
+    config = build.random_of(small_model().config, 0, engine).config
+    assert (config._experts_implementation, config._attn_implementation) == (experts, attention)
+    assert ("need torch 2.11 or later" in capsys.readouterr().err) == (experts == "grouped_mm")
 
 
 def test_float32_stays_with_the_mask(monkeypatch):

@@ -16,6 +16,7 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -44,6 +45,17 @@ def never_fuse() -> None:
     """
     if not mamba_older.is_older():
         modeling_nemotron_h.mamba2_split_conv1d_scan_combined = decline_fused
+
+
+def fuse_norms() -> None:
+    """Compute Nemotron's norms in one kernel each; transformers has six, which each read and write all of a tensor."""
+    modeling_nemotron_h.NemotronHRMSNorm.forward = fused_norm
+
+
+def fused_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    """The root-mean-square norm of (..., d), computed in float32 as transformers' own."""
+    weight = self.weight.to(hidden_states.dtype)
+    return F.rms_norm(hidden_states, weight.shape, weight, self.variance_epsilon)
 
 
 # Global of transformers' module -> what it is replaced by where the packages are not used.

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from packaging.version import Version
 from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
@@ -28,9 +29,8 @@ from transformers.utils.logging import disable_progress_bar
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
-from nemotron_engines.kernels.fused_norm import fuse_norms
 from nemotron_engines.kernels.grouped_experts import register_grouped_experts
-from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
+from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.generation import require_generation
@@ -62,6 +62,8 @@ dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
 # Libraries that call each other's renamed settings; nothing a user could change.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
+FAST_SINCE = (2, 11)
+"""First torch with a grouped product and an attention over documents as our code for GPUs calls them."""
 # Deprecated names that NemotronHConfig still takes and turns into others.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
@@ -96,11 +98,13 @@ def random_like(path: Path, seed: int, engine: ModelLoadingEngine) -> PreTrained
     return random_of(read_config(path), seed, engine)
 
 
-def random_of(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
+def random_of(
+    config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
     """A model of this config with weights drawn from `seed`."""
     if isinstance(config, NemotronHConfig):
         config.time_step_min = NemotronHConfig().time_step_min  # the initialisation draws above it
-    return _from_config(config, seed, engine)
+    return _from_config(config, seed, engine, dtype)
 
 
 @cache
@@ -111,11 +115,13 @@ def install_kernels() -> None:
         fuse_norms()
 
 
-def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
+def _from_config(
+    config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
     install_kernels()
     set_seed(seed)
     model = class_of(engine).from_config(
-        config, dtype=torch.float32, trust_remote_code=False, **_implementations(config, engine)
+        config, dtype=dtype, trust_remote_code=False, **_implementations(config, engine)
     )
     say_what_is_there(model)
     lift_time_step_limit(model)
@@ -131,10 +137,14 @@ def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> di
         attention = "eager"
     chosen = {"attn_implementation": attention}
     if isinstance(config, NemotronHConfig):
-        on_gpu = torch.cuda.is_available() and engine.device != "cpu"
-        chosen["experts_implementation"] = register_grouped_experts() if on_gpu else register_cpu_experts()
-        if on_gpu and attention == "sdpa":
-            chosen["attn_implementation"] = register_packed_attention()
+        if not torch.cuda.is_available() or engine.device == "cpu":
+            chosen["experts_implementation"] = register_cpu_experts()
+        elif Version(torch.__version__).release < FAST_SINCE:
+            say("experts and attention: transformers' own, slower than ours, which need torch 2.11 or later")
+        else:
+            chosen["experts_implementation"] = register_grouped_experts()
+            if attention == "sdpa":
+                chosen["attn_implementation"] = register_packed_attention()
     return chosen
 
 
