@@ -16,6 +16,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,7 @@ def main() -> int:
         sizes = MEASURED if machine["gpu"] else REHEARSED
         wanted = parts(work / "home", sizes, before=options.before is not None, on_gpu=machine["gpu"] is not None)
         if options.only:
-            names = options.only.split(",")
-            wanted = [part for name in names for part in wanted if name in (part.letter, part.name)]
+            wanted = chosen(options.only.split(","), wanted)
         questions = any(part.name == "grpo" for part in wanted)
         if problem := prepare(
             options.python, work, sizes, environment_of("transformers", options), questions=questions
@@ -51,6 +51,14 @@ def main() -> int:
         found = Results(options.out, machine, operations_of(work, sizes.row) if machine["gpu"] else None)
         run_parts(wanted, options, work, end, found)
     return 0 if all(one["status"] == "done" for one in found.parts.values()) else 1
+
+
+def chosen(names: Sequence[str], found: Sequence[Part]) -> list[Part]:
+    """The parts of these names or groups, in the order of the names."""
+    known = list(dict.fromkeys(name for part in found for name in (part.letter, part.name)))
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"--only: no part is called {', '.join(unknown)}; there are: {', '.join(known)}")
+    return [part for name in names for part in found if name in (part.letter, part.name)]
 
 
 def arguments() -> argparse.Namespace:

@@ -133,6 +133,15 @@ def test_trainings_are_configurations_of_the_stages(tmp_path: Path, sizes: parts
         assert config.run.model is None
 
 
+def test_parts_are_chosen_by_group_or_name(tmp_path: Path) -> None:
+    found = parts.parts(tmp_path, parts.MEASURED, before=False, on_gpu=True)
+    assert [part.name for part in gpu_program.chosen(["answers", "training"], found)] == [
+        "answers", "transformers", "automodel",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit, match="no part is called answer; there are: training, transformers"):
+        gpu_program.chosen(["answer"], found)
+
+
 def test_chats_are_the_same_again(tmp_path: Path) -> None:
     one, two = (parts.write_chats(tmp_path / name, 20) for name in ("one.jsonl", "two.jsonl"))
     assert one.read_bytes() == two.read_bytes()
