@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from nemotron_data.chat.rows import plain_message
 from prep_bench.contest import Contestant, Missing, Score, compete
 from prep_bench.corpus import read_texts
 from prep_bench.pretrain import ALLOW
@@ -61,7 +62,13 @@ def run(bench: Bench, chats: int) -> list[Section]:
     scores = compete(contestants, bench.rounds, bench.slow_rounds, REPOSITORY)
     names = control_names(tokenizer)
     held = sum(any(holds(turn["content"], names) for turn in chat["messages"]) for chat in read_rows(source))
-    return [_judged(Section(f"SFT, {chats:,} chats, packs of {PACK_SIZE}", [*scores, *missing]), held)]
+    ended = sum(any(map(_only_ends_a_thought, chat["messages"])) for chat in read_rows(source))
+    return [_judged(Section(f"SFT, {chats:,} chats, packs of {PACK_SIZE}", [*scores, *missing]), held, ended)]
+
+
+def _only_ends_a_thought(turn: dict[str, str]) -> bool:
+    """Whether we take the beginning of an answer for reasoning, which the template does not show."""
+    return turn["role"] == "assistant" and "reasoning_content" in plain_message(dict(turn))
 
 
 def read_rows(path: Path) -> Iterator[Any]:
@@ -81,11 +88,12 @@ def _ours(bench: Bench, source: Path, tokenizer: Path, workers: int, name: str |
     return bench.ours("sft", name, settings, lambda c, usage: packed_digest(artifact(c.output) / "train.parquet"))
 
 
-def _judged(section: Section, held: int) -> Section:
+def _judged(section: Section, held: int, ended: int) -> Section:
     """Compare all sequences with transformers'.
 
     Args:
         held: chats with the name of a control token, which may be behind the cut of a long one.
+        ended: chats with an answer in which a thought only ends.
 
     Raises:
         CommandFailed: ours differ although control tokens are allowed, or in more chats than have such a name.
@@ -95,12 +103,15 @@ def _judged(section: Section, held: int) -> Section:
     allowed = next(score for score in scores if score.name == ALLOW)
     reference = peers[0] if peers else allowed
     section.notes.append(f"'same': ids and loss mask of every sequence are those of: {reference.name}")
+    if ended:
+        section.notes.append(f"in {ended:,} chats a thought only ends: reasoning for ours, text for transformers")
     if not peers:
         section.notes.append("no peer ran: masks were not compared with transformers'")
     for score in scores:
         others = _others(score.found, reference.found)
-        if not score.peer and others > (0 if score is allowed else held):
-            raise CommandFailed(f"{score.name}: {others} chats have other ids or masks; {held} hold a control token")
+        if not score.peer and others > ended + (0 if score is allowed else held):
+            what = f"{score.name}: {others} chats have other ids or masks"
+            raise CommandFailed(f"{what}; {held} hold a control token, in {ended} a thought only ends")
         if score is not allowed and not score.peer:
             section.notes.append(
                 f"{score.name}: {others:,} chats have other ids, of {held:,} that hold the name of a control token: it "

@@ -239,6 +239,9 @@ def test_a_row_is_used_where_its_list_says_so():
         ("\n</think>4", "", "4"),
         ("<think>why</think>4", None, "<think>why</think>4"),
         ("a</think>b</think>", None, "a</think>b</think>"),
+        ("only what follows `</think>` is judged", None, "only what follows `</think>` is judged"),
+        ("say.split('</think>')", None, "say.split('</think>')"),
+        ('why</think>"4"', "why", '"4"'),
         ("4", None, "4"),
     ],
 )

@@ -140,6 +140,7 @@ COUNTING = ("weight", "loss", "train")
 PAIR = ("user", "assistant")
 TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+QUOTED_END = re.compile(r"([`'\"])</think>\1")
 TOOL_RESPONSE = re.compile(r"\s*<tool_response>\n?((?:(?!</?tool_response>).)*?)\n?</tool_response>\s*", re.DOTALL)
 
 
@@ -358,11 +359,14 @@ def _with_begun_thought(message: Message) -> Message:
     """Move reasoning that ends but does not begin into the reasoning field.
 
     Models write such text after a prompt that opens the thought. Trained as it stands, it would follow another
-    beginning than the one the model is prompted with.
+    beginning than the one the model is prompted with. An answer that quotes the mark, as documentation does, speaks
+    about thoughts and is not one.
     """
     said = message.get("content")
     begun = any(message.get(name) for name in REASONING_NAMES)
     if begun or not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
+        return message
+    if QUOTED_END.search(said):
         return message
     thought, _, answer = said.partition("</think>")
     return {**message, "reasoning_content": thought.strip("\n"), "content": answer.lstrip("\n")}
