@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a GPU machine without a network lacks to run benchmarks/gpu.py: one archive of about 25 MiB, and what unpacks it.
+# What a GPU machine without a network lacks to run benchmarks/gpu.py: one archive of about 40 MB, and what unpacks it.
 #   ci/gpu_kit.sh FOLDER [PYTHON]
 # The machine has a Python 3.12 with torch 2.11 for CUDA 13, Triton, transformers, accelerate and what these need. PYTHON
 # has the same torch (default: an environment that is made); causal-conv1d is compiled against it for compute capability

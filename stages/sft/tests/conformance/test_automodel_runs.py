@@ -228,3 +228,12 @@ require_sane_weights(model)
     file.write_text(program)
     done = run_forked([sys.executable, str(file)], tmp_path, os.environ)
     assert "UserError: before the first step, parameter" in done.stderr, done.stderr
+
+
+def test_the_gpu_benchmark_of_this_engine_runs_at_toy_size(tmp_path: Path) -> None:
+    program = str(ROOT / "benchmarks" / "gpu.py")
+    words = [sys.executable, program, str(tmp_path), "--rehearse", "--minutes", "30", "--only", "automodel"]
+    done = subprocess.run(words, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (figures,) = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["parts"].values()
+    assert figures["status"] == "done" and figures["figures"]["step_ms"] > 0
