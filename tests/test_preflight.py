@@ -509,6 +509,18 @@ def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Pa
     assert "the data was made with another tokenizer than the model's" in unprepared
 
 
+def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_path: Path) -> None:
+    few = shutil.copytree(shelf / "super3_tiny", tmp_path / "few")
+    described = json.loads((few / "config.json").read_text())
+    (few / "config.json").write_text(json.dumps({**described, "vocab_size": 3}))
+    for stage in ("sft", "rl"):
+        code, said = told(stage, "super3", "local", f"run.model={few}", home=tmp_path)
+        assert code == 1
+        assert "its chat template writes '<|im_" in said
+        assert "and the model has 3 embeddings" in said
+        assert "resize_token_embeddings(" in said
+
+
 def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
     said = told("pretrain", "super3", "tiny", "model.architecture=nano3", home=tmp_path)[1]
     assert "at least 494.0 GB for weights, gradients and optimizer of 30.9B parameters" in said

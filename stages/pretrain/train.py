@@ -6,6 +6,7 @@ python stages/pretrain/train.py -c tiny train.train_iters=100 optimizer.lr=1e-3
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from nemotron_engines.checks import training_problems
@@ -39,7 +40,7 @@ STEP = Step(
     sections=("engine", "model", "train", "optimizer", "scheduler", "checkpoint"),
     consumes=("data", "model"),
     prepare=data_prep.STEP,
-    check=training_problems,
+    check=partial(training_problems, chats=False),
     sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,

@@ -55,8 +55,10 @@ from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, split_key
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS, Split
+from nemotron_data.tokenizers.embedded import rows_of, unembedded
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.folder import config_of
 from stages.sft.schema import SFTData
 
 if TYPE_CHECKING:
@@ -190,6 +192,20 @@ class Rendering:
     def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
         """The token that closes answers; see `nemotron_data.chat.shown`."""
         return learnt_end(self.template, self.label, tokenizer)
+
+    def require_embedded(self, tokenizer: TokenizerFolder, model: Path) -> None:
+        """Refuse a template that writes tokens which the model has no embeddings for.
+
+        Args:
+            model: folder that the tokenizer comes from; one without a model tells nothing.
+
+        Raises:
+            UserError: names the token.
+        """
+        config = model / "config.json"
+        rows = rows_of(config_of(model)) if config.is_file() else None
+        if rows is not None and (wrong := unembedded(tokenizer, rows, self.template)):
+            raise UserError(wrong.message.replace(str(tokenizer.path), str(model)), wrong.remedy)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""

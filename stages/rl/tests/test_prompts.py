@@ -101,3 +101,11 @@ def test_a_template_that_cannot_show_a_row_is_named_with_it(tmp_path: Path, prom
     strict.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(UserError, match=r"train.jsonl:1: .*roles must alternate"):
         read(tmp_path, Prompter(strict), {"input": "3+4?"})
+
+
+def test_a_prompt_beyond_the_embeddings_names_the_token(prompter: Prompter) -> None:
+    few = Prompter(prompter.tokenizer, embeddings=3)
+    with pytest.raises(UserError, match=r"the prompt holds '.+', token \d+, and the model has 3 embeddings"):
+        few.chat([ASKED])
+    whole = Prompter(prompter.tokenizer, embeddings=len(prompter.tokenizer))
+    assert whole.chat([ASKED]).ids == prompter.chat([ASKED]).ids

@@ -14,6 +14,7 @@ from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_data.sources.reading import Row, json_row
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
+from nemotron_data.tokenizers.tiny import VOCAB_SIZE
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
@@ -21,7 +22,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.start import load
 from stages.sft.accounts import template_as_learnt
 from stages.sft.choices import data_choices
-from stages.sft.data_prep import STEP, prepare_data
+from stages.sft.data_prep import STEP, look, prepare_data
 from stages.sft.encode import Conversation, Renderer, Rendering, Tokens
 from stages.sft.schema import SFTConfig, SFTData
 
@@ -316,6 +317,23 @@ def test_a_template_is_chosen_whose_marks_the_tokenizer_has(tmp_path: Path, mark
             file.write_text(file.read_text().replace("<|im_end|>", mark))
 
     assert chosen(tmp_path, json.dumps(GOOD), change=bare)["data_prep.chat_template"] == template
+
+
+def test_a_mark_without_an_embedding_is_an_error_before_any_work(tmp_path: Path) -> None:
+    def model_of(rows: int, key: str = "vocab_size", **more: object) -> Callable[[TokenizerFolder], object]:
+        return lambda folder: (folder.path / "config.json").write_text(json.dumps({key: rows, **more}))
+
+    end = provide_tokenizer("tiny", tmp_path / "tiny").tokenizer.token_to_id("<|im_end|>")
+    assert end is not None
+    for few in (model_of(end), model_of(0, "other", text_config={"vocab_size": end})):
+        with pytest.raises(UserError, match=r"its chat template writes '<\|im_\w+\|>', token \d+, and the model has"):
+            chosen(tmp_path, json.dumps(GOOD), change=few)
+    unused = model_of(VOCAB_SIZE - 1)  # no template writes the last token
+    assert "data_prep.pack_size" in chosen(tmp_path, json.dumps(GOOD), change=unused)
+    (tmp_path / "tokenizer" / "config.json").write_text(json.dumps({"vocab_size": end}))
+    words = f"data_prep.source={tmp_path / 'chats.jsonl'}", f"data_prep.tokenizer.model={tmp_path / 'tokenizer'}"
+    found = look(config(*words))
+    assert ["and the model has" in str(problem) for problem in found.problems] == [True]
 
 
 def test_a_damaged_template_is_not_called_none(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from nemotron_data.chat.template import find_template
 from nemotron_data.formats.json_lines import parse, read_lines
-from nemotron_data.tokenizers.folder import TINY, save_tokenizer
+from nemotron_data.tokenizers.embedded import ids_of, no_embedding, rows_of, unembedded
+from nemotron_data.tokenizers.folder import TINY, TokenizerFolder, save_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
 from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL
 from nemotron_engines.modeling.architecture import load_architecture
@@ -29,7 +31,7 @@ from nemotron_shared.config.schema import (
 )
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import how_to_add
+from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
@@ -50,11 +52,14 @@ Fault = Callable[[Mapping[str, Any]], str | None]
 """What is wrong with a row."""
 
 
-def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
+def training_problems(
+    config: TrainingConfig, inputs: Inputs, recipe: str | None, *, chats: bool = True
+) -> Iterator[Problem]:
     """What is wrong with the model to start from, or with it and the data together.
 
     Args:
         recipe: the family that the config is a recipe of; None where it takes any model.
+        chats: whether a chat template makes the data, or the prompts.
     """
     section, model = config.model, inputs.get("model")
     fields = load_architecture(section.architecture, section.overrides)
@@ -81,9 +86,35 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
         named = config.run.model if "://" in str(config.run.model) else model.path
         yield Problem(what, f"prepare the data again with data_prep.tokenizer.model={named}")
     data = inputs.get("data")
-    ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, described.get("vocab_size")
-    if isinstance(rows, int) and ids > rows:
+    ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, rows_of(described)
+    if rows is None:
+        return
+    if ids > rows:
         yield Problem(f"run.model: {model.reference} knows {rows} token ids, and the data has {ids}", "see run.data")
+    elif wrong := _unembedded(config, model, data, rows, chats):
+        yield Problem(wrong.message, wrong.remedy or "", "run.model")
+
+
+def _unembedded(
+    config: TrainingConfig, model: Artifact, data: Artifact | None, rows: int, chats: bool
+) -> UserError | None:
+    """The error about a token that the data has, or will have, and the model has no embedding for."""
+    of_data = TokenizerFolder(data.path / "tokenizer") if data else None
+    folder = of_data if of_data and (of_data.path / TOKENIZER).is_file() else TokenizerFolder(model.path)
+    if ids_of(folder) <= rows:
+        return None
+    packed = data.path / "train.parquet" if data else None
+    if packed is not None and packed.is_file():
+        from nemotron_data.formats.packed import largest_id  # pyarrow takes a moment
+
+        most = largest_id(packed)
+        return no_embedding(f"{packed}: holds", None, most, rows, ids_of(folder)) if most and most >= rows else None
+    try:
+        named = getattr(getattr(config, "data_prep", None), "chat_template", None) if folder is not of_data else None
+        template = (find_template(named) if named else folder.own_template()) if chats else None
+        return unembedded(folder, rows, template) if template or not chats else None
+    except UserError:
+        return None  # whoever renders with it says what is wrong
 
 
 def bad_rows(files: Mapping[str, str | None], fault: Fault, remedy: str) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from lm_eval.tasks import TaskManager
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
-from nemotron_engines.modeling.generation import ends_of
+from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
@@ -66,7 +66,7 @@ class QuietLM(HFLM):
     @cached_property
     def prompter(self) -> Prompter:
         """Made when the first conversation comes: a base model has no template."""
-        return Prompter(self.tokenizer)
+        return Prompter(self.tokenizer, embeddings=embeddings_of(self.model))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The text of a prompt; one that ends within an answer is lm-eval's own affair."""

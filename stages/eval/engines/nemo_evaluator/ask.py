@@ -21,7 +21,7 @@ from lm_eval.models.utils import resolve_max_length
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_engines.modeling.build import load_tokenizer, read_config
-from nemotron_engines.modeling.generation import ends_of
+from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_serving.api import Api
 from nemotron_serving.batch import Batch, Sampling
@@ -190,7 +190,8 @@ def served(
             cut[asked] = answer.reason == "length"
 
     with Batch(model, ends_of(model, tokenizer), batch_size, name=name) as batch:
-        ready = Model(name, tokenizer, Prompter(tokenizer), batch, LARGEST_CONTEXT, chats=True, asks=Sampling(0))
+        prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
+        ready = Model(name, tokenizer, prompter, batch, LARGEST_CONTEXT, chats=True, asks=Sampling(0))
         with serving(Api(ready, (name,), most_tokens=16, whole_answers=True, hear=note).app(key)) as url:
             yield url
 

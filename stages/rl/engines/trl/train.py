@@ -6,6 +6,7 @@ from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer
+from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_engines.modeling.start import starting_weights
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
@@ -42,7 +43,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
-    prompter = Prompter(tokenizer)
+    prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
     rows, prompts = read_prompts(data / "train.jsonl", prompter, grpo, run)
     valid = None
     if (data / "val.jsonl").is_file():

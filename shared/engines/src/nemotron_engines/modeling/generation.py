@@ -66,6 +66,14 @@ def ends_of(model: Any, tokenizer: Any) -> set[int]:
     return found
 
 
+def embeddings_of(model: Any) -> int | None:
+    """Number of token embeddings; None where the model does not tell."""
+    try:
+        return int(model.get_input_embeddings().weight.shape[0])
+    except (AttributeError, NotImplementedError):
+        return None
+
+
 def _require_ids(file: Path, values: dict[str, Any]) -> None:
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = values.get(key)
