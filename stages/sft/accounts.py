@@ -22,6 +22,7 @@ from stages.sft.encode import (
     CALLS_IN_TEXT,
     HIDDEN,
     NO_ANSWER_WITHIN,
+    OTHERWISE,
     ROWS_OF,
     TOO_LONG,
     UNTOLD,
@@ -41,6 +42,10 @@ ADVICE = {
     CALLS_IN_TEXT: "learnt as they are written, not in the form in which the chat template has calls",
 }
 """By count, what people should know of rows that are trained on as they are."""
+OF_TURNS = {
+    "auto": "each question is a sequence of its own, as the model is asked (data_prep.split_turns=never: one sequence)",
+    "never": "learnt so, and the model is asked for all of them as for the last one (data_prep.split_turns=auto)",
+}
 
 
 def formats_found(inputs: Inputs[SFTData]) -> Iterator[str]:
@@ -94,7 +99,7 @@ def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
         yield line
     for name in sorted(name for name in counts if name.endswith(HIDDEN) and counts[name]):
         yield f"{told(name.removesuffix(HIDDEN).split(', '))}: {counts[name]:,} rows lose theirs"
-    for name, advice in ADVICE.items():
+    for name, advice in (*ADVICE.items(), (OTHERWISE, OF_TURNS[settings.split_turns])):
         if counts[name]:
             yield f"{counts[name]:,} {name}: {advice}"
 

@@ -131,6 +131,45 @@ def test_a_thought_is_lost_though_its_words_stand_elsewhere(thought: str) -> Non
     ]
 
 
+EMPTY_THOUGHT = LAST_THINKS.replace(
+    "{%- if m.reasoning_content and loop.index0 > ns.last %}",
+    "{%- if loop.index0 > ns.last and (loop.last or m.reasoning_content) %}",
+).replace("'<think>\n' + m.reasoning_content", "'<think>\n' + (m.reasoning_content or '')")
+
+
+@pytest.mark.parametrize("how", ["auto", "never"])
+def test_an_empty_thought_before_the_last_answer_is_learnt_for_each(how: str) -> None:
+    renderer = Renderer(settings(f"data_prep.split_turns={how}"), ChatTemplate(EMPTY_THOUGHT))
+    free, thinking = thought_and_answer(None), thought_and_answer("why")
+    last, earlier = "<think>\n</think>4<|end|>", "4<|end|>"
+    assert trained(renderer, free + free) == ([last, last] if how == "auto" else [earlier + last])
+    assert renderer.writes_otherwise(free + free)
+    assert renderer.writes_otherwise(free + thinking)
+    unlearnt = [free[0], {**free[1], "weight": 0}]
+    for turns in (free, unlearnt + free, thinking + free):
+        assert not renderer.writes_otherwise(turns)
+    assert trained(renderer, unlearnt + free) == [last]
+    for source in (LAST_THINKS, find_template("nano3"), find_template("plain")):
+        assert not Renderer(settings(), ChatTemplate(source, eos_token="</s>")).writes_otherwise(free + free)
+
+
+@pytest.mark.parametrize(("how", "said"), [("auto", "each question is a sequence"), ("never", "learnt so, and the")])
+def test_answers_in_two_forms_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, said: str
+) -> None:
+    source, file = tmp_path / "chats.jsonl", tmp_path / "given.jinja"
+    source.write_text(json.dumps({"messages": [*chat()["messages"], *chat("3+3?", "6")["messages"]]}) + "\n")
+    file.write_text(EMPTY_THOUGHT.replace("<|end|>", "<|im_end|>"))
+    words = [f"run.home={tmp_path / 'home'}", f"data_prep.source={source}", "data_prep.workers=1"]
+    words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", f"data_prep.split_turns={how}"]
+    words.append(f"data_prep.chat_template={file}")
+    made = prepare_data(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False))).artifact
+    assert f"1 rows with earlier answers that the chat template writes otherwise than the last one: {said}" in (
+        capsys.readouterr().err
+    )
+    assert made.manifest.metadata["splits"]["train"]["sequences"] == (2 if how == "auto" else 1)
+
+
 def test_a_template_without_reasoning_splits_nothing_and_is_counted() -> None:
     source = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
     renderer = Renderer(settings(), ChatTemplate(source))
