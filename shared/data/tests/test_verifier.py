@@ -280,3 +280,35 @@ def test_an_inequality_of_a_high_degree_is_not_solved(monkeypatch: pytest.Monkey
 def test_what_takes_too_long_is_not_equal(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(symbols, "SECONDS", 0.3)
     assert not same_formula("4", answer)
+
+
+@pytest.mark.parametrize(
+    ("gold", "other"),
+    [
+        *[
+            ("k^2", "k^3"),
+            ("k^2", "1000"),
+            ("k/2", "k/3"),
+            ("k", "k+1"),
+            ("k", "1000"),
+            ("k>1", "1000"),
+            ("k-2", "k-3"),
+        ],
+        *[("3k^6", "3k^2"), ("3k^6", "3000"), ("3m^6", "3"), ("5T^4", "5"), ("2d^2", "2"), ("k_1", "k_2")],
+        *[("n!", "n"), ("k!", "k"), ("(n+1)!", "n+1"), ("|x|<1", "-1<x<2"), ("|x|<1", "-1<y<1")],
+    ],
+)
+def test_a_variable_is_no_scale_and_no_unit(gold: str, other: str) -> None:
+    assert not judge(f"\\boxed{{{other}}}", gold).lenient
+    assert judge(f"\\boxed{{{gold}}}", gold).strict
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        *[("4k", "4000"), ("2 k", "2000"), ("4\\text{ m}^2", "4 m^2"), ("4 m^3", "4"), ("n!", "n \\cdot (n-1)!")],
+        *[("k>1", "(1, \\infty)"), ("|x|<1", "-1 < x < 1"), ("-1<x<1", "|x|<1"), ("x^2 < 4", "-2 < x < 2")],
+    ],
+)
+def test_a_scale_behind_a_figure_and_a_region_are_understood(gold: str, answer: str) -> None:
+    assert judge(f"\\boxed{{{answer}}}", gold).lenient

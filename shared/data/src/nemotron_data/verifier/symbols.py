@@ -292,7 +292,29 @@ def _same_parsed(gold: str, answer: str, either: tuple[bool, bool]) -> bool:
     for known in (same_constant(asked, said), same_equations(asked, said, same)):
         if known is not None:
             return known
-    return same([asked, *wanted[1:]], [said, *found[1:]])
+    return same([asked, *wanted[1:]], [said, *found[1:]]) or _same_region(asked, said)
+
+
+def _same_region(one: Any, other: Any) -> bool:
+    """Whether inequalities of one variable hold for the same numbers: |x| < 1, and -1 < x < 1."""
+    import sympy
+    from sympy.core.relational import Relational
+
+    both = one, other
+    if not all(isinstance(made, Relational | sympy.And | sympy.Or) and is_solvable(made) for made in both):
+        return False
+    if (
+        one.free_symbols != other.free_symbols
+        or len(one.free_symbols) != 1
+        or any(made.atoms(sympy.Eq) for made in both)
+    ):
+        return False
+    if max(map(sympy.count_ops, both)) > LARGEST_POLYNOMIAL:
+        return False
+    try:
+        return bool(one.as_set() == other.as_set())
+    except Exception:  # what sympy cannot solve, it reports in many ways
+        return False
 
 
 def _same_polynomial(one: Any, other: Any) -> bool:
