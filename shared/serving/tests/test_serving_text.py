@@ -216,8 +216,8 @@ CITY = {"name": "weather", "parameters": {"type": "object", "properties": PLACES
         ("city", "7", "7"), ("days", "2", 2), ("days", "null", None), ("days", "None", None), ("days", "two", "two"),
         ("days", "2.5", "2.5"), ("where", '{"lat": 1.5}', {"lat": 1.5}), ("list", '["a"]', ["a"]), ("list", "a", "a"),
         ("unit", "C", "C"), ("unit", "7", 7), ("unit", "True", True), ("unit", "K", "K"), ("share", "0.5", 0.5),
-        ("share", "half", "half"), ("share", "NaN", "NaN"), ("code", "007", "007"), ("code", "7", "7"), ("both", "True", True),
-        ("both", "false", False),
+        ("share", "half", "half"), ("share", "NaN", "NaN"), ("code", "007", "007"), ("code", "7", "7"),
+        ("both", "True", True), ("both", "false", False),
         ("round", "7", "7"), ("any", "7", "7"), ("unknown", "7", "7"),
     ],
 )  # fmt: skip

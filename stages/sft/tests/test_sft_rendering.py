@@ -1,6 +1,7 @@
 """From rows to texts and their spans, and what is kept of tokens."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,27 @@ def test_a_mark_without_an_embedding_is_an_error_before_any_work(tmp_path: Path)
     words = f"data_prep.source={tmp_path / 'chats.jsonl'}", f"data_prep.tokenizer.model={tmp_path / 'tokenizer'}"
     found = look(config(*words))
     assert ["and the model has" in str(problem) for problem in found.problems] == [True]
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        (16, "the model's context is 16 tokens: shorten the rows"),
+        (48, r"up to the model's context: data_prep.pack_size=48"),
+        (None, r"let longer rows in: data_prep.pack_size=(64|128)"),
+    ],
+)
+def test_rows_are_let_in_as_far_as_the_model_reads(tmp_path: Path, context: int | None, said: str) -> None:
+    folder, source = provide_tokenizer("tiny", tmp_path / "model").path, tmp_path / "chats.jsonl"
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": context} if context else {}))
+    long = {"messages": [{"role": "user", "content": "2+2? " * 8}, {"role": "assistant", "content": "4"}]}
+    source.write_text(json.dumps(long) + "\n")
+    words = [f"run.home={tmp_path / 'home'}", f"data_prep.source={source}", "data_prep.workers=1"]
+    words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", "data_prep.pack_size=16"]
+    words.append(f"data_prep.tokenizer.model={folder}")
+    with pytest.raises(UserError) as caught:
+        prepare_data(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False)))
+    assert re.search(said, str(caught.value))
 
 
 def test_a_damaged_template_is_not_called_none(tmp_path: Path) -> None:
