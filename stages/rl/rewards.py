@@ -64,9 +64,13 @@ def rewarded(name: str, prompt: str, completion: str, expected: str) -> float:
         value = REWARDS.load(name)(answer, expected)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _unusable(name, f"ended with {type(error).__name__}: {error}", answer, expected) from error
-    if not isinstance(value, Real) or not math.isfinite(value):
+    try:
+        is_number = isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        is_number = False
+    if not is_number:
         raise _unusable(name, f"gave {shown(value)}, which is no finite number,", answer, expected)
     return float(value)
 
