@@ -282,7 +282,7 @@ def test_too_few_rows_to_hold_out_some_is_an_error(total: int, rows: int | None,
 
 
 def test_a_count_and_a_share_contradict_each_other() -> None:
-    with pytest.raises(ValidationError, match="give rows or fraction"):
+    with pytest.raises(ValidationError, match="set rows or fraction"):
         Holdout(rows=1, fraction=0.5)
 
 

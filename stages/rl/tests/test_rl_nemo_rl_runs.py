@@ -123,7 +123,7 @@ def test_own_rows_are_looked_at_before_gpus_are_asked_for(
     assert run(home, "run.data=null", f"engine.train_rows={file}", "--dry-run") == 1
     told = capsys.readouterr().out.partition("# problems")[2]
     assert f"command line: engine.train_rows: {file}{said}" in told
-    assert "give rows that environment 'math' reads: engine.train_rows=FILE" in told
+    assert "use rows that environment 'math' can read: engine.train_rows=FILE" in told
 
 
 def test_without_gpus_there_is_one_error_that_says_how_many(
