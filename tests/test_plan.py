@@ -175,7 +175,7 @@ def test_a_layout_that_megatron_refuses_is_told(
 
 def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = plan(capsys, "pretrain/nano3", "engine.recipe=qwen.qwen3.qwen3_8b_pretrain_config")
-    assert any("12 bytes of each parameter" in said for said in found["estimate"]["assumptions"])
+    assert any("12 bytes per parameter" in said for said in found["estimate"]["assumptions"])
     (known,) = plan(capsys, "pretrain/nano3")
     assert known["estimate"]["memory"]["optimizer"] == 12 * known["estimate"]["parameters"] / 8
     assert not any("12 bytes" in said for said in known["estimate"]["assumptions"])

@@ -184,7 +184,9 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name": {},
     "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},
     # nemotron_engines
-    "make one: nemotron engine install nemo_rl --from {installation.checkout}": {"installation.checkout": ["nemo-rl"]},
+    "install it: nemotron engine install nemo_rl --from {installation.checkout}": {
+        "installation.checkout": ["nemo-rl"]
+    },
     "install the version that uv.lock names: uv sync --all-packages": {},
     "it belongs to the ordinary environment: uv sync --all-packages": {},
     "run inside the container {wanted.container}, or:\n    git clone --recursive {REPOSITORY} nemo-rl\n    git -C "

@@ -124,7 +124,7 @@ def source_of(row: Mapping[str, Any], given: Container[str]) -> str:
     if source is None:
         raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known: {', '.join(DATASETS)}")
     if source not in given:
-        remedy = f"set data_prep.placeholder_sources.{source} to a folder, or to hf://{SOURCES[source].hub}"
+        remedy = f"set data_prep.placeholder_sources.{source}=FOLDER, or use hf://{SOURCES[source].hub}"
         raise Refused(
             "placeholder: its source set is not configured", f"'{name}' points into {SOURCES[source].hub}", remedy
         )

@@ -159,7 +159,7 @@ def test_a_length_that_is_no_number_names_the_file(tiny: Path, tmp_path: Path) -
 
     file = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": "x"}))
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: model_max_length is no number"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: model_max_length is not a number"):
         load_tokenizer(file.parent)
 
 

@@ -51,7 +51,7 @@ def test_samples_come_back_in_the_order_of_the_rows(tmp_path: Path) -> None:
 def test_incomplete_samples_are_refused(tmp_path: Path) -> None:
     choice_samples(tmp_path / "model", [1.0, 0.0])
     results_file(tmp_path, "facts", "acc", 0.5)
-    with pytest.raises(UserError, match="2 samples of 3 rows"):
+    with pytest.raises(UserError, match="2 samples for 3 rows"):
         read_samples(tmp_path, "facts", "choice", rows=3)
     with pytest.raises(UserError, match="0 files of samples of 'sums'"):
         read_samples(tmp_path, "sums", "generate", rows=3)

@@ -97,7 +97,7 @@ def test_nano3_runs_on_the_newer_version_with_its_own_data_keys() -> None:
 
 def test_code_that_an_override_names_is_refused() -> None:
     recipe = next(iter(RECIPES))
-    with pytest.raises(UserError, match=r"_target_: 'os\.system' is none of .* would be called\n  leave it out"):
+    with pytest.raises(UserError, match=r"_target_: 'os\.system' would be called.*\n  leave it out"):
         config_of(recipe, "++engine.overrides.policy.dtensor_cfg.automodel_kwargs.backend._target_=os.system")
 
 
@@ -147,7 +147,7 @@ WRONG = [
     ("super3", "grpo.max_new_tokens=60000", "more than engine.max_total_sequence_length"),
     ("super3", "train.micro_batch_size=3", "not a multiple of train.micro_batch_size|no multiple of 3 x"),
     ("super3", "scheduler.lr_decay_style=WSD", "NeMo-RL has no WSD"),
-    ("super3", "++engine.overrides.grpo.seed=1", "one of our own settings decides this"),
+    ("super3", "++engine.overrides.grpo.seed=1", "another setting decides this"),
     ("super3", "engine.environment=base", "set run.data=null"),
     ("super49b", "++engine.overrides.policy.router_replay.enabled=true", "needs policy.megatron_cfg.enabled: true"),
     ("super3_rlhf", "grpo.num_generations_per_prompt=8", "genrm_compare compares"),
@@ -181,7 +181,7 @@ def test_own_rows_are_sources_of_the_run_and_looked_for_before_it(tmp_path: Path
     for text in ("{}\n", "{}\n{}\n"):
         file.write_text(text)
         found = nemo_rl.NeMoRL().needs(config, {}, HERE).others
-        assert not any("there is no file" in problem.message for problem in found)
+        assert not any(f"file {file} not found" in problem.message for problem in found)
         digests.append([source.digest for source in STEP.sources(config)])
     assert len(digests[0]) == 2 and digests[0] != digests[1], "other rows are another run"
 

@@ -99,12 +99,12 @@ def test_a_load_path_that_is_no_finished_checkpoint_is_refused_before_gpus_are_a
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home.parent / "step_4").mkdir()
-    for name, said in (("step_4", "is no finished NeMo-RL checkpoint"), ("step_5", "there is no folder ")):
+    for name, said in (("step_4", "is not a finished NeMo-RL checkpoint"), ("step_5", "folder ")):
         assert run(home, f"engine.load_path={home.parent / name}", "--dry-run") == 1
         told = capsys.readouterr().out.partition("# problems")[2]
         assert "command line: engine.load_path: " in told and said in told
     assert run(home, f"engine.load_path={home.parent / 'step_4'}", "engine.stop_before_training=true") == 2
-    assert "is no finished NeMo-RL checkpoint" in capsys.readouterr().err
+    assert "is not a finished NeMo-RL checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_load_path_that_is_no_finished_checkpoint_is_refused_before_gpus_are_a
     [
         ('{"bad": 1}\n', ":1: no question or no expected_answer"),
         ('{"question": "1+1?", "expected_answer": "2"}\nno JSON\n', ":2: "),
-        ("", ": holds no rows"),
+        ("", ": no rows"),
     ],
 )
 def test_own_rows_are_looked_at_before_gpus_are_asked_for(
