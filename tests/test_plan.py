@@ -105,7 +105,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file.write_text("defaults: [tiny, _self_]\ntrain:\n  train_iters: 7\n")
     (found,) = plan(capsys, str(file), "--stage", "sft")
     assert found["estimate"]["steps"] == 7
-    with pytest.raises(UserError, match="of which stage"):
+    with pytest.raises(UserError, match="the stage is ambiguous"):
         dispatch(["plan", str(file)])
 
 
@@ -186,8 +186,8 @@ def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.Capt
     [
         (["pretrain/supr3"], "no config named 'supr3'", "super3"),
         (["pretain/super3"], "no stage 'pretain'", "pretrain"),
-        (["none.yaml"], "there is no file none.yaml", "STAGE/NAME"),
-        (["sft/tiny", "--", "-1"], "'-1' is no number of GPUs", "64xH100"),
+        (["none.yaml"], "file none.yaml not found", "STAGE/NAME"),
+        (["sft/tiny", "--", "-1"], "'-1' is not a GPU count", "64xH100"),
         (["sft/tiny", "engine.peft=lora"], "engine.peft is a section, and not 'lora'", "engine.peft={alpha: ..., dim"),
         (["sft/nano3", "0xH100"], "0 GPUs", "64xH100"),
         (["sft/nano3", "999999999xH100"], "999999999 GPUs", "100,000"),

@@ -99,7 +99,7 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
     if config.evaluation.held_out and not asks_rows:
         yield Problem("held-out rows need engine=lm_eval", "set engine=lm_eval", "evaluation.held_out")
     if config.run.data is None and asks_rows and not config.evaluation.held_out:
-        yield Problem("run.data is null, so there is no task to run", "set run.data, or evaluation.held_out=true")
+        yield Problem("run.data is null, so no task can run", "set run.data, or evaluation.held_out=true")
     if config.run.data is None:
         return
     if data is not None:

@@ -3,7 +3,7 @@
     problems.jsonl 0..32 MiB  ->  train.jsonl, valid.jsonl      {"train": {"rows": 41000}, "valid": {"rows": 820}}
     hold_out(prepared, output, Holdout(rows=1000, fraction=None))     # the last 1000 rows are val.jsonl
 
-If the last rows of the input are held out, no worker knows which rows those are, so all rows go to `rows.jsonl`.
+With a holdout of the last rows, no worker knows which rows those are, so all rows go to `rows.jsonl`.
 """
 
 import shutil
@@ -101,7 +101,7 @@ class PromptWork:
 
 
 def require_usable(row: Row, settings: RLData) -> None:
-    """Check a row as `PromptWork` would; for a placeholder, as far as possible without its source set.
+    """Check a row as `PromptWork` would; for a placeholder, only the part that does not need its source set.
 
     Raises:
         Refused: the row cannot be used.

@@ -22,7 +22,7 @@ class Holdout(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether rows are held out by position; if not, `split` divides them by hash."""
+        """Whether to hold out rows by position; otherwise `split` divides them by hash."""
         return self.rows is not None or self.fraction is not None
 
     @model_validator(mode="after")

@@ -38,7 +38,7 @@ def _is_divisible(config: RLConfig, prompts: int) -> bool:
 
 
 def prompts_at_most(config: RLConfig, inputs: Inputs) -> int | None:
-    """Number of training prompts, counted only as far as needed; None if it is not known yet."""
+    """Number of training prompts, counted only up to the needed number; None if it is not known yet."""
     asked, engine, data = config.grpo.num_prompts_per_step, config.engine, inputs.get("data")
     if data is not None:
         rows: Any = data.manifest.metadata.get("splits", {}).get("train", {}).get("rows")

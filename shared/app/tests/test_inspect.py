@@ -180,7 +180,7 @@ def test_every_reason_not_to_train_is_a_warning(tmp_path):
         assert part in warnings
     for file in (folder / "tokenizer").iterdir():
         file.unlink()
-    assert "no tokenizer lies beside" in inspect_data(str(folder), Store.open(None)).warnings[0]
+    assert "comes without a tokenizer" in inspect_data(str(folder), Store.open(None)).warnings[0]
 
 
 def test_a_mask_that_was_never_shifted_is_a_warning(tmp_path):

@@ -125,7 +125,7 @@ def test_a_training_that_nemo_rl_ended_early_is_not_published(
     installation: Installation, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ended((3, 3), tmp_path / "whole", model, installation) == 3
-    with pytest.raises(UserError, match="ended after step 3 of 4"):
+    with pytest.raises(UserError, match="ended unexpectedly after step 3 of 4"):
         ended((4, 4), tmp_path / "short", model, installation)
     monkeypatch.setenv("NEMOTRON_MUST_SAVE_BY", "00:00:10:00")
     with pytest.raises(Stopped, match="to finish before the job's time limit"):

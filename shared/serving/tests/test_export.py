@@ -271,7 +271,7 @@ def test_an_export_writes_nothing_into_the_store(
     (tmp_path / "link").symlink_to(store.root)
     for place in (model, model.with_name("v2"), store.root / "super3-new/v1", Path("link/other")):
         assert main(["export", "sft", str(place), "--force"]) == 2
-        assert f"{place}: lies in" in capsys.readouterr().err
+        assert f"{place}: inside" in capsys.readouterr().err
     assert main(["artifacts", "verify", "super3-sft-model"]) == 0
 
 

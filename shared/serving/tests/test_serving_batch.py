@@ -118,7 +118,7 @@ def test_a_batch_that_ends_leaves_nobody_waiting(model: Model) -> None:
         while not heard:
             time.sleep(0.005)
     assert [what.reason for what in heard if isinstance(what, End)] == ["cancelled", "cancelled"]
-    with pytest.raises(RuntimeError, match="no longer there"):
+    with pytest.raises(RuntimeError, match="the model was unloaded"):
         batch.generate([5], Sampling(1))
     assert "model" not in {thread.name for thread in threading.enumerate() if thread is batch._thread}
 

@@ -263,9 +263,7 @@ def test_a_text_to_continue_has_characters_only(
     assert "line 1: the text has '\\ud800', a lone surrogate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("file", "said"), [("none.jsonl", "none.jsonl: there is no such file"), (".", ".: is a folder")]
-)
+@pytest.mark.parametrize(("file", "said"), [("none.jsonl", "none.jsonl: no such file"), (".", ".: is a folder")])
 def test_a_file_that_is_none(
     command: Callable[..., int], capsys: pytest.CaptureFixture[str], file: str, said: str
 ) -> None:
