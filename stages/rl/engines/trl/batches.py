@@ -1,7 +1,7 @@
 """The prompts of each step, their distribution over processes, and the advantages of completions.
 
-Prompts and shares depend on seed and step alone. No generator state carries over between steps, so a resumed run gets the
-same prompts as an uninterrupted one, no matter where it stopped and on how many processes.
+Prompts and shares depend on seed and step alone. No generator state carries over between steps, so a resumed run gets
+the same prompts as an uninterrupted one, no matter where it stopped and on how many processes.
 
 With `grpo.use_leave_one_out_baseline`, b and s are the mean and standard deviation (over n - 1) of the rewards of the
 group's other completions; without it, those of the whole group. The advantage of a completion with reward r is
