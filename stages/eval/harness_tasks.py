@@ -35,7 +35,7 @@ class Answer(str):
 
     @classmethod
     def of(cls, text: str, *, cut: bool) -> "Answer":
-        """The answer as given: an `Answer`, or plain text."""
+        """An answer with its `cut` flag."""
         made = cls(text)
         made.cut = cut
         return made

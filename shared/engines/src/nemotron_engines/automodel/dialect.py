@@ -75,7 +75,7 @@ STEPS = {
 PEFT: dict[str, Any] = {"dim": 8, "alpha": 32, "dropout": 0.0, "use_triton": False}
 CHOICES = ("match_all_linear", "target_modules", "exclude_modules")
 TARGETS = ["*_proj"]
-"""Default `exclude_modules`, if no layers are named."""
+"""Layers that Automodel adapts if none are named."""
 ADAM: dict[str, Any] = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8}
 WEIGHT_DECAY = {"torch.optim.AdamW": 0.01, "torch.optim.Adam": 0.0}
 DEFAULT_OPTIMIZER = "torch.optim.AdamW"

@@ -210,7 +210,7 @@ def tiled_runs(rows: Tensor, matrices: Tensor, sizes: list[int]) -> Tensor:
 
 @dataclass
 class Routes:
-    """The experts that the router chose, layer by layer, for chosen rows."""
+    """Records the experts that the router chose, layer by layer; `rows` limits this to some rows."""
 
     rows: Tensor | None = None
     chosen: list[Tensor] = field(default_factory=list)

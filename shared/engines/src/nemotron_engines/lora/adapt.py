@@ -102,7 +102,7 @@ def mamba_out_allowed() -> Generator[None]:
 
 
 def coverage(model: PeftModel) -> dict[str, Coverage]:
-    """Coverage by kind of layer; kinds that can only be named explicitly come last."""
+    """Coverage by kind of layer; layers that only `target_modules` can name come last."""
     found: dict[str, Coverage] = defaultdict(Coverage)
     adapters: dict[str, int] = defaultdict(int)
     for name, parameter in model.named_parameters():

@@ -125,7 +125,7 @@ UNEVEN = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "hybrid_layer_pattern",
 )  # fmt: skip
 UNEVEN_RECIPES = ("nemotron_3_super_sft_16gpu_h100_bf16_32k_config",)
-"""Settings that give pipeline stages different numbers of layers."""
+"""Recipes that give pipeline stages different numbers of layers."""
 MOST = 1024
 
 

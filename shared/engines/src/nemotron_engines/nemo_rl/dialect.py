@@ -149,8 +149,8 @@ SFT: dict[str, Meaning] = COMMON | {
 def grpo_file(content: Settings, name: str) -> Whole:
     """Base, data and environment of a GRPO recipe.
 
-    If the file names row files, NeMo-Gym reads them. Otherwise the recipe's environment reads its own data set, whose
-    files stay NeMo-RL overrides.
+    With NeMo-Gym, the rows come from the artifact in `run.data`, if the file names one. Otherwise the recipe's
+    environment reads its own data set, whose files stay NeMo-RL overrides.
     """
     version = version_of_file(content)
     found = _whole(content, name, "grpo", version)
