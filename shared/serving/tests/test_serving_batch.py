@@ -82,7 +82,7 @@ def test_too_many_are_refused_and_nobody_is_lost(never_ends: Model) -> None:
     while model.batch.load[0] < 8:
         time.sleep(0.005)
     answers += [model.batch.generate([5], Sampling(1)) for _ in range(20)]
-    with pytest.raises(Full, match="20 requests wait"):
+    with pytest.raises(Full, match="20 requests are already waiting"):
         model.batch.generate([5], Sampling(1))
     for answer in answers:
         answer.cancel()
