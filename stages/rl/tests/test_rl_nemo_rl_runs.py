@@ -78,7 +78,7 @@ def test_a_failed_driver_is_reported_and_the_next_run_goes_on(
     monkeypatch.delenv("FAKE_FAILS_AT")
     log = folder(home) / "nemo_rl.log"
     assert run(home) == 0
-    assert "it continues from step 4" in capfd.readouterr().err
+    assert "continuing from step 4" in capfd.readouterr().err
     assert "driver starts after step 4" in log.read_text()
     steps = [json.loads(line)["step"] for line in (model(home) / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6]
@@ -159,7 +159,7 @@ def test_a_changed_base_config_is_refused(home: Path, capfd: pytest.CaptureFixtu
 def test_no_checkout_at_all(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(home.parent / "nemo-rl")
     assert run(home) == 2
-    assert "is no NeMo-RL checkout" in capfd.readouterr().err
+    assert "is not a NeMo-RL checkout" in capfd.readouterr().err
 
 
 GYM = {"responses_create_params": {"input": [{"role": "user", "content": "1+1?"}]}, "question": "1+1?"}

@@ -50,7 +50,9 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     """See the module docstring."""
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
-        raise UserError(f"'{name}' is not a valid config name", "use a letter, then letters, digits, '_', '-', '.'")
+        raise UserError(
+            f"'{name}' is not a valid config name", "use letters, digits, '_', '-', '.', with a letter first"
+        )
     place = output_file(file)
     if file.exists() and not force:
         raise UserError(f"{file} already exists", "give another name, or --force to replace it")
