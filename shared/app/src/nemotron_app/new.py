@@ -51,7 +51,7 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
         raise UserError(
-            f"'{name}' is not a valid config name", "use letters, digits, '_', '-', '.', with a letter first"
+            f"'{name}' is not a valid config name", "use letters, digits, '_', '-', '.'; begin with a letter"
         )
     place = output_file(file)
     if file.exists() and not force:
