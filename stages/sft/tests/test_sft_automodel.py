@@ -104,7 +104,7 @@ def test_types_are_always_spelled_out() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["engine.strategy=ddp", "engine.tp_size=2"], "ddp shares nothing"),
+        (["engine.strategy=ddp", "engine.tp_size=2"], "ddp does not shard"),
         (["engine.strategy=ddp", "engine.dtype=bfloat16"], "ddp computes in the dtype of the weights"),
         (["engine.data=chat"], "needs engine.chats.train"),
         (["engine.chats.train=a.jsonl"], "engine.chats.train only works with engine.data=chat"),
