@@ -145,7 +145,7 @@ def test_another_version_is_refused_with_the_way_to_the_right_one(
     info.write_text(info.read_text().replace("MINOR = 7", "MINOR = 8"))
     assert run(home) == 2
     said = capfd.readouterr().err
-    assert "is version 0.8.0; this recipe is written for NeMo-RL v0.7.0" in said
+    assert "is version 0.8.0, but this recipe is written for NeMo-RL v0.7.0" in said
     assert "git -C nemo-rl checkout --recurse-submodules 81aa43dda4765b0429cf31dab44441e4e4383911" in said
 
 
