@@ -504,9 +504,9 @@ def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Pa
     words = (f"run.data={shelf / 'data'}", f"run.model={other}")
     assert "hidden_size 64 instead of 2688" in told("sft", "nano3", "nano3", *words, home=tmp_path)[1]
     said = told("sft", "super3", "tiny", *words, home=tmp_path)[1]
-    assert "the data was made with another tokenizer than the model's" in said
+    assert "the data was made with a different tokenizer than the model's" in said
     unprepared = told("sft", "super3", "tiny", words[1], home=tmp_path)[1]
-    assert "the data was made with another tokenizer than the model's" in unprepared
+    assert "the data was made with a different tokenizer than the model's" in unprepared
 
 
 def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_path: Path) -> None:

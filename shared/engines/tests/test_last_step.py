@@ -55,7 +55,7 @@ def test_only_what_is_left_is_trained(tmp_path: Path, step: int) -> None:
 def test_what_ended_early_is_not_finished(tmp_path: Path) -> None:
     run = Run(tmp_path, "x")
     run.require_all_steps(5, 5)
-    with pytest.raises(UserError, match="ended after step 0 of 4, and nobody asked it to; nothing is published"):
+    with pytest.raises(UserError, match="ended unexpectedly after step 0 of 4; nothing is published"):
         run.require_all_steps(0, 4)
 
 

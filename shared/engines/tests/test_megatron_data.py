@@ -50,7 +50,7 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     _versions(monkeypatch, versions.TRIED)
     assert versions.untried() is None
     _versions(monkeypatch, {"megatron-core": "0.20.0", "megatron-bridge": "0.7.0"})
-    assert "megatron-bridge 0.7.0 is installed; this engine was tried with" in (versions.untried() or "")
+    assert "megatron-bridge 0.7.0 is installed; this engine was tested with" in (versions.untried() or "")
 
 
 def test_settings_of_transformer_engine_are_switched_off_and_named() -> None:

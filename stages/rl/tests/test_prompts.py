@@ -75,7 +75,7 @@ def test_what_the_config_says_for_all_rows_is_counted_in_one_line(tmp_path: Path
     rows = [{"input": "3+4?", "temperature": 0.2, "metadata": {"a": "b"}}, {"input": "3+4?", "temperature": 0.5}]
     _, said = read(tmp_path, prompter, *rows, {"input": "3+4?", "temperature": 1.0, "max_output_tokens": 3})
     assert said == [
-        "train.jsonl: rows ask for what engine trl does not give them: max_output_tokens (1 row; "
+        "train.jsonl: row parameters that engine trl ignores: max_output_tokens (1 row; "
         "grpo.max_new_tokens=20 counts), metadata (1 row), temperature (2 rows; grpo.temperature=1.0 counts)"
     ]
     assert read(tmp_path, prompter, {"input": "3+4?", "temperature": 1, "max_output_tokens": 20})[1] == []

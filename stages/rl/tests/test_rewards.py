@@ -78,7 +78,7 @@ def test_a_thought_that_the_prompt_has_opened_is_part_of_the_answer(
 def test_what_a_reward_gives_is_looked_at(monkeypatch: pytest.MonkeyPatch, gives: Any) -> None:
     monkeypatch.setattr(f"{__name__}.given", gives, raising=False)
     monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:mine")  # ty: ignore[invalid-argument-type]
-    with pytest.raises(UserError, match=re.escape(f"the reward 'mine' gave {gives!r}, which")):
+    with pytest.raises(UserError, match=re.escape(f"the reward 'mine' returned {gives!r}, not a finite number")):
         rewarded("mine", "3+4?", "seven", "7")
 
 
@@ -97,7 +97,7 @@ def test_a_reward_that_ends_the_program_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_a_reward_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:fails")  # ty: ignore[invalid-argument-type]
-    with pytest.raises(UserError, match=r"the reward 'mine' ended with ZeroDivisionError.*for the answer 'seven'"):
+    with pytest.raises(UserError, match=r"the reward 'mine' raised ZeroDivisionError.*for the answer 'seven'"):
         rewarded("mine", "3+4?", "seven", "7")
 
 

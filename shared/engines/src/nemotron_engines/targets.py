@@ -1,10 +1,10 @@
-"""The code that `engine.overrides` may name: these losses, optimizers and collators, and nothing that looks like it.
+"""The only code that `engine.overrides` may name: these losses, optimizers and collators.
 
     loss_fn: {_target_: torch.nn.CrossEntropyLoss}          allowed
     loss_fn: {_target_: torch.distributed.run.os.system}    refused: begins like torch and is the shell
 
-A library imports such a name and calls what it finds, with arguments of the config. So a name must be in this table,
-which needs no library, and where the library is installed, what it finds must be the object of that entry.
+A library imports such a name and calls it with arguments from the config. So a name must be in this table, which needs
+no library, and if the library is installed, the name must resolve to the object of that entry.
 """
 
 import importlib
@@ -30,7 +30,7 @@ OF_AUTOMODEL = (
 
 
 def _entries() -> Iterator[tuple[str, str]]:
-    """Names, each with the module and qualified name of what it must be."""
+    """Names, each with the module and qualified name that it must resolve to."""
     for name in OPTIMIZERS:
         home = f"torch.optim.{name.lower()}.{name}"
         yield from ((f"torch.optim.{name}", home), (home, home))
@@ -50,13 +50,13 @@ def is_listed(name: Any) -> bool:
 
 
 def is_allowed(name: Any) -> bool:
-    """Whether a name is in the table and means, here, what the table says."""
+    """Whether a name is in the table and resolves to the object in the table."""
     if not is_listed(name):
         return False
     module, _, short = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), short)
-    except (ImportError, AttributeError):  # also where the package is not installed
+    except (ImportError, AttributeError):  # also if the package is not installed
         return False
     home, _, own = TARGETS[name].rpartition(".")
     about = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))

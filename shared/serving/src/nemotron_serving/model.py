@@ -148,7 +148,7 @@ class Choice:
         loop = asyncio.get_running_loop()
 
         def hear(what: Token | End) -> None:
-            with suppress(RuntimeError):  # the loop has ended, so there is no client any more
+            with suppress(RuntimeError):  # the loop has ended, so the client is gone
                 loop.call_soon_threadsafe(self._heard.put_nowait, what)
 
         self._answer = model.batch.generate(self.prompt.ids, sampling, hear)

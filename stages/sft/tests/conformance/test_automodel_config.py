@@ -54,8 +54,8 @@ def recipe(*overrides: str, choice: str = "tiny", **places: Any) -> dict[str, An
         ("model_parallel=3", "Automodel's recipe has no field"),
         ("distributed.sequence_paralel=true", "did you mean 'sequence_parallel'"),
         ("peft.use_dora=true", "cannot be merged"),
-        ("dataset.shuffle_seed=3", "our packed rows have no such setting"),
-        ("loss_fn._target_=os.system", "is none of the losses"),
+        ("dataset.shuffle_seed=3", "packed rows have no such setting"),
+        ("loss_fn._target_=os.system", "is not an allowed loss"),
         ("packed_sequence={packed_sequence_size: 64, packing_strategy: thd}", "see each other"),
     ],
 )

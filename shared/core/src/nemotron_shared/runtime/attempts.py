@@ -2,7 +2,7 @@
 
 [super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
 [super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
-[super3-sft-model] made anew, not as in the finished super3-sft-model-1f0c...: code of stages.sft.packs
+[super3-sft-model] made again, because it differs from the finished super3-sft-model-1f0c...: code of stages.sft.packs
 [super3-sft-model] extending super3-sft-model:v1 from step 300 to 600
 """
 
@@ -55,7 +55,7 @@ def begin(plan: Plan, run: Run) -> None:
         found = changes(before[-1], segment)
         _refuse_where_asked(plan, found)
         if found and plan.config.run.on_change == "restart":
-            run.say(f"beginning anew (run.on_change=restart); since the unfinished run: {_listed(found)}")
+            run.say(f"starting over (run.on_change=restart); changed since the unfinished run: {_listed(found)}")
             run.forget()
             before = []
         elif found:
@@ -96,7 +96,7 @@ def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
     if found and plan.config.run.on_change == "refuse":
         raise UserError(
             f"{plan.run_directory}: an unfinished run, and since then: {_listed(found)}",
-            "run.on_change=continue goes on with it, run.on_change=restart begins anew",
+            "set run.on_change=continue to continue it, or run.on_change=restart to start over",
         )
 
 
@@ -113,7 +113,7 @@ def _say_why_new(plan: Plan, run: Run) -> None:
     if found := differences(before["what"], redact_values(plan.identity.what)):
         run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
     elif found := changed_modules(before["modules"], plan.identity.modules):
-        run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")
+        run.say(f"made again, because it differs from the {state} {other.name}: {found[0]}")
 
 
 def _listed(found: list[str]) -> str:
@@ -134,7 +134,7 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
         shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
     except shutil.Error as error:  # one entry per file that could not be copied
         file, _, why = error.args[0][0]
-        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or begin anew: --force") from error
+        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or start over: --force") from error
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)

@@ -112,7 +112,7 @@ def of_another_family(checked: Preflight, recipes: list[Recipe]) -> UserError | 
         if file.parent.name == "engine" and other != family:
             chosen = next((text for text in overrides if override_key(text) == "engine"), "engine")
             message = f"{chosen}: a layout of the family {other}, and run.family is {family}"
-            return UserError(message, "leave it out; engine.world_size and the sizes beside it are the layout")
+            return UserError(message, "leave it out: engine.world_size and the other sizes there set the layout")
     return None
 
 
@@ -353,8 +353,8 @@ def answer_trust_keys(checked: Preflight) -> None:
         models = [found for role, found in checked.inputs.items() if found is not None and role != "data"]
         if any(needs_code(config_of(found.path)) for found in models):
             trusted = checked.start.arguments.trust_code
-            how = "given" if trusted else "what it asks for is said on the command line"
-            checked.notes.append(f"{origin}: {key} counts for nothing; {OPTION}: {how}")
+            how = "given" if trusted else "only the command line can grant this"
+            checked.notes.append(f"{origin}: {key} has no effect; {OPTION}: {how}")
         else:
             checked.notes.append(f"{origin}: {key} is not needed: transformers knows the model; no code of it runs")
 

@@ -254,7 +254,7 @@ def read_segments(directory: Path) -> list[Segment]:
     Raises:
         UserError: the file is damaged, so it is unknown how the unfinished run was made.
     """
-    file, remedy = directory / SEGMENTS, "begin this run anew: the same command with --force"
+    file, remedy = directory / SEGMENTS, "start this run over: the same command with --force"
     entries = read_json(file, remedy) if file.is_file() else []
     if not isinstance(entries, list) or not all(map(_is_segment, entries)):
         raise UserError(f"{file}: damaged: not the attempts of a run", remedy)

@@ -1,4 +1,4 @@
-"""What is looked at before the first step and after the last, because Automodel itself goes on in silence."""
+"""Checks before the first step and after the last, for faults that Automodel ignores silently."""
 
 import math
 from typing import Any
@@ -12,13 +12,13 @@ LARGEST_SANE_WEIGHT = 1e4  # weights read from uninitialised memory were seen be
 
 
 def require_sane_weights(model: nn.Module) -> None:
-    """Refuse weights that nobody has set.
+    """Refuse uninitialised weights.
 
-    Automodel 0.7.0 makes its NemotronH on the meta device and then fills only part of it, unless a checkpoint fills
-    the rest. Training goes on with NaN as its loss.
+    Automodel 0.7.0 builds its NemotronH on the meta device and then initialises only part of it, unless a checkpoint
+    provides the rest. Training would continue with a NaN loss.
 
     Raises:
-        UserError: a parameter is not finite, or beyond any trained weight.
+        UserError: a parameter is not finite, or larger than any trained weight.
     """
     for name, parameter in model.named_parameters():
         values = local(parameter.detach())
@@ -26,7 +26,7 @@ def require_sane_weights(model: nn.Module) -> None:
         if not math.isfinite(largest) or largest > LARGEST_SANE_WEIGHT:
             raise UserError(
                 f"before the first step, parameter {name} holds {largest:g}: it was never initialised or loaded",
-                "start from a model folder (run.model) whose weights are whole",
+                "set run.model to a folder with complete weights",
             )
 
 
@@ -39,16 +39,16 @@ def refuse_passed_by_adapters(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if name.endswith(".out_proj") and hasattr(module, "lora_A"):
             raise UserError(
-                f"engine.peft adapts {name}, where Automodel's fused Mamba call would pass the adapter by",
+                f"engine.peft adapts {name}, but Automodel's fused Mamba call would bypass the adapter",
                 "leave out_proj out of engine.peft.target_modules, or set engine.peft.match_all_linear=true",
             )
 
 
 def refuse_unmergeable(model: nn.Module) -> None:
-    """Refuse adapters that could be trained but not merged: those of routed experts are no plain matrices.
+    """Refuse adapters that could be trained but not merged, such as those of routed experts.
 
     Raises:
-        UserError: adapters are trained, and something else than the two matrices of a linear layer is, too.
+        UserError: adapters train something other than the two matrices of a linear layer.
     """
     trained = [name for name, value in model.named_parameters() if value.requires_grad]
     matrices = [name for name in trained if name.endswith((".lora_A.weight", ".lora_B.weight"))]
@@ -61,13 +61,13 @@ def refuse_unmergeable(model: nn.Module) -> None:
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Trained and all parameters, over all shards."""
+    """Number of trained parameters and of all, over all shards."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
 def idle_adapters(model: nn.Module) -> list[str]:
-    """Adapters that no gradient has reached on this process: lora_B starts at zero and is still zero."""
+    """Adapters that no gradient reached on this process: lora_B starts at zero and is still zero."""
     return [
         name.removesuffix(".lora_B.weight").removeprefix("module.")
         for name, parameter in model.named_parameters()

@@ -1,4 +1,4 @@
-"""How Automodel shares a model and its rows out over GPUs, for estimates."""
+"""How Automodel distributes a model and its rows over GPUs, for estimates."""
 
 from dataclasses import replace
 from typing import Any

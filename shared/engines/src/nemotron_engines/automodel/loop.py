@@ -33,7 +33,7 @@ def train_with_automodel(
     valid: Path | None,
     tokens_at: Callable[[int], int] | None,
 ) -> Outcome:
-    """Train, export, and say what was trained.
+    """Train, export, and report what was trained.
 
     Args:
         kind, train, valid: see `Places`.
@@ -41,7 +41,7 @@ def train_with_automodel(
 
     Raises:
         Stopped: a signal asked to stop; a checkpoint has been written.
-        UserError: the environment, the config or the weights cannot be used.
+        UserError: the environment, the config or the weights are unusable.
     """
     config, run = task.config, task.run
     line = cpu_shim.install()
@@ -91,14 +91,14 @@ def train_with_automodel(
 
 
 def template_file(tokenizer: Path) -> Path:
-    """The file of a tokenizer's folder that holds its chat template: one of its own, or the tokenizer's settings."""
+    """The file with a tokenizer's chat template: a separate file, or the tokenizer's config."""
     own = tokenizer / "chat_template.jinja"
     return own if own.is_file() else tokenizer / "tokenizer_config.json"
 
 
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
     run, base, data = task.run, task.inputs["model"], task.inputs["data"]
-    # chats are read as they are, with the tokenizer of the model that learns from them
+    # raw chats use the tokenizer of the trained model
     tokenizer = data.path / "tokenizer" if data else task.input("model").path
     model = stage_base_model(task.config, base.path if base else None, tokenizer, run.checkpoints / "base")
     kept = run.checkpoints / "automodel"
@@ -107,7 +107,7 @@ def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Pa
 
 
 def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, best: Validation) -> str:
-    """The checkpoint as Automodel wrote it: before the last step, it writes no model that others could read."""
+    """Keep the checkpoint in Automodel's format: it exports a readable model only at the last step."""
     held = checkpoints.best(places.checkpoints, LAYOUT) if task.config.checkpoint.keep_best else None
     if held is None or held[1] != best:
         return ""
@@ -118,14 +118,14 @@ def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, be
     return f"; Automodel's checkpoint of step {steps} stays in {folder}"
 
 
-# What our models carry is 0: no lower limit. Automodel takes its logarithm for weights that are then overwritten.
+# Our models have 0, for no lower limit. Automodel takes its logarithm, for weights that are then overwritten.
 PLACEHOLDER_TIME_STEP = 0.001
 
 
 def stage_base_model(
     config: SupervisedConfig[AutomodelEngine], source: Path | None, tokenizer: Path, into: Path
 ) -> Path:
-    """Make `into` a folder that Automodel can read; returns it.
+    """Make `into` a folder that Automodel can read, and return it.
 
     Args:
         source: a Hugging Face folder of the NemotronH architecture, or None for random weights.
@@ -135,7 +135,7 @@ def stage_base_model(
         from nemotron_engines.modeling.build import save_random_model
 
         source = into.with_name("random")
-        if not (source / "config.json").exists():  # else a run that goes on: its checkpoint was made over these weights
+        if not (source / "config.json").exists():  # else a resumed run, whose checkpoint builds on these weights
             save_random_model(config.model, tokenizer, config.run.seed, source)
     fields = read_json(source / "config.json")
     for file in source.iterdir():
@@ -147,7 +147,7 @@ def stage_base_model(
 
 
 def readable_config(fields: dict[str, Any]) -> dict[str, Any]:
-    """config.json with a `time_step_min` that has a logarithm."""
+    """config.json with a positive `time_step_min`."""
     return fields | {"time_step_min": fields.get("time_step_min") or PLACEHOLDER_TIME_STEP}
 
 
@@ -155,13 +155,13 @@ NAME = re.compile(r"epoch_(\d+)_step_(\d+)")
 
 
 def steps_done(path: Path) -> int:
-    """Optimizer steps that a checkpoint holds; -1 for any other folder."""
+    """Number of optimizer steps of a checkpoint; -1 for any other folder."""
     match = NAME.fullmatch(path.name)
     return int(match[2]) + 1 if match else -1
 
 
 def missing_state(checkpoint: Path, mark: Mark) -> str | None:
-    """Weights and optimizer each lie in a folder of their own, whose files depend on how the work is spread."""
+    """A missing part of a checkpoint: weights and optimizer each have a folder, whose files depend on the layout."""
     absent = [part for part in ("model", "optim") if not any(name.startswith(f"{part}/") for name in mark.files)]
     return f"{', '.join(absent)} missing" if absent else None
 
@@ -170,20 +170,20 @@ LAYOUT = Layout(steps_done, missing_state)
 
 
 def resume_point(directory: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint; damaged ones are set aside, unfinished ones deleted, and links to either."""
+    """The newest complete checkpoint; moves damaged ones aside, and deletes unfinished ones and links to either."""
     point = checkpoints.resume_point(directory, LAYOUT, say)
     _forget_dangling_links(directory)
     return point
 
 
 def prune(directory: Path, *, keep: int, keep_best: bool) -> None:
-    """Delete all but the newest checkpoints and the best one, and Automodel's links to what is gone."""
+    """Delete all but the newest checkpoints and the best one, and Automodel's dangling links."""
     checkpoints.prune(directory, LAYOUT, keep=keep, keep_best=keep_best)
     _forget_dangling_links(directory)
 
 
 def _forget_dangling_links(directory: Path) -> None:
-    """`LATEST` and `LOWEST_VAL` may point at what is gone."""
+    """Remove `LATEST` and `LOWEST_VAL` if they dangle."""
     for path in directory.glob("*"):
         if path.is_symlink() and not path.exists():
             path.unlink()

@@ -1,4 +1,4 @@
-"""What NeMo Automodel needs of a machine, for the checks before a start."""
+"""NeMo Automodel's requirements, checked before a start."""
 
 from collections.abc import Iterator
 
@@ -23,27 +23,26 @@ from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
 
-# Exactly what was run; the shim and the recipe subclass reach into functions that other versions may have moved.
+# The versions we ran; the shim and the recipe subclass use internals that may differ in others.
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}
 # triton 3.9 refuses an autotune key of Automodel's LoRA kernels while they are imported.
 TRITON = Requirement("triton<3.9")
-# Numbers of the weights' type for each parameter: with gradient and Adam's two moments, and in a checkpoint without
-# the gradient.
+# Values per parameter in the weights' dtype: weight, gradient and Adam's two moments; a checkpoint has no gradient.
 WEIGHTS, TRAINED, SAVED = 1, 4, 3
-# What computes the same where there is no GPU, in place of Transformer Engine.
+# Equivalents of Transformer Engine's kernels on a CPU.
 WITHOUT_TE = {"attn": "sdpa", "linear": "torch", "rms_norm": "torch", "experts": "torch"}
 
 
 def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-    """What is wrong with the config or with the model that it starts from."""
+    """Problems with the config or with its starting model."""
     model = inputs.get("model")
     if not config.engine.allow_custom_targets:
         yield from foreign_code(config.engine.overrides, "engine.allow_custom_targets")
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
-        what = "engine.data=chat: pretraining reads documents"
+        what = "engine.data=chat: pretraining needs documents"
         yield Problem(what, "set engine.data=packed, or use the sft stage")
     if machine.processes == 1 and config.engine.dtype != config.engine.weights_dtype:
-        what = f"engine.dtype={config.engine.dtype}: on one process Automodel computes in the type of the weights"
+        what = f"engine.dtype={config.engine.dtype}: on one process, Automodel computes in the dtype of the weights"
         yield Problem(what, f"set engine.weights_dtype={config.engine.dtype}, or start several processes")
     chats = config.engine.chats
     if config.engine.data == "chat":
@@ -51,10 +50,10 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine:
         if machine.sees_files:
             yield from no_chats(files)
         if config.run.data is None and config.run.model is None:
-            yield Problem("no tokenizer: run.model and run.data are both null", "give run.model=FOLDER")
+            yield Problem("no tokenizer: run.model and run.data are both null", "set run.model=FOLDER")
     elif config.run.data is None:
-        what = "engine.data=packed reads the rows of run.data, which is null"
-        yield Problem(what, "name a data artifact in run.data, or set engine.data=chat", "run.data")
+        what = "engine.data=packed needs run.data, which is null"
+        yield Problem(what, "set run.data to a data artifact, or set engine.data=chat", "run.data")
     if model is None or not (model.path / "config.json").is_file():
         return
     kind = read_json(model.path / "config.json").get("model_type")
@@ -62,7 +61,7 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine:
         what = f"{model.path}: engine 'automodel' trains NemotronH models, not '{kind}'"
         yield Problem(what, "use another engine")
     if not list(model.path.glob("*.safetensors")):
-        yield Problem(f"{model.path}: holds no safetensors", "save the model in that format")
+        yield Problem(f"{model.path}: no safetensors files", "save the model in that format")
 
 
 def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
@@ -75,12 +74,12 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
     if machine.gpus and not all(map(machine.version_of, KERNELS)):
         others.append(
             Problem(
-                f"on a GPU engine 'automodel' needs {' and '.join(KERNELS)}",
+                f"on a GPU, engine 'automodel' needs {' and '.join(KERNELS)}",
                 f"{HOW_TO_COMPILE}, or use a container that has them",
             )
         )
     others += [] if machine.gpus else _gpu_only(engine)
-    # ddp keeps everything on each process; fsdp2 shards it. Adapters leave the rest without gradients and optimizer.
+    # ddp replicates everything; fsdp2 shards it. With adapters, the other weights have no gradients or optimizer.
     shards = machine.processes if engine.strategy == "fsdp2" else 1
     size = 2 if engine.weights_dtype == "bfloat16" else 4
     trained = (WEIGHTS if engine.peft else TRAINED) * size
@@ -103,10 +102,10 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
 
 
 def _gpu_only(engine: AutomodelEngine) -> Iterator[Problem]:
-    """Kernels that exist for GPUs alone; without one, Automodel would fail at its first step."""
+    """Report GPU-only kernels; on a CPU, Automodel would fail at its first step."""
     asked = {f"backend.{part}": other for part, other in WITHOUT_TE.items() if getattr(engine.backend, part) == "te"}
     asked |= {"peft.use_triton": "false"} if engine.peft and engine.peft.use_triton else {}
     for name, other in asked.items():
         what = "Triton's kernels" if name == "peft.use_triton" else "Transformer Engine's kernels"
         key = f"engine.{name}"
-        yield Problem(f"{what} need a GPU, and there is none", f"on a CPU set {key}={other}", key)
+        yield Problem(f"{what} need a GPU, but this machine has none", f"on a CPU, set {key}={other}", key)

@@ -1,4 +1,4 @@
-"""What Automodel prints and writes beside its checkpoints, for `nemotron check`.
+"""Automodel's log lines and metric files, for `nemotron check`.
 
 2026-08-10 15:48:59 | INFO | root | step 13 | epoch 0 | loss 0.6407 | grad_norm 1.1754 | lr 1.00e-05 | mem 31.55 GiB |
 tps 6574.51(821.81/gpu) | num_label_tokens 26779                                                       (one line)

@@ -1,4 +1,4 @@
-"""`engine.overrides`: any value of Automodel's recipe, checked against the classes that will take it.
+"""`engine.overrides`: any value of Automodel's recipe, checked against the classes that take it.
 
 error: nano3.yaml:31: engine.overrides.step_scheduler.gc_step: Automodel's StepSchedulerConfig has no field 'gc_step'
   did you mean 'gc_every_steps'?
@@ -21,7 +21,7 @@ from nemotron_shared.config.validate import has_type
 
 COMPONENTS = "nemo_automodel.components"
 UNMERGED = ("peft.use_dora", "peft.use_rslora")
-# Section of the recipe -> what takes its values: a dataclass or a function of Automodel or torch.
+# Section of the recipe -> dataclass or function of Automodel or torch that takes its values.
 TAKERS = {
     "step_scheduler": f"{COMPONENTS}.training.step_scheduler:StepSchedulerConfig",
     "lr_scheduler": f"{COMPONENTS}.optim.optimizer:LRSchedulerConfig",
@@ -49,7 +49,7 @@ TAKERS = {
     "mlflow": f"{COMPONENTS}.loggers.loggers:MLflowConfig",
     "comet": f"{COMPONENTS}.loggers.loggers:CometConfig",
 }
-# Values that Automodel's recipe reads by itself, or beside the fields of a class.
+# Values that Automodel's recipe reads directly, in addition to the fields of a class.
 READ: dict[str, dict[str, Any]] = {
     "": {"nvtx": bool, "sdpa_method": list[str] | None},
     "dist_env": {"backend": Literal["nccl", "gloo"], "timeout_minutes": int},
@@ -72,7 +72,7 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
         origins: "file:line" by dotted key of the whole configuration, for the error message.
 
     Raises:
-        UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
+        UserError: an unknown key, a value of the wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
     strict = Strict(owned(KEYS) | {f"peft.{name}": f"set engine.peft.{name}" for name in CHOICES}, origins)
@@ -82,7 +82,7 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
-    # THD packing keeps documents apart in Transformer Engine's attention only; with sdpa they see each other.
+    # THD packing separates documents in Transformer Engine's attention only; with sdpa they see each other.
     packing, attention = merged.get("packed_sequence", {}), merged["model"]["backend"]["attn"]
     if packing.get("packing_strategy") == "thd" and attention != "te":
         what = f"thd with attn={attention} lets the documents of a row see each other"
@@ -95,9 +95,9 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
     section, _, name = key.rpartition(".")
     strict.require_free(key)
     if key in UNMERGED and value:
-        raise strict.refusal(key, "such an adapter cannot be merged into the model", "leave it out")
+        raise strict.refusal(key, "such an adapter cannot be merged into the model", "remove it")
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
-        raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
+        raise strict.refusal(key, "packed rows have no such setting", "use engine.data=chat")
     known = known_names(section, engine.strategy)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
     strict.require_known(section, name, known, f"Automodel's {taker}")
@@ -108,13 +108,13 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
 
 
 def known_names(section: str, strategy: str = "fsdp2") -> dict[str, Any]:
-    """Names that a section knows, each with its type, or with None where the type is not written down."""
+    """Names that a section accepts, each with its type, or with None if it is not annotated."""
     known = READ.get(section, {}) | taken(section, strategy)
     return known if section else known | dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
 
 
 def taken(section: str, strategy: str) -> dict[str, Any]:
-    """Those that a class or function takes."""
+    """Names that a class or function accepts."""
     path = TAKERS.get(section)
     if path is None:
         return {}

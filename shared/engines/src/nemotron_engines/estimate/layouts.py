@@ -1,4 +1,4 @@
-"""How a training shares a model and its rows out over GPUs, as its engine's section says it."""
+"""How a training distributes its model and rows over GPUs, according to its engine's section."""
 
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -7,9 +7,9 @@ from typing import Literal
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 
 SHARING = ("megatron_bridge", "automodel", "nemo_rl")
-"""Engines that share a model out in ways of their own: each says so in its module `layout`, which only it knows."""
+"""Engines with their own way of distributing a model, described in their module `layout`."""
 Recomputed = Literal["nothing", "experts", "everything"]
-"""What a backward pass computes a second time instead of keeping it."""
+"""What a backward pass recomputes instead of storing."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Layout:
         layers, a row, the experts.
     rows: of an optimizer step; `micro_rows` of one pass; `row_tokens` of one row.
     weight, gradient, optimizer: bytes of each parameter.
-    shards: weights and gradients are shared out over all devices, too; the optimizer always is where `spread`.
-    trained: False where adapters are trained and the weights are frozen.
-    activation: bytes of each value that is kept for the backward pass.
-    assumed: sentences about what the config does not tell.
+    shards: weights and gradients are sharded over all devices, too; the optimizer is whenever `spread`.
+    trained: False if adapters are trained and the weights are frozen.
+    activation: bytes of each value stored for the backward pass.
+    assumed: sentences about values that the config does not give.
     """
 
     devices: int
@@ -45,17 +45,17 @@ class Layout:
 
     @property
     def replicas(self) -> int:
-        """How many read different rows."""
+        """Number of data-parallel replicas."""
         return max(1, self.devices // (self.tensor * self.pipeline * self.context))
 
     @property
     def micro_tokens(self) -> int:
-        """Of one pass."""
+        """Tokens of one pass."""
         return self.micro_rows * self.row_tokens
 
     @property
     def passes(self) -> int:
-        """Of each replica in a step."""
+        """Passes per replica and step."""
         return max(1, self.rows // (self.micro_rows * self.replicas))
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Layout:
 
 
 def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
-    """The layout of a config on so many devices; that of an engine from outside is one replica on each."""
+    """The layout of a config on this many devices; engines from other packages count as one replica per device."""
     plain = Layout(devices, config.rows_per_step, row_tokens, config.micro_rows(devices))
     if config.engine.name not in SHARING:
         return _whole(config, plain)

@@ -1,4 +1,4 @@
-"""Bytes of one GPU at its fullest, by part."""
+"""Peak memory of one GPU, by part."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.modeling.facts import DEFAULTS, Parameters
 
 CONTEXT_BYTES = 4 * 10**9
-"""Of a process on a GPU beside its tensors: CUDA's context, kernels, buffers for communication."""
+"""Memory of a GPU process besides its tensors: CUDA context, kernels, communication buffers."""
 
 PROCESS_BYTES = 7 * 10**8
-"""Of a process on a CPU beside its tensors: Python with torch and transformers; measured with the tiny trainings, of
-which that of RL takes 0.2 GB more."""
+"""Memory of a CPU process besides its tensors: Python with torch and transformers. Measured with the tiny trainings;
+RL takes 0.2 GB more."""
 
 
 def memory_parts(
     fields: dict[str, Any], vocab_size: int, parameters: Parameters, layout: Layout, *, on_gpu: bool
 ) -> dict[str, float]:
-    """Weights, gradients, optimizer, activations, logits, and what a process on a GPU needs besides."""
+    """Weights, gradients, optimizer, activations, logits, and the overhead of a process."""
     dense, experts = parameters.total - parameters.experts, parameters.experts
     own = dense / layout.tensor / layout.pipeline + experts / layout.expert / layout.pipeline
     everything = parameters.total / layout.devices
@@ -35,15 +35,15 @@ def memory_parts(
 
 
 def _largest_layer(fields: dict[str, Any], parameters: Parameters) -> float:
-    """Parameters of the largest layer, which is whole while it works, and the next one, which is fetched meanwhile."""
+    """Parameters of the largest layer, which is gathered while it computes, plus the next one, which is prefetched."""
     pattern = (DEFAULTS | fields)["hybrid_override_pattern"]
     return 2 * max(parameters.experts / max(1, pattern.count("E")), parameters.total / 2 / max(1, len(pattern)))
 
 
 def _activations(fields: dict[str, Any], layout: Layout) -> float:
-    """What the forward pass keeps for the backward pass.
+    """Activations that the forward pass stores for the backward pass.
 
-    A pipeline's first stage keeps those of as many passes as there are stages, each of its part of the layers.
+    A pipeline's first stage stores as many passes as there are stages, each for its share of the layers.
     """
     pattern, hidden = (DEFAULTS | fields)["hybrid_override_pattern"], fields["hidden_size"]
     kept = {kind: _values(kind, DEFAULTS | fields) for kind in "M*E-"}
@@ -56,12 +56,12 @@ def _activations(fields: dict[str, Any], layout: Layout) -> float:
 
 
 def _values(kind: str, fields: dict[str, Any]) -> float:
-    """That a layer keeps of each token."""
+    """Values that a layer stores per token."""
     hidden = fields["hidden_size"]
     if kind == "M":
         inner = fields["mamba_num_heads"] * fields["mamba_head_dim"]
         groups = fields["n_groups"] * fields["ssm_state_size"]
-        # mamba-ssm keeps what its first projection gave, and computes convolution and scan again
+        # mamba-ssm stores the output of its first projection, and recomputes convolution and scan
         return 2 * hidden + 3 * inner + 2 * groups + fields["mamba_num_heads"]
     if kind == "*":
         return 2 * hidden + fields["head_dim"] * 2 * (fields["num_attention_heads"] + fields["num_key_value_heads"])
@@ -73,5 +73,5 @@ def _values(kind: str, fields: dict[str, Any]) -> float:
 
 
 def _logits(vocab_size: int, layout: Layout) -> float:
-    """And their gradients."""
+    """Logits and their gradients."""
     return 2 * layout.activation * vocab_size * layout.micro_tokens / layout.context / layout.tensor

@@ -1,9 +1,9 @@
-"""Seconds of a step, from what a token costs and what a device can do.
+"""Seconds per step, from the cost of a token and the data sheet of a device.
 
-Three coefficients say how much longer a GPU takes than its data sheet would: for operations, for bytes moved, and for
-the fixed cost of each layer in each pass (starting kernels, routing, waiting for one another). They are fitted to the
-runs that NVIDIA publishes for these models, by `benchmarks/plan.py`. Those show no difference between 8-bit, 4-bit and
-16-bit runs beyond what these three explain, so precision is no term of its own.
+Three coefficients say how much slower a GPU is than its data sheet: for operations, for bytes moved, and for the fixed
+cost of each layer in each pass (kernel launches, routing, synchronisation). `benchmarks/plan.py` fits them to the runs
+that NVIDIA publishes for these models. Beyond these three, 8-bit, 4-bit and 16-bit runs show no difference, so
+precision has no separate term.
 """
 
 from nemotron_engines.estimate.layouts import Layout
@@ -27,7 +27,7 @@ def terms(work: Work, device: Device, layout: Layout) -> tuple[float, float, flo
 
 
 def step_seconds(work: Work, device: Device, layout: Layout, tokens: int) -> dict[str, float]:
-    """Of one optimizer step of `tokens` over all GPUs, by part."""
+    """Seconds of one optimizer step of `tokens` over all GPUs, by part."""
     coefficients = (OPERATIONS, TRAFFIC, LAYER_SECONDS)
     each = tokens / layout.devices
     passed = dict(
@@ -38,5 +38,5 @@ def step_seconds(work: Work, device: Device, layout: Layout, tokens: int) -> dic
 
 
 def core_seconds(work: Work, cores: int, tokens: int) -> dict[str, float]:
-    """Of one step on the cores of a CPU, each a process."""
+    """Seconds of one step on a CPU with one process per core."""
     return {"all": work.operations * tokens / cores / CORE_OPERATIONS}

@@ -1,4 +1,4 @@
-"""What one token of a NemotronH model costs in training: counted from the fields of its architecture."""
+"""Training cost of one token of a NemotronH model, from the fields of its architecture."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +8,12 @@ from nemotron_engines.modeling.facts import DEFAULTS
 BACKWARD = 3
 """A forward and a backward pass, in forward passes: the gradients of inputs and of weights cost one each."""
 FROZEN_BACKWARD = 2
-"""The same where the weights are frozen: the gradients of inputs alone."""
+"""The same with frozen weights: only the gradients of inputs."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Of one token.
+    """Cost of one token.
 
     Attributes:
         operations: floating-point operations of the matrices, of attention and of the scan, a multiplication and an
@@ -33,7 +33,7 @@ def work_of(
 
     Args:
         predictions: passes of the block that predicts further tokens (attention and experts), each with the head.
-        frozen: adapters are trained, and the weights are not.
+        frozen: adapters are trained, and the weights are frozen.
     """
     fields = DEFAULTS | fields
     pattern, hidden = fields["hybrid_override_pattern"], fields["hidden_size"]
@@ -51,13 +51,13 @@ def work_of(
 
 
 def active_parameters(fields: dict[str, Any], total: int, experts: int) -> int:
-    """Those that a token passes: `num_experts_per_tok` of the routed experts, and everything else."""
+    """Active parameters per token: `num_experts_per_tok` of the routed experts, and everything else."""
     fields = DEFAULTS | fields
     return total - experts + experts * fields.get("num_experts_per_tok", 1) // max(1, fields["n_routed_experts"])
 
 
 def _operations(kind: str, fields: dict[str, Any], seq_length: int) -> float:
-    """Of a layer's forward pass."""
+    """Operations of a layer's forward pass."""
     hidden = fields["hidden_size"]
     if kind == "M":
         inner = fields["mamba_num_heads"] * fields["mamba_head_dim"]
@@ -77,8 +77,8 @@ def _operations(kind: str, fields: dict[str, Any], seq_length: int) -> float:
 
 
 def _moved(kind: str, fields: dict[str, Any]) -> float:
-    """Values that a layer's forward pass reads and writes beside its matrices: Mamba's convolution, scan and gate; the
-    way to the experts and back, and their activations."""
+    """Values that a layer's forward pass reads and writes besides its matrices: Mamba's convolution, scan and gate;
+    expert dispatch and combine, and their activations."""
     if kind == "M":
         return 8 * fields["mamba_num_heads"] * fields["mamba_head_dim"]
     if kind != "E":

@@ -16,7 +16,7 @@ NAME = "sorted_cpu"
 
 
 def register_cpu_experts() -> str:
-    """Make the implementation known to transformers; returns the name to ask for."""
+    """Register the implementation with transformers; returns its name."""
     ALL_EXPERTS_FUNCTIONS.register(NAME, sorted_experts_forward)
     return NAME
 

@@ -1,9 +1,9 @@
 """A mixture of experts for a GPU: sort the tokens by expert, multiply all runs in one grouped matrix product.
 
-transformers' own `grouped_mm` takes the type of the experts' weights, which autocast does not change: in mixed
-precision it multiplies in float32, expert by expert, and waits for the GPU to learn how many tokens each has. This
-one multiplies in the type of the mixed precision, and never waits. It needs experts like Nemotron's, without a gate
-and without a bias, and is asked for by name: `from_config(..., experts_implementation=register_grouped_experts())`.
+transformers' own `grouped_mm` uses the dtype of the experts' weights, which autocast does not change: in mixed
+precision it multiplies in float32, expert by expert, and waits for the GPU to get each expert's token count. This one
+multiplies in autocast's dtype and never waits. It needs experts like Nemotron's, without gate and bias. Select it by
+name: `from_config(..., experts_implementation=register_grouped_experts())`.
 """
 
 from typing import Any
@@ -18,13 +18,13 @@ NAME = "grouped_mixed_precision"
 
 
 def register_grouped_experts() -> str:
-    """Make the implementation known to transformers; returns the name to ask for."""
+    """Register the implementation with transformers; returns its name."""
     ALL_EXPERTS_FUNCTIONS.register(NAME, grouped_experts_forward)
     return NAME
 
 
 def mixed_type(device: str) -> torch.dtype | None:
-    """What autocast computes in on a kind of device; None where it is off."""
+    """Autocast's dtype on a kind of device; None if autocast is off."""
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
@@ -41,7 +41,7 @@ def grouped_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tenso
     expert, order = torch.sort(top_k_index.flatten(), stable=True)
     place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     ends = torch.searchsorted(expert, torch.arange(self.num_experts, device=expert.device), right=True).int()
-    with torch.autocast(device, enabled=False):  # on a GPU it would square in float32, for a product in bfloat16
+    with torch.autocast(device, enabled=False):  # autocast would square in float32, for a product in bfloat16
         rows = Dispatch.apply(hidden_states.to(dtype), order, place, chosen)
         inner = self.act_fn(F.grouped_mm(rows, self.up_proj.to(dtype).mT, offs=ends))
         result = F.grouped_mm(inner, self.down_proj.to(dtype).mT, offs=ends)
@@ -52,8 +52,8 @@ def grouped_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tenso
 class Dispatch(torch.autograd.Function):
     """Repeat each row for its k experts, in the order of the experts: (tokens, d) -> (tokens * k, d).
 
-    Both directions read where they would otherwise add to the same row from many threads, so that gradients are the
-    same in every run.
+    Both directions gather instead of adding to the same row from many threads, so gradients are the same in every
+    run.
     """
 
     @staticmethod

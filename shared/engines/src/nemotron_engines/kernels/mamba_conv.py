@@ -1,9 +1,9 @@
-"""The short causal convolution in front of the Mamba scan: every channel sees itself and the last few steps.
+"""The short causal convolution before the Mamba scan: every channel sees itself and the last few steps.
 
     out[t] = bias + weight[W - 1] * x[t] + weight[W - 2] * x[t - 1] + ... + weight[0] * x[t - W + 1]
 
 W is 4 in Nemotron, so shifted multiply-adds over the whole tensor are faster than a convolution call, in
-whatever memory order x comes; steps of another document count as zero.
+any memory order of x; steps of another document count as zero.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ from torch.autograd.function import once_differentiable
 
 
 def document_runs(seq_idx: Tensor) -> Tensor:
-    """Number the documents of each row (batch, length) from 0: a new one begins where `seq_idx` changes."""
+    """Number the documents of each row (batch, length) from 0; a new one starts where `seq_idx` changes."""
     return F.pad((seq_idx[:, 1:] != seq_idx[:, :-1]).cumsum(1), (1, 0))
 
 
 def same_document(runs: Tensor | None, lag: int, dtype: torch.dtype) -> Tensor | None:
-    """(batch, 1, length - lag): 1 where the step `lag` earlier is of the same document, else 0."""
+    """(batch, 1, length - lag): 1 where the step `lag` earlier is in the same document, else 0."""
     return None if runs is None else (runs[:, lag:] == runs[:, :-lag])[:, None].to(dtype)
 
 

@@ -1,6 +1,6 @@
 """Put the reference kernels of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
 
-transformers 5.23 falls back to slow code where `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
+transformers 5.23 falls back to slow code if `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
 packed rows (5.12 differs: see mamba_older.py). After `install_cpu_ops()` a CUDA tensor still goes to the packages
 where both can be imported; everything else goes to the reference kernels:
 
@@ -31,34 +31,34 @@ KERNEL_LINE = "mamba: mamba-ssm and causal-conv1d kernels (pure-torch reference 
 
 
 def decline_fused(first: Tensor, *args: Any, **kwargs: Any) -> None:
-    """No fused mixer: without one, the model calls the single functions and masks padding between them.
+    """Disable the fused mixer, so that the model calls the single functions and masks padding between them.
 
-    The fused call is never told the attention mask, so in a left-padded batch the convolution's bias would
-    leak from the padding into the state.
+    The fused call does not get the attention mask, so in a left-padded batch the convolution's bias would leak from
+    the padding into the state.
     """
 
 
 def never_fuse() -> None:
-    """Call the single functions on a GPU, too, where the fused mixer would pass an adapter on `out_proj` by.
+    """Call the single functions on a GPU as well, because the fused mixer would bypass an adapter on `out_proj`.
 
-    It is given the weight of `out_proj`, and never calls the module.
+    It gets the weight of `out_proj` and never calls the module.
     """
     if not mamba_older.is_older():
         modeling_nemotron_h.mamba2_split_conv1d_scan_combined = decline_fused
 
 
 def fuse_norms() -> None:
-    """Compute Nemotron's norms in one kernel each; transformers has six, which each read and write all of a tensor."""
+    """Compute each of Nemotron's norms in one kernel; transformers' takes six passes over the tensor."""
     modeling_nemotron_h.NemotronHRMSNorm.forward = fused_norm
 
 
 def fused_norm(self: Any, hidden_states: Tensor) -> Tensor:
-    """The root-mean-square norm of (..., d), computed in float32 as transformers' own."""
+    """Root-mean-square norm of (..., d), computed in float32 like transformers' own."""
     weight = self.weight.to(hidden_states.dtype)
     return F.rms_norm(hidden_states, weight.shape, weight, self.variance_epsilon)
 
 
-# Global of transformers' module -> what it is replaced by where the packages are not used.
+# Global of transformers' module -> its replacement if the packages are not used.
 REFERENCE_KERNELS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": mamba_ops.causal_conv1d_fn,
     "causal_conv1d_update": mamba_ops.causal_conv1d_update,
@@ -66,14 +66,14 @@ REFERENCE_KERNELS: dict[str, Callable[..., Any]] = {
     "mamba2_selective_state_update": mamba_ops.selective_state_update,
     "mamba2_split_conv1d_scan_combined": decline_fused,
 }
-STOCK: dict[str, Callable[..., Any]] = {}  # what was there before, from the first installation on
+STOCK: dict[str, Callable[..., Any]] = {}  # the originals, saved at the first installation
 
 
 def install_cpu_ops() -> str:
-    """Replace the functions once; say (and log, once) which implementation runs.
+    """Replace the functions once; log once and return which implementation runs.
 
     Raises:
-        UserError: this version of transformers has no such functions.
+        UserError: this version of transformers lacks the functions.
     """
     if mamba_older.is_older():
         mamba_older.install_into_older()
@@ -91,9 +91,9 @@ def install_cpu_ops() -> str:
 
 
 def dispatcher(stock: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `stock` for CUDA tensors where the packages are there, else `reference`.
+    """A function that calls `stock` for CUDA tensors if the packages are installed, else `reference`.
 
-    The model passes on whatever keywords it was called with; like stock, we keep those that the function knows.
+    The model passes all of its keywords on; like stock, we keep those that the function accepts.
     """
     known = frozenset(inspect.signature(reference).parameters)
 
@@ -108,7 +108,7 @@ def dispatcher(stock: Callable[..., Any], reference: Callable[..., Any]) -> Call
 
 @cache
 def kernels_importable() -> bool:
-    """Whether both packages can be imported on this machine, as transformers' own wrappers ask."""
+    """Whether both packages can be imported on this machine, checked like in transformers' own wrappers."""
     if not torch.cuda.is_available():
         return False
     try:
@@ -127,7 +127,7 @@ def say_once(line: str) -> str:
 
 
 def announce(parameter_count: int, allow_reference: bool) -> None:
-    """Refuse to run a large model on the reference code unless the user has said that it may.
+    """Refuse to run a large model on the reference code unless the user allows it.
 
     Raises:
         UserError: more than a billion parameters, no kernels, and `allow_reference` is false.
@@ -140,11 +140,11 @@ def announce(parameter_count: int, allow_reference: bool) -> None:
 
 
 def lift_time_step_limit(model: PreTrainedModel) -> None:
-    """Let time steps be as small as the weights say, as in NVIDIA's own code; saved with the model's config.
+    """Remove the lower limit of time steps, as in NVIDIA's own code; saved with the model's config.
 
-    transformers raises them to `config.time_step_min` in training and in prompts, but not in generated steps, so
-    the same tokens get other probabilities when they are generated than when they are scored. Other architectures
-    have that limit elsewhere, and would draw time steps from the logarithm of what is saved here.
+    transformers clamps them to `config.time_step_min` in training and in prompts, but not in generated steps, so the
+    same tokens get different probabilities when generated and when scored. Other architectures have that limit
+    elsewhere, and would initialise time steps from the logarithm of the saved value.
     """
     for module in model.modules():
         if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):

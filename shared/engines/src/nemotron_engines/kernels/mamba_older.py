@@ -1,8 +1,8 @@
 """The reference kernels for transformers 5.12 to 5.22, whose NemotronH keeps its Mamba functions elsewhere.
 
-There each mixer looks the kernels up when it is made, uses them for weights on a GPU only, and is never told about
-packed rows. After `install_into_older()` weights on a CPU go through the reference kernels, and `seq_idx` reaches the
-mixer. It also writes the embedding of a checkpoint under a name that nobody else reads; that is put right too.
+There each mixer looks up the kernels when it is built, uses them for weights on a GPU only, and does not know about
+packed rows. After `install_into_older()`, weights on a CPU use the reference kernels, and `seq_idx` reaches the mixer.
+These versions also save the embedding under a name that no other program reads; this is corrected too.
 """
 
 import logging
@@ -20,16 +20,16 @@ BLOCK = modeling_nemotron_h.NemotronHBlock
 
 
 def _is_true_here(record: logging.LogRecord) -> bool:
-    """Each mixer says that it falls back to slow code; it does not."""
+    """Drop the mixers' warning that they fall back to slow code, which is not true here."""
     return "fast path is not available" not in record.getMessage()
 
 
-# From the import on: counting a model's parameters makes mixers before anything is installed.
+# From import on, because counting a model's parameters builds mixers before anything is installed.
 logging.getLogger(modeling_nemotron_h.__name__).addFilter(_is_true_here)
 
 
 def is_older() -> bool:
-    """Whether this transformers has the mixer that this module knows."""
+    """Whether this transformers has the older mixer."""
     return hasattr(MIXER, "cuda_kernels_forward") and hasattr(MIXER, "torch_forward")
 
 
@@ -52,7 +52,7 @@ def _mixer_on_reference_kernels(stock: Any) -> Any:
             if seq_idx is not None:
                 raise ValueError("this transformers cannot keep packed rows apart on a GPU; transformers 5.23 can")
             return stock(self, hidden_states, cache_params, attention_mask)
-        # The fused function is never told the attention mask; see mamba_install.decline_fused.
+        # The fused function does not get the attention mask; see mamba_install.decline_fused.
         self.use_mem_eff_path = False
         modeling_nemotron_h.__dict__.update(_reference_kernels(seq_idx))
         return self.cuda_kernels_forward(hidden_states, cache_params, attention_mask)
@@ -61,7 +61,7 @@ def _mixer_on_reference_kernels(stock: Any) -> Any:
 
 
 def _reference_kernels(seq_idx: Tensor | None) -> dict[str, Any]:
-    """Names in transformers' module; its calls say nothing, or None, about `seq_idx`."""
+    """Replacements by name in transformers' module, whose calls pass no `seq_idx`, or None."""
 
     def scan(*args: Any, **kwargs: Any) -> Any:
         return mamba_ops.mamba_chunk_scan_combined(*args, **(kwargs | {"seq_idx": seq_idx}))

@@ -2,12 +2,12 @@
 
 Names, arguments and results are those of the packages, so that a model can call either. They run on any
 device, in any floating type (computed in float32, or float64 if x is), and keep the documents of a packed row
-apart exactly: where `seq_idx` (batch, length) changes, the state, the decay and the convolution start anew.
+exactly apart: where `seq_idx` (batch, length) changes, state, decay and convolution are reset.
 
     y = mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size=128, D=D, dt_bias=bias, dt_softplus=True)
 
-Shapes: batch b, length l, heads h of p channels, groups g of h / g heads, state size n. An argument that has
-no place here raises `ValueError`; none is ignored.
+Shapes: batch b, length l, heads h of p channels, groups g of h / g heads, state size n. Unsupported arguments raise
+`ValueError`; none is ignored.
 """
 
 import math
@@ -28,14 +28,14 @@ def compute_type(tensor: Tensor) -> torch.dtype:
 
 
 def refuse(**arguments: Any) -> None:
-    """Raise for the first argument that was given though it has no place here."""
+    """Raise for the first unsupported argument that is not None."""
     for name, value in arguments.items():
         if value is not None and value is not False:
             raise ValueError(f"{name}={type(value).__name__} is not supported without the mamba_ssm kernels")
 
 
 def uses_silu(activation: str | None) -> bool:
-    """Whether an activation name asks for silu; other names than silu, swish and None raise."""
+    """Whether an activation name means silu; raises for names other than silu, swish and None."""
     if activation not in (None, "silu", "swish"):
         raise ValueError(f"activation must be None, 'silu' or 'swish', not {activation!r}")
     return activation is not None
@@ -72,7 +72,7 @@ def causal_conv1d_update(
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if length == 1 and width == conv_state.shape[-1] and conv_state.is_contiguous():
         flat = conv_state.view(-1)
-        flat[:-1] = flat[1:].clone()  # all one place to the left; what crosses from row to row is overwritten
+        flat[:-1] = flat[1:].clone()  # shift everything left by one; values that cross rows are overwritten
         conv_state[..., -1:] = steps
         product = (conv_state.to(dtype) * weight).view(-1, width)
         out = product.mv(product.new_ones(width)).view(steps.shape)
@@ -100,9 +100,9 @@ def mamba_chunk_scan_combined(
     """
     refuse(cu_seqlens=cu_seqlens, return_varlen_states=return_varlen_states, state_dtype=state_dtype)
     if seq_idx is not None and initial_states is not None:
-        raise ValueError("seq_idx cannot be combined with initial_states: whose state would it be?")
+        raise ValueError("seq_idx cannot be combined with initial_states, which belong to no document")
     if dt_limit[0] < 0:
-        raise ValueError(f"dt_limit must not allow negative steps, but is {dt_limit}")
+        raise ValueError(f"dt_limit must not allow negative steps, not {dt_limit}")
     dtype, length = compute_type(x), x.shape[1]
     dt = dt.to(dtype) if dt_bias is None else dt.to(dtype) + dt_bias.to(dtype)
     dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
@@ -132,8 +132,8 @@ def selective_state_update(
 ) -> Tensor:  # fmt: skip
     """One step of the scan; overwrites `state` (b, h, p, n) and returns y like x (b, h, p).
 
-    dt (b, h, p), A (h, p, n), B and C (b, g, n), D and dt_bias (h, p); without heads, h is left out of all
-    of them. Where dt, A or dt_bias repeat one value per head, nothing is computed for the repetitions.
+    dt (b, h, p), A (h, p, n), B and C (b, g, n), D and dt_bias (h, p); without heads, all of them lack h. If dt, A or
+    dt_bias repeat one value per head, the repetitions are not computed.
     """
     refuse(state_batch_indices=state_batch_indices)
     if state.dim() == 3:

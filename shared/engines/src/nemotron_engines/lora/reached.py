@@ -1,7 +1,7 @@
-"""Every adapter takes part, or training stops before the first weight has changed.
+"""Check that every adapter gets a gradient, before the first weight changes.
 
-A fused kernel may take a layer's weight without calling the layer, and its adapter would then be trained in name only.
-`lora_B` begins at zero and gets a gradient from the first step on; an adapter without one has been passed by.
+A fused kernel may read a layer's weight without calling the layer, so the layer's adapter would never train. `lora_B`
+starts at zero and gets a gradient from the first step on; an adapter without one was bypassed.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ SECOND = ("lora_B.", "lora_embedding_B.")
 
 
 class AdaptersReached(TrainerCallback):
-    """Looks once, at the first step that has any gradient: in RL a group without a winner has none."""
+    """Checks once, at the first step with any gradient: in RL, groups with equal rewards have none."""
 
     def __init__(self) -> None:
         self._looked = False
@@ -25,7 +25,7 @@ class AdaptersReached(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Compare all adapters before the optimizer moves one.
+        """Compare all adapters before the optimizer changes one.
 
         Raises:
             UserError: some have a gradient and others have none.
@@ -35,10 +35,10 @@ class AdaptersReached(TrainerCallback):
 
 
 def require_reached(model: PeftModel) -> bool:
-    """Whether gradients flow at all; those of all processes are alike, as they have been averaged.
+    """Whether there are any gradients; they are averaged, so all processes see the same ones.
 
     Raises:
-        UserError: naming adapters that they do not reach.
+        UserError: some adapters get no gradient; the message names them.
     """
     second = {name: value for name, value in model.named_parameters() if any(one in name for one in SECOND)}
     reached = {name for name, value in second.items() if value.grad is not None and bool(value.grad.any())}
@@ -46,10 +46,10 @@ def require_reached(model: PeftModel) -> bool:
     if not reached or not passed_by:
         return bool(reached)
     if distributed.rank() != 0:
-        raise SystemExit(2)  # every process sees the same gradients, and one says it
+        raise SystemExit(2)  # every process sees the same gradients; one prints the error
     more = f" and {len(passed_by) - 3} more" if len(passed_by) > 3 else ""
     raise UserError(
-        f"engine.peft adapts {', '.join(passed_by[:3])}{more}, where no gradient arrives: a kernel takes the weight "
-        "without calling the layer, so that the adapter would be trained in name only",
+        f"engine.peft adapts {', '.join(passed_by[:3])}{more}, which get no gradient: a kernel reads the weight "
+        "without calling the layer, so the adapter would never train",
         f"leave it out: engine.peft.exclude_modules=['*{passed_by[0].rpartition('.')[2]}']",
     )

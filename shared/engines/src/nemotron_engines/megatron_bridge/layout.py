@@ -1,4 +1,4 @@
-"""How Megatron-Bridge shares a model and its rows out over GPUs, for estimates."""
+"""How Megatron-Bridge distributes a model and its rows over GPUs, for estimates."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from nemotron_engines.megatron_bridge.needs import known_width, optimizer_bytes
 from nemotron_engines.overrides import section
 from nemotron_shared.config.training import TrainingConfig
 
-UNKNOWN = "memory: nothing is known of this recipe's optimizer, so 12 bytes of each parameter are assumed, the most"
+UNKNOWN = "memory: this recipe's optimizer is unknown; assuming the maximum of 12 bytes per parameter"
 
 
 def layout(config: TrainingConfig, plain: Layout) -> Layout:

@@ -1,6 +1,6 @@
 """Merge `engine.overrides` into Bridge's configuration, strictly.
 
-Bridge itself skips unknown keys with a warning and stores values of any type. Here each key must be a field of the
+Bridge skips unknown keys with a warning and accepts values of any type. Here each key must be a field of the
 section's dataclass, and each value must have the type that the field declares:
 
     error: engine.overrides.train.train_iter: TrainingConfig has no field 'train_iter'
@@ -25,7 +25,7 @@ from nemotron_engines.overrides import Strict
 from nemotron_shared.config.translation import owned
 from nemotron_shared.config.validate import has_type
 
-# A field of functions that Bridge writes into YAML by name and reads back.
+# A function-valued field that Bridge writes to YAML by name and reads back.
 NAMED_FUNCTIONS = ("activation_func",)
 
 
@@ -37,7 +37,7 @@ def apply_overrides(container: Any, overrides: Mapping[str, Any], origins: Mappi
         origins: "file:line" by dotted key of the whole configuration, for the error message.
 
     Raises:
-        UserError: an unknown key, a value of another type, a null where none may be, a number instead of a section.
+        UserError: an unknown key, a value of the wrong type, a null that is not allowed, a number instead of a section.
     """
     _merge(container, overrides, "", Strict(owned(KEYS), origins or {}))
 
@@ -49,7 +49,7 @@ def _merge(target: Any, values: Mapping[str, Any], path: str, strict: Strict) ->
         strict.require_known(path, str(key), known, type(target).__name__)
         strict.require_free(where)
         current, hint = getattr(target, key), _hints(type(target)).get(key)
-        # the dataclass of a section that is off (None) so far, where there is just one
+        # the dataclass of a section that is still off (None), if there is exactly one
         sections = [one for one in _members(hint) if isinstance(one, type) and dataclasses.is_dataclass(one)]
         if dataclasses.is_dataclass(current):
             below = strict.require_mapping(where, value, f"{type(current).__name__} is a section")
@@ -66,7 +66,7 @@ def _merge(target: Any, values: Mapping[str, Any], path: str, strict: Strict) ->
 
 def _new_section(section: type, value: Mapping[str, Any], where: str, strict: Strict) -> Any:
     if inspect.isabstract(section):
-        raise strict.refusal(where, "this section is off", "turn it on with its own key of the engine section")
+        raise strict.refusal(where, "this section is off", "turn it on with its key in the engine section")
     required = [
         field.name
         for field in dataclasses.fields(section)  # ty: ignore[invalid-argument-type]
@@ -81,12 +81,12 @@ def _new_section(section: type, value: Mapping[str, Any], where: str, strict: St
 
 
 def _converted(key: str, hint: Any, current: Any, value: Any, where: str, strict: Strict) -> Any:
-    """The value as the field holds it; dtypes, enums, paths and named functions may be given as text."""
+    """The value converted to the field's type; dtypes, enums, paths and functions may be given as text."""
     if isinstance(value, str):
         value = _from_text(key, current, hint, value, where, strict)
     if value is None and current is None:
         return None
-    # Where the annotation is narrower than what the recipe itself put there, a value of that kind is taken.
+    # If the annotation is narrower than the recipe's own value, also accept that value's type.
     kinds = (float, int) if type(current) is float else (type(current),)
     like = current is not None and not isinstance(current, dict) and type(value) in kinds
     if fits(hint, value) or (like and not fits(hint, current)):
@@ -101,7 +101,7 @@ def _from_text(key: str, current: Any, hint: Any, value: str, where: str, strict
     if torch.dtype in kinds or isinstance(current, torch.dtype):
         dtype = getattr(torch, value.removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype):
-            raise strict.refusal(where, f"{value!r} is no torch dtype", "such as float32 or bfloat16")
+            raise strict.refusal(where, f"{value!r} is not a torch dtype", "use one such as float32 or bfloat16")
         return dtype
     enums = [kind for kind in kinds if issubclass(kind, Enum)]
     if enums and str not in kinds:
@@ -121,7 +121,7 @@ def _from_text(key: str, current: Any, hint: Any, value: str, where: str, strict
 
 @cache
 def _hints(owner: type) -> dict[str, Any]:
-    """Annotations of a dataclass; those that name something its module does not have are left out."""
+    """Annotations of a dataclass, without those that name something missing from its module."""
     found: dict[str, Any] = {}
     for base in reversed(owner.__mro__):
         for name, hint in vars(base).get("__annotations__", {}).items():
@@ -144,6 +144,6 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the declared type; where there is no way to tell, whether it is of a class named there."""
+    """Whether a value has the declared type; if that cannot be checked, whether its class is named there."""
     known = has_type(hint, value)
     return isinstance(value, tuple(one for one in _members(hint) if isinstance(one, type))) if known is None else known

@@ -1,12 +1,12 @@
-"""From our YAML to the ConfigContainer of Megatron-Bridge.
+"""Translate our YAML to Megatron-Bridge's ConfigContainer.
 
     install_stubs()                      # without a GPU only: see stubs.py
     container = build_config(task)       # recipe, our sections, engine.overrides, data; then checked by Bridge
     pretrain(container, forward_step)
 
-A later step wins over an earlier one: the recipe's values, then our sections, then `engine.overrides`. A recipe would
-read its model's config.json from the hub. It gets a folder instead: the model that the run starts from, or a config
-made from `model.architecture` with the vocabulary of the data's tokenizer.
+Later values win: the recipe's, then our sections, then `engine.overrides`. A recipe would read its model's config.json
+from the hub. It gets a local folder instead: the starting model, or a config made from `model.architecture` with the
+vocabulary of the data's tokenizer.
 """
 
 import copy
@@ -37,8 +37,8 @@ def build_config(
     """A ConfigContainer that Bridge's own checks accept.
 
     Args:
-        world_size: processes to check the layout for. None: those that run.
-        gpu: whether there is one; None asks torch. Without, the settings that Transformer Engine needs are off.
+        world_size: processes to check the layout for. None: the running ones.
+        gpu: whether there is a GPU; None asks torch. Without one, Transformer Engine's settings are off.
 
     Raises:
         UserError: a wrong key or type in `engine.overrides`, a recipe that does not exist, or what Bridge refuses.
@@ -63,12 +63,12 @@ def build_config(
 
 
 def is_pretraining(config: SupervisedConfig[MegatronBridgeEngine]) -> bool:
-    """Whether a config is of the pretraining stage, which alone cuts rows of a length of its own."""
+    """Whether a config belongs to pretraining, the only stage that cuts rows to its own length."""
     return isinstance(config.train, PretrainTrain)
 
 
 def model_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
-    """A folder with the config.json of the model: the one to start from, or one made from `model.architecture`."""
+    """A folder with the model's config.json: the starting model, or one made from `model.architecture`."""
     base = task.inputs.get("model")
     if base is not None:
         return base.path
@@ -78,7 +78,7 @@ def model_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
 
 
 def set_layout(container: Any, engine: MegatronBridgeEngine) -> None:
-    """How the model is split over processes, its precision, its adapters."""
+    """Set the parallel layout, the precision and the adapters."""
     model = container.model
     model.tensor_model_parallel_size = engine.tensor_model_parallel_size
     model.pipeline_model_parallel_size = engine.pipeline_model_parallel_size
@@ -94,10 +94,10 @@ def set_layout(container: Any, engine: MegatronBridgeEngine) -> None:
 
 
 def precision(name: str | None) -> Any:
-    """Bridge's precision of that name, or float32 throughout.
+    """Bridge's precision of that name, or float32.
 
     Raises:
-        UserError: there is no such precision.
+        UserError: unknown precision.
     """
     import torch
     from megatron.bridge.training.mixed_precision import (  # ty: ignore[import-not-found]
@@ -130,7 +130,7 @@ def adapters(section: MegatronPeft) -> Any:
 
 
 def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine], world_size: int) -> None:
-    """Steps, batches, optimizer and learning rate."""
+    """Set steps, batches, optimizer and learning rate."""
     train, engine = config.train, config.engine
     per_replica = engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
     container.train.train_iters = min(engine.stop_at or train.train_iters, train.train_iters)
@@ -139,7 +139,7 @@ def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine],
     container.validation.eval_interval = train.eval_interval
     container.validation.eval_iters = math.ceil(train.eval_rows / train.global_batch_size)
     theirs, ours = container.optimizer, config.optimizer
-    theirs.lr, theirs.min_lr = ours.lr, min(ours.min_lr, ours.lr)  # above it, Megatron takes none, needed or not
+    theirs.lr, theirs.min_lr = ours.lr, min(ours.min_lr, ours.lr)  # Megatron refuses a higher min_lr, even if unused
     theirs.weight_decay, theirs.clip_grad = ours.weight_decay, ours.clip_grad
     theirs.adam_beta1, theirs.adam_beta2, theirs.adam_eps = ours.adam_beta1, ours.adam_beta2, ours.adam_eps
     theirs, schedule = container.scheduler, config.schedule
@@ -152,7 +152,7 @@ def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine],
 
 
 def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
-    """Where checkpoints, metrics and the tokenizer lie."""
+    """Set the paths of checkpoints, metrics and the tokenizer."""
     config, run = task.config, task.run
     own = run.checkpoints / "megatron"
     checkpoint, logger = container.checkpoint, container.logger
@@ -172,22 +172,22 @@ def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]
 
 
 def weights_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
-    """The weights to start from: the Megatron checkpoint in the model's artifact, else the Hugging Face folder itself,
-    which Bridge converts while it reads."""
+    """The starting weights: the Megatron checkpoint in the model's artifact, else the Hugging Face folder, which Bridge
+    converts while reading."""
     model = task.input("model")
     kept = model.path / "megatron"
     return kept if (kept / CHECKPOINT_MARK).is_file() else model.path
 
 
 def _resume_from(task: Task[SupervisedConfig[MegatronBridgeEngine]], own: Path) -> Path:
-    """This run's checkpoints; before there is one, those of the run whose state it takes over."""
+    """This run's checkpoints, or, before the first one, those of the run that it continues."""
     if task.config.engine.start_from == "weights" or (own / CHECKPOINT_MARK).is_file():
         return own
     return task.input("model").path / "megatron"
 
 
 def set_data(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
-    """The data set of the stage; the model reads rows of the same length."""
+    """Set the stage's data set, and the model's row length to match."""
     data = task.input("data").path
     if is_pretraining(task.config):
         has_valid = set_token_shards(container, data, task)
@@ -200,15 +200,15 @@ def set_data(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]])
 
 
 def check(container: Any, world_size: int) -> Any:
-    """Let Bridge resolve and check a copy of the configuration for `world_size` processes; returns that copy.
+    """Let Bridge resolve and check a copy of the configuration for `world_size` processes; returns the copy.
 
     Raises:
-        UserError: what Bridge refuses, in its words.
+        UserError: Bridge refuses the configuration; with its message.
     """
     from megatron.bridge.training.config import runtime_config_update  # ty: ignore[import-not-found]
 
     resolved = copy.deepcopy(container)
-    resolved.env_vars = {}  # they would be set in this process
+    resolved.env_vars = {}  # Bridge would set them in this process
     try:
         with patch.dict(os.environ, {"WORLD_SIZE": str(world_size), "RANK": os.environ.get("RANK", "0")}):
             runtime_config_update(resolved)
@@ -219,8 +219,8 @@ def check(container: Any, world_size: int) -> Any:
     return resolved
 
 
-# Fields of Bridge's model provider that a Hugging Face config decides. A recipe that describes its model itself, as
-# Nano's pretraining does, gets them from our architecture too, so that `model` means the same with every engine.
+# Fields of Bridge's model provider that come from a Hugging Face config. A recipe with its own model description, such
+# as Nano's pretraining, gets them from our architecture too, so that `model` means the same with every engine.
 DECIDED_BY_ARCHITECTURE = (
     "hybrid_layer_pattern", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
     "kv_channels", "mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "mamba_chunk_size",
@@ -236,10 +236,10 @@ def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
     Args:
         name: recipe below `megatron.bridge.recipes`. None: Bridge's settings for any pretraining or fine-tuning.
         folder: holds the config.json of the model.
-        finetune: which of Bridge's general settings, where there is no recipe.
+        finetune: use Bridge's general settings for fine-tuning, if there is no recipe.
 
     Raises:
-        UserError: there is no such recipe.
+        UserError: unknown recipe.
     """
     if name is None:
         from megatron.bridge.recipes import common  # ty: ignore[import-not-found]
@@ -254,7 +254,7 @@ def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
         for field in DECIDED_BY_ARCHITECTURE:
             setattr(container.model, field, getattr(described, field))
     if not container.model.mtp_hybrid_override_pattern:
-        container.model.mtp_num_layers = 0  # a recipe counts on prediction blocks that this model has not
+        container.model.mtp_num_layers = 0  # a recipe assumes prediction blocks that this model lacks
     return container
 
 
@@ -274,9 +274,9 @@ def write_model_config(section: ModelSection, tokenizer: Path, folder: Path) -> 
 
 
 def set_token_shards(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
-    """Give blend.json to the pretraining data set; says whether there is a validation split.
+    """Configure the pretraining data set from blend.json; returns whether there is a validation split.
 
-    The index that Megatron makes of the shards goes into the run's folder: an artifact is never written to.
+    Megatron's index of the shards goes into the run folder, because artifacts are never written to.
     """
     dataset, train = container.dataset, task.config.train
     assert isinstance(train, PretrainTrain), "only pretraining reads token shards"
@@ -296,13 +296,13 @@ def blend_per_split(path: Path) -> list[tuple[list[str], list[float]] | None]:
     """
     blend = read_blend(path)
     if not blend.get("train"):
-        raise UserError(f"{path}: the train split is empty", "prepare more data, or enlarge data_prep.split.train")
+        raise UserError(f"{path}: the train split is empty", "prepare more data, or raise data_prep.split.train")
     pairs = [blend.get(split) for split in SPLITS]
     return [([str(prefix) for _, prefix in one], [weight for weight, _ in one]) if one else None for one in pairs]
 
 
 def set_packed_rows(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
-    """Give the packed Parquet files to the fine-tuning data set; says whether there is a validation split.
+    """Configure the fine-tuning data set from the packed Parquet files; returns whether there is a validation split.
 
     Raises:
         UserError: the layout needs sequences padded to a multiple, which the packer does not do.

@@ -1,14 +1,14 @@
 """Which Megatron-Bridge is installed, and the few names that differ between its versions.
 
-Everything was tried with the pinned pair. The container of a recipe may bring an older Bridge (0.4 has the same
-recipes and the packed Parquet reader), where some modules and fields have other names; only this file knows them:
+Everything was tested with the pinned pair. A recipe's container may bring an older Bridge (0.4 has the same recipes
+and the packed Parquet reader), where some modules and fields have other names; only this file knows them:
 
     0.4                                                   0.6
     data.datasets.packed_sequence.PackedSequenceSpecs     data.packing.config.PackedSequenceSpecs
     training.config.FinetuningDatasetConfig               data.builders.GPTSFTDatasetConfig
       packed_sequence_specs=specs                           offline_packing_specs=specs, enable_offline_packing=True
 
-No version takes arguments in the recipes of pretraining and fine-tuning, whatever NVIDIA's YAML passes to them.
+In no version do the recipes of pretraining and fine-tuning take arguments, although NVIDIA's YAML passes some.
 """
 
 import importlib
@@ -36,19 +36,19 @@ DATASET_CLASSES = (
 
 
 def untried() -> str | None:
-    """A line for people where the installed pair is another than the one that was tried, else None."""
+    """A notice if the installed pair differs from the tested one, else None."""
     found = {name: version(name) for name in TRIED}
     if found == TRIED:
         return None
     ours, theirs = (", ".join(f"{name} {pair[name]}" for name in TRIED) for pair in (TRIED, found))
-    return f"{theirs} is installed; this engine was tried with {ours}"
+    return f"{theirs} is installed; this engine was tested with {ours}"
 
 
 def recipe_function(name: str) -> Callable[[], Any]:
-    """The recipe called `name`, a dotted path below `megatron.bridge.recipes`.
+    """The recipe `name`, a dotted path below `megatron.bridge.recipes`.
 
     Raises:
-        UserError: there is no such module or function.
+        UserError: unknown module or function.
     """
     module_name, _, function_name = name.rpartition(".")
     try:
@@ -56,7 +56,7 @@ def recipe_function(name: str) -> Callable[[], Any]:
     except ModuleNotFoundError as error:
         if not f"{RECIPES}.{module_name}".startswith(error.name or "?"):
             raise
-        raise UserError(f"engine.recipe: there is no module {error.name}", f"give a path below {RECIPES}") from error
+        raise UserError(f"engine.recipe: module {error.name} not found", f"use a path below {RECIPES}") from error
     known = [key for key in vars(module) if key.endswith("_config") and not key.startswith("_")]
     if function_name not in known:
         remedy = did_you_mean(function_name, known, f"there are: {', '.join(known)}")
@@ -68,9 +68,9 @@ def recipe_function(name: str) -> Callable[[], Any]:
 def hub_replaced_by(folder: Path) -> Generator[list[str]]:
     """Inside the block, a recipe that would read a model's config from the hub reads `folder` (with a config.json).
 
-    Gives a list that fills with the hub names that were asked for; empty, the recipe describes its model itself.
+    Yields a list of the hub names that were requested; if it stays empty, the recipe describes its model itself.
     """
-    from unittest.mock import patch  # takes as long as ten modules of ours, and schemas import this one
+    from unittest.mock import patch  # imported late: it is slow, and schemas import this module
 
     from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
 
@@ -88,8 +88,8 @@ def hub_replaced_by(folder: Path) -> Generator[list[str]]:
 def packed_dataset(train: Path, valid: Path | None, pack_size: int, scratch: Path, **fields: Any) -> Any:
     """Bridge's dataset config for packed Parquet files.
 
-    `scratch` is where Bridge may write; it would make a folder beside the data. `fields` go to the config as they
-    are. `dataset_root` only satisfies Bridge, which asks for a source even where the packed files are named.
+    Bridge writes to `scratch` instead of a folder next to the data. `fields` are passed to the config unchanged.
+    `dataset_root` only satisfies Bridge, which requires a source even if the packed files are named.
     """
     specs = _first(PACKING_CLASSES)(
         packed_sequence_size=pack_size,
@@ -105,7 +105,7 @@ def packed_dataset(train: Path, valid: Path | None, pack_size: int, scratch: Pat
 
 
 def _first(places: tuple[tuple[str, str], ...]) -> Any:
-    """The class that this version has, of those that the versions call by module and name."""
+    """The first class that exists in this version, out of (module, name) candidates."""
     for module, name in places:
         with suppress(ModuleNotFoundError, AttributeError):
             return getattr(importlib.import_module(module), name)

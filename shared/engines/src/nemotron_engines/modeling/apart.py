@@ -1,9 +1,9 @@
-"""Documents of a packed row stay apart in every architecture, also in one that does not look at their positions.
+"""Keep the documents of a packed row apart in every architecture, even one that ignores position ids.
 
-    keep_apart(model)      True: this one does not, so its documents are computed as rows of their own from now on
+    keep_apart(model)      True: the model ignores them, so from now on each document is computed as a separate row
 
-Most classes of transformers build their mask from the positions that `packed_inputs` gives. Some (Falcon, BLOOM, OPT,
-Mamba2) do not, and their documents would learn from the documents before them without a word.
+Most classes of transformers build their mask from the positions of `packed_inputs`. Some (Falcon, BLOOM, OPT, Mamba2)
+do not, and each document would silently learn from the ones before it.
 """
 
 from typing import Any
@@ -18,13 +18,13 @@ from nemotron_engines.modeling.packed import packed_inputs
 
 LENGTHS = (12, 9)
 ROUNDING = 0.02
-"""How far logits may differ between a row and a document alone, in parts of the largest."""
+"""Allowed difference of logits between a packed and a separate document, relative to the largest."""
 
 
 def keep_apart(model: Any) -> bool:
     """Change a model, with or without adapters, whose packed documents would see each other."""
     base = without_adapters(model)
-    if isinstance(base.config, NemotronHConfig) or not _see_each_other(base):  # ours is proven to (docs/measured.md)
+    if isinstance(base.config, NemotronHConfig) or not _see_each_other(base):  # tested for ours (docs/measured.md)
         return False
     plain = base.forward
 
@@ -42,7 +42,7 @@ def keep_apart(model: Any) -> bool:
 
 
 def _one_by_one(plain: Any, ids: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
-    """The logits of packed rows, from a batch with a row for each document, padded at its end."""
+    """Logits of packed rows, from a batch with one right-padded row per document."""
     sizes = [size for row in seq_idx for size in torch.unique_consecutive(row, return_counts=True)[1].tolist()]
     documents = ids.flatten().split(sizes)
     batch = pad_sequence(list(documents), batch_first=True)
@@ -54,7 +54,7 @@ def _one_by_one(plain: Any, ids: torch.Tensor, seq_idx: torch.Tensor) -> torch.T
 
 @torch.no_grad()
 def _see_each_other(model: Any) -> bool:
-    """Whether what a document gets depends on the one before it, or is other than alone."""
+    """Whether a document's logits depend on the one before it, or differ from those of the document alone."""
     was_training, last = model.training, model.get_input_embeddings().weight.shape[0] - 1
     model.eval()
     ids = torch.linspace(0, last, 2 * LENGTHS[0] + LENGTHS[1], device=model.device).long()

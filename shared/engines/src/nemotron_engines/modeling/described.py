@@ -1,4 +1,4 @@
-"""The architecture that a training is about, as fields of NemotronHConfig."""
+"""The architecture of a training's model, as fields of NemotronHConfig."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ UNIFORM: dict[str, dict[str, Any]] = {
         "head_dim": 128, "intermediate_size": 27_237, "vocab_size": 128_256,
     }
 }  # fmt: skip
-"""Models whose layers differ in width, by one with equal layers and as many parameters (49.9B)."""
+"""Models whose layers differ in width, described by equal layers with the same total of parameters (49.9B)."""
 
 
 def fields_of(config: TrainingConfig, inputs: Inputs) -> dict[str, Any] | None:
-    """Of the model to start from, or of the architecture; None where its layers are not known as a pattern."""
+    """Fields of the starting model or of the architecture; None without a known layer pattern."""
     model = inputs.get("model")
     file = model.path / "config.json" if model is not None else None
     if file is not None and file.is_file():

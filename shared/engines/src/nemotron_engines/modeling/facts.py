@@ -1,4 +1,4 @@
-"""What can be known of a model without torch: how many parameters it has, and whether it is what a recipe describes.
+"""Facts about a model without torch: its parameter count, and whether it matches a recipe.
 
 parameters_in(Path("/models/nano"))                       from the headers of its safetensors
 parameters_of(load_architecture("nano3", {}), 131072)     by arithmetic, for random weights
@@ -17,7 +17,7 @@ HETEROGENEOUS = "nemotron-nas"
 """A model whose layers differ in kind and width, such as Llama 3.3 Nemotron Super 49B."""
 PATTERNS = ("hybrid_override_pattern", "layers_block_type")
 COMPARED = ("hidden_size", "num_attention_heads", "mamba_num_heads", "n_routed_experts", "moe_intermediate_size")
-# What NemotronHConfig takes where a user's own architecture does not say.
+# NemotronHConfig's defaults, for user architectures that leave fields out.
 DEFAULTS: dict[str, Any] = {
     "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 128,
     "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "n_routed_experts": 8,
@@ -28,8 +28,8 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many there are, how many of them are in routed experts, which other processes may hold, and in how many
-    tensors a folder holds them."""
+    """Parameter counts: total, in routed experts (which other processes may hold), and the number of tensors in a
+    folder."""
 
     total: int
     experts: int = 0
@@ -37,7 +37,7 @@ class Parameters:
 
 
 def parameters_of(fields: dict[str, Any], vocab_size: int) -> Parameters:
-    """Those of a NemotronH model with random weights; 0 where its layers are not written as a pattern."""
+    """Parameters of a NemotronH model with random weights; 0 without a layer pattern."""
     fields = DEFAULTS | fields
     hidden, layers = fields["hidden_size"], fields.get("hybrid_override_pattern")
     if not isinstance(layers, str):
@@ -60,14 +60,14 @@ def parameters_of(fields: dict[str, Any], vocab_size: int) -> Parameters:
 
 
 def parameters_in(folder: Path) -> Parameters | None:
-    """Those of a model folder, from the headers of its safetensors; None where it has none.
+    """Parameters of a model folder, from the headers of its safetensors; None if it has none.
 
     Raises:
-        UserError: a file is no safetensors file.
+        UserError: a file is not a safetensors file.
     """
     shapes: dict[str, list[int]] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        shapes |= shapes_of(str(file), file, whole=False)  # whether it is whole is checked with the input
+        shapes |= shapes_of(str(file), file, whole=False)  # input checks verify that it is complete
     if not shapes:
         return None
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
@@ -76,7 +76,7 @@ def parameters_in(folder: Path) -> Parameters | None:
 
 
 def differences(config: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-    """Where a model's config.json is not of the kind and size that an architecture describes."""
+    """Differences in kind and size between a model's config.json and an architecture."""
     wanted_kind, kind = fields.get("model_type", NEMOTRON_H), config.get("model_type")
     if kind != wanted_kind:
         return [f"model_type {kind} instead of {wanted_kind}"]
@@ -84,7 +84,7 @@ def differences(config: dict[str, Any], fields: dict[str, Any]) -> list[str]:
     pairs |= {name: (config.get(name), fields[name]) for name in COMPARED if name in fields}
     found = [f"{name} {found} instead of {wanted}" for name, (found, wanted) in pairs.items() if found != wanted]
     if kind == HETEROGENEOUS and not config.get("block_configs"):
-        found.append("config.json has no block_configs, which say what each of its layers is")
+        found.append("config.json has no block_configs, which describe its layers")
     return found
 
 

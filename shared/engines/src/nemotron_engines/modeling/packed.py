@@ -2,11 +2,11 @@
 
 A row of 8 tokens that holds documents of 5 and 3 tokens has the starts [0, 5] and gives
 
-    position_ids  0 1 2 3 4 0 1 2      attention: transformers masks where positions do not go on
-    seq_idx       0 0 0 0 0 1 1 1      Mamba: state and convolution start anew where the number changes
+    position_ids  0 1 2 3 4 0 1 2      attention: transformers masks where positions restart
+    seq_idx       0 0 0 0 0 1 1 1      Mamba: state and convolution are reset where the number changes
 
-Call `model(input_ids, **packed_inputs(starts, length), attention_mask=None, use_cache=False)`: with an attention
-mask or a cache transformers would not look at the positions.
+Call `model(input_ids, **packed_inputs(starts, length), attention_mask=None, use_cache=False)`: with an attention mask
+or a cache, transformers would ignore the positions.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[st
     """`position_ids` (rows, length) int64 and `seq_idx` (rows, length) int32 from each row's document starts.
 
     Raises:
-        UserError: a row's starts do not begin with 0, do not rise, or reach beyond `length`.
+        UserError: a row's starts do not begin with 0, do not increase, or exceed `length`.
     """
     seq_idx = torch.zeros(len(seq_start_id), length, dtype=torch.int32)
     position_ids = torch.arange(length).repeat(len(seq_start_id), 1)
@@ -30,8 +30,8 @@ def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[st
         bounds = [*starts, length]
         if bounds[0] != 0 or any(b <= a for a, b in pairwise(bounds)):
             raise UserError(
-                f"packed row {row}: seq_start_id {list(starts)} is no division of {length} tokens",
-                "starts must begin with 0, rise strictly, and lie below the row's length",
+                f"packed row {row}: seq_start_id {list(starts)} does not divide {length} tokens into documents",
+                "starts must begin with 0, increase strictly, and be below the row's length",
             )
         sizes = torch.tensor(bounds).diff()
         seq_idx[row] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(sizes)

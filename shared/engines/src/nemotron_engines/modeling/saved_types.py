@@ -1,4 +1,4 @@
-"""The type of published weights: that of the model which training began with, whatever was computed in."""
+"""Choose the dtype of published weights: that of the starting model, independent of the compute dtype."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.
 
 
 def type_to_save(wanted: str | None, base: str) -> torch.dtype | None:
-    """The type, None where the weights keep the one that they have.
+    """The dtype to save in; None to keep the weights as they are.
 
     Args:
-        wanted: `engine.save_dtype`. base: the folder that training began with, "" for random weights.
+        wanted: `engine.save_dtype`. base: the folder that training started from, "" for random weights.
     """
     config = config_of(Path(base)) if wanted is None and base else {}
     return TYPES.get(wanted or config.get("dtype") or config.get("torch_dtype"))
@@ -22,12 +22,12 @@ def type_to_save(wanted: str | None, base: str) -> torch.dtype | None:
 
 @torch.no_grad()
 def change_type(model: Any, weights: dict[str, torch.Tensor] | None, kind: torch.dtype) -> None:
-    """Change the type of the weights, one by one, so that both types are never in memory whole.
+    """Convert the weights one by one, so that two complete copies are never in memory.
 
-    What the model's code asks to keep in float32 stays in it.
+    Weights that the model's code keeps in float32 stay in float32.
 
     Args:
-        weights: in the place of the model's own.
+        weights: used instead of the model's own.
     """
     kept = model._keep_in_fp32_modules_strict or ()
     tensors = model.state_dict(keep_vars=True) if weights is None else weights

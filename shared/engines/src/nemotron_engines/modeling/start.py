@@ -1,4 +1,4 @@
-"""What a training starts from: the model of `run.model`, or random weights; with adapters where they are trained."""
+"""The starting model of a training: from `run.model` or random weights, with adapters if they are trained."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,10 +34,10 @@ def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> "PreTrainedModel 
 
 
 def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
-    """The model without adapters: float32, or frozen and in the type that is computed in.
+    """The model without adapters: in float32, or frozen in the compute dtype.
 
     Args:
-        tokenizer: folder of the one that random weights are made for.
+        tokenizer: folder of the tokenizer that random weights are made for.
     """
     config: TrainingConfig[LocalEngine] = task.config
     engine = config.engine

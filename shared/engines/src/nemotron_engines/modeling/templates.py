@@ -3,7 +3,7 @@
     confine_templates()
     tokenizer.apply_chat_template(messages)      renders in the process of nemotron_data.chat.confined
 
-A library's templates are programs of whoever made the model. Here transformers keeps all that it does around them.
+A chat template is a program by the model's author. Only its rendering changes; transformers does the rest as before.
 """
 
 from collections.abc import Generator
@@ -21,11 +21,11 @@ from nemotron_shared.errors import UserError
 COMPILE = "_compile_jinja_template"
 LABEL = "the model's chat template"
 STOCK = getattr(chat_template_utils, COMPILE, None)
-"""The function of transformers, as it was."""
+"""transformers' original function."""
 
 
 class Compiled:
-    """What transformers asks of a compiled template, and of the environment that it was compiled in."""
+    """The interface that transformers expects of a compiled template and its environment."""
 
     def __init__(self, source: str) -> None:
         self.environment = self
@@ -39,15 +39,15 @@ class Compiled:
         """The conversation as text.
 
         Raises:
-            UserError: it takes too much.
-            jinja2.TemplateError: it refuses the conversation; some libraries then try another one.
+            UserError: it exceeds a limit.
+            jinja2.TemplateError: it refuses the conversation; some libraries then try a different one.
         """
         with _refusals():
             return self._template.render(messages, tools, add_generation_prompt, **variables)
 
     @contextmanager
     def activate_tracker(self, blocks: list[str], generated: list[Span]) -> Generator[None]:
-        """While it lasts, `generate` notes which characters stand in {% generation %}: `assistant_masks` needs them.
+        """In this context, `generate` records the characters inside {% generation %}, for `assistant_masks`.
 
         Args:
             blocks: the text so far; it is empty, because our text is one block.
@@ -69,7 +69,7 @@ class Compiled:
 
 @contextmanager
 def _refusals() -> Generator[None]:
-    """A template that refuses a conversation says so as transformers' own does."""
+    """Raise a template's refusal as the same error as in transformers."""
     try:
         yield
     except UserError as error:
@@ -82,11 +82,11 @@ def confine_templates() -> None:
     """Replace the one function of transformers that compiles templates, for this process.
 
     Raises:
-        UserError: the installed version has none of that name.
+        UserError: the installed version lacks this function.
     """
     if not hasattr(chat_template_utils, COMPILE):
-        what = "the installed transformers compiles chat templates in another place, so they would have no limits"
-        raise UserError(what, "install the version of it that uv.lock pins")
+        what = "the installed transformers compiles chat templates elsewhere, so they would run without limits"
+        raise UserError(what, "install the version that uv.lock names: uv sync --all-packages")
     setattr(chat_template_utils, COMPILE, _compiled)
 
 

@@ -1,9 +1,9 @@
-"""Which keys NeMo-RL's configuration has: asked where NeMo-RL is, when a training starts.
+"""Check keys against those that NeMo-RL's configuration has; needs NeMo-RL, so it runs when a training starts.
 
     faults(schema, {"grpo": {"num_promts_per_step": 3}})
     # [Fault(key="grpo.num_promts_per_step", message="NeMo-RL has no such key", remedy="did you mean ...")]
 
-NeMo-RL itself accepts any unknown key, because its sections are open; a typing error there is silence.
+NeMo-RL itself silently accepts any unknown key, because its sections are open.
 """
 
 import re
@@ -23,11 +23,11 @@ NAMES: dict[type, str] = {
     int: "int", float: "float", bool: "bool", str: "str", type(None): "null", dict: "dict", list: "list",
 }  # fmt: skip
 PASSED_ON = ("_kwargs", "mcore_generation_config")
-"""Sections whose keys NeMo-RL hands on to other libraries."""
+"""Sections whose keys NeMo-RL passes to other libraries."""
 
 
 class Node(TypedDict, total=False):
-    """A place in the configuration: JSON type names it accepts ("any": all), and its keys where they are known."""
+    """A place in the configuration: accepted JSON types ("any": all), and its keys if they are known."""
 
     types: list[str]
     values: list[Any]
@@ -36,7 +36,7 @@ class Node(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong at a dotted key."""
+    """A problem at a dotted key."""
 
     key: str
     message: str
@@ -46,10 +46,10 @@ class Fault:
 def require_known(
     installation: Installation, engine: NeMoRLEngine, algorithm: str, origins: Mapping[str, str], log: Path
 ) -> None:
-    """Check `engine.overrides` against the keys and types that NeMo-RL declares, or reads from its own configs.
+    """Check `engine.overrides` against the keys and types that NeMo-RL declares, or sets in its own configs.
 
     Raises:
-        UserError: an unknown key, or a value of a wrong type.
+        UserError: an unknown key, or a value of the wrong type.
     """
     if not engine.overrides:
         return
@@ -60,23 +60,23 @@ def require_known(
     for base in (installation.base, *others):
         add_read_keys(schema, base, words)
     for fault in faults(schema, engine.overrides):
-        if has(installation.base, fault.key):  # nothing in NeMo-RL reads it, though its own file carries it
+        if has(installation.base, fault.key):  # nothing in NeMo-RL reads it, although its own file sets it
             if at(installation.base, fault.key) == at(engine.overrides, fault.key):
                 continue
-            fault = replace(fault, remedy="leave it out: NeMo-RL's own file carries it, and nothing there reads it")
+            fault = replace(fault, remedy="leave it out: NeMo-RL's own file sets it, but nothing reads it")
         message = f"{fault.message} (NeMo-RL {engine.version})"
         raise refusal(f"{ROOT}.{fault.key}", message, origins, fault.remedy)
 
 
 def faults(node: Node, values: dict[str, Any], above: str = "") -> Iterator[Fault]:
-    """Everything in `values` that NeMo-RL does not know, or that is of a wrong type."""
+    """Unknown keys in `values`, and values of the wrong type."""
     known = node.get("keys")
     for name, value in values.items():
         key = f"{above}{name}"
         if known is None:
             return
         if name not in known:
-            yield Fault(key, "NeMo-RL has no such key", did_you_mean(name, known, f"known here: {', '.join(known)}"))
+            yield Fault(key, "NeMo-RL has no such key", did_you_mean(name, known, f"known keys: {', '.join(known)}"))
         elif wrong := type_fault(known[name], value):
             yield Fault(key, wrong)
         elif isinstance(value, dict):
@@ -84,14 +84,14 @@ def faults(node: Node, values: dict[str, Any], above: str = "") -> Iterator[Faul
 
 
 def type_fault(node: Node, value: Any) -> str | None:
-    """What is wrong with the type of a value, None where nothing is."""
+    """The problem with a value's type, or None."""
     accepted, name = node["types"], NAMES.get(type(value), "other")
     if isinstance(value, str) and "${" in value:
-        return None  # NeMo-RL fills it in from its whole config
+        return None  # NeMo-RL fills it in from its full config
     if "any" in accepted or name in accepted or (name == "int" and "float" in accepted):
         wanted = node.get("values")
         if wanted is not None and value not in wanted:
-            return f"is one of {', '.join(map(str, wanted))}, not {value!r}"
+            return f"must be one of {', '.join(map(str, wanted))}, not {value!r}"
         return None
     return f"must be {' or '.join(accepted)}, not {name} ({value!r})"
 
@@ -103,7 +103,7 @@ def source_words(checkout: Path) -> set[str]:
 
 
 def add_read_keys(node: Node, values: dict[str, Any], words: set[str]) -> None:
-    """Add to the schema what a config sets and the source mentions."""
+    """Add keys to the schema that a config sets and the source mentions."""
     for name, value in values.items():
         known = node["keys"].get(name)
         if known is None and name in words:

@@ -1,4 +1,4 @@
-"""How NeMo-RL shares a model and its rows out over GPUs, for estimates."""
+"""How NeMo-RL distributes a model and its rows over GPUs, for estimates."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from nemotron_shared.config.training import TrainingConfig
 
 
 def layout(config: TrainingConfig, plain: Layout) -> Layout:
-    """As NeMo-RL's own recipe says it, and `engine.overrides` above it."""
+    """The layout in NeMo-RL's own recipe, with `engine.overrides` on top."""
     engine: Any = config.engine
     base = section(load_bases(engine.version)[engine.base].values, "policy")
     above = section(engine.overrides, "policy")

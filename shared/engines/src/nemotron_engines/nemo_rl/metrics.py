@@ -1,14 +1,14 @@
-"""NeMo-RL's metrics: in our metrics.jsonl, and as its programs print them, for `nemotron check`.
+"""NeMo-RL's metrics: convert them to metrics.jsonl, and read its printed output for `nemotron check`.
 
     ========================= Step 1/50 =========================
       • Loss: 2.4817
     Collecting rollouts:  21%|██        | 428/2048 [02:01<05:42, 4.73it/s]
     Ray: 32 of 32 nodes, 256 of 256 GPUs, 4096 CPUs
 
-metrics.jsonl is made of the TensorBoard files that the driver writes. A resumed driver writes another folder
-(`exp_002`); its values win over those of the run that was cut off. The printed words are those of v0.7.0 and of the
-branch nano-v3. The bullet is left open: a terminal without UTF-8 spells it another way, and Ray puts the worker's name
-before a line that is not the driver's own.
+metrics.jsonl is made from the driver's TensorBoard files. A resumed driver writes a new folder (`exp_002`), whose
+values replace those of the interrupted run. The printed lines are those of v0.7.0 and of the branch nano-v3. Any bullet
+is accepted, because terminals without UTF-8 print a different one, and Ray puts the worker's name before lines that are
+not the driver's own.
 """
 
 import json
@@ -35,11 +35,11 @@ NAMES: dict[str, Metric] = {
     "validation/val_loss": "valid_loss",
 }
 GPU = re.compile(r"ray/node\.\d+\.gpu\.\d+\.util")
-"""What Ray measures with `logger.monitor_gpus`, in percent, by seconds and not by steps."""
+"""Ray's measurement with `logger.monitor_gpus`, in percent, by seconds instead of steps."""
 
 
 def read_scalars(file: Path) -> Iterator[tuple[str, int, float]]:
-    """(metric, step, value) of all that a TensorBoard file holds of our metrics, and `gpu_utilization`."""
+    """(metric, step, value) for all of our metrics in a TensorBoard file, and `gpu_utilization`."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(file), size_guidance={"scalars": 0})
@@ -51,16 +51,16 @@ def read_scalars(file: Path) -> Iterator[tuple[str, int, float]]:
         for event in events.Scalars(theirs) if GPU.fullmatch(theirs) else ():
             yield "gpu_utilization", event.step, float(event.value)
     for step, values in steps.items():
-        if values.get("step_seconds"):  # its fine-tuning writes tokens and time, and not their quotient
+        if values.get("step_seconds"):  # its fine-tuning writes tokens and time, but not their ratio
             values.setdefault("tokens_per_second", values.get("tokens", 0.0) / values["step_seconds"])
         for name, value in values.items():
             yield name, step, value
 
 
 def write_metrics(logs: Path, file: Path) -> list[tuple[int, str, float]]:
-    """Write metrics.jsonl anew from everything that is there, in all `exp_*` folders.
+    """Rewrite metrics.jsonl from all `exp_*` folders.
 
-    Returns step, name and value of what is not finite, for which JSON has no form, and which is left out.
+    Returns step, name and value of non-finite values, which are left out because JSON cannot represent them.
     """
     unwritten: list[tuple[int, str, float]] = []
     steps: dict[int, dict[str, float]] = {}
@@ -75,7 +75,7 @@ def write_metrics(logs: Path, file: Path) -> list[tuple[int, str, float]]:
     tokens = seconds = 0.0
     lines = []
     for step, values in sorted(steps.items()):
-        # NeMo-RL counts both anew in each step; metrics.jsonl has them from the beginning on, whoever writes it
+        # NeMo-RL counts both per step; metrics.jsonl has running totals with every engine
         if "tokens" in values:
             values["tokens"] = tokens = tokens + values["tokens"]
         if "step_seconds" in values:

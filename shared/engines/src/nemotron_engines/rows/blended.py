@@ -1,7 +1,7 @@
 """Rows of several data sets in the proportions of their weights.
 
-The n-th row comes from a data set that n alone decides, by a sequence whose counts stay within a few rows of
-the weights at every length. So a resumed run reads on exactly, and no data set runs ahead of its share.
+The index n alone decides which data set the n-th row comes from, by a sequence whose counts stay within a few rows of
+the weights at every length. So a resumed run continues exactly, and no data set exceeds its share.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class BlendedRows(Dataset):
         return self.parts[self.choice[index]][int(self._place[index])]
 
     def realised_shares(self) -> list[float]:
-        """Share of the rows that each part really has."""
+        """Actual share of each part's rows."""
         return (np.bincount(self.choice, minlength=len(self.parts)) / self.num_rows).tolist()
 
 

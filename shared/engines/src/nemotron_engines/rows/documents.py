@@ -18,9 +18,9 @@ from nemotron_shared.errors import UserError
 
 
 class DocumentRows(Dataset):
-    """Row i is always the same for a seed, so a resumed run reads on where the other stopped.
+    """Row i is always the same for a seed, so a resumed run continues where the previous one stopped.
 
-    Each row is {"input_ids": (seq_length,) int64, "labels": what follows each of them}; -100 follows the last.
+    Each row is {"input_ids": (seq_length,) int64, "labels": the next token of each}; the last label is -100.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class DocumentRows(Dataset):
         seed: int,
         vocab_size: int | None = None,
     ) -> None:
-        """`vocab_size` is the model's: an id beyond it is an error that names the file, where it is given."""
+        """`vocab_size` is the model's, if given: a larger id is an error that names the file."""
         self.datasets = datasets
         self.seq_length = seq_length
         self.num_rows = num_rows
@@ -40,7 +40,7 @@ class DocumentRows(Dataset):
         self.lengths = np.concatenate([dataset.lengths for dataset in datasets]).astype(np.int64)
         self.tokens_per_epoch = int(self.lengths.sum())
         if self.tokens_per_epoch == 0:
-            raise UserError("the split holds no tokens", "prepare more rows, or give it a larger share of the split")
+            raise UserError("the split has no tokens", "prepare more rows, or raise its share in data_prep.split")
         self._first = np.concatenate([[0], np.cumsum([len(dataset) for dataset in datasets])])
         self._epochs: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -66,7 +66,7 @@ class DocumentRows(Dataset):
         return np.concatenate(pieces)
 
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Order of the documents in an epoch, and where each ends in its stream."""
+        """Order of the documents in an epoch, and the end of each in its stream."""
         if epoch not in self._epochs:
             order = order_of_epoch(self.seed, epoch, len(self.lengths))
             self._epochs = {epoch: (order, np.cumsum(self.lengths[order]))}

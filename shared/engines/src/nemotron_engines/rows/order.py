@@ -1,4 +1,4 @@
-"""The order of an epoch, by its number alone: nothing is drawn before it, so a run can go on anywhere."""
+"""The order of an epoch, from its number alone, so that a run can resume anywhere."""
 
 from functools import lru_cache
 

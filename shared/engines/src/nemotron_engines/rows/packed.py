@@ -1,4 +1,4 @@
-"""Packed rows for training: shuffled by a seed, padded to a batch, each document kept to itself."""
+"""Packed rows for training: shuffled by a seed, padded to a batch, with documents kept apart."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from nemotron_engines.rows.order import order_of_epoch
 from nemotron_engines.rows.token_ids import require_known_ids
 
 PADDING = 0
-"""A token that every vocabulary has. Any would do, for padding is a document of its own without labels."""
+"""A token of every vocabulary. Any would do, because padding is a separate document without labels."""
 
 
 class PackedRows(Dataset):
@@ -27,7 +27,7 @@ class PackedRows(Dataset):
         vocab_size: int | None = None,
         file: Path | None = None,
     ) -> None:
-        """`vocab_size` is the model's: an id beyond it is an error that names `file`, where it is given."""
+        """`vocab_size` is the model's, if given: a larger id is an error that names `file`."""
         self.rows = rows
         self.num_rows = num_rows
         self.seed = seed
@@ -58,12 +58,12 @@ class PackedRows(Dataset):
 class PackedCollator:
     """Rows to one batch of tensors, each (rows, length of the longest row).
 
-    Labels are aligned with the logits. The padding of a row is one more document of its own, without labels. Position
-    ids restart and `seq_idx` changes at every document, by which attention, convolution and Mamba state are reset.
+    Labels are aligned with the logits. A row's padding is a separate document without labels. Position ids restart and
+    `seq_idx` changes at every document, which resets attention, convolution and Mamba state.
     """
 
     def __init__(self, *, tell_padding: bool = False) -> None:
-        """With `tell_padding`, a batch has `real`, too, which is false for padding."""
+        """With `tell_padding`, a batch also has `real`, which is false for padding."""
         self.tell_padding = tell_padding
 
     def __call__(self, rows: Sequence[PackedRow]) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What a Megatron-Bridge configuration must leave out where there is no GPU.
+"""Adapt a Megatron-Bridge configuration to a machine without a GPU.
 
 Changed: float32 instead of half precision, torch's layers instead of Transformer Engine's, nothing fused, nothing
 overlapped, gloo instead of NCCL. The architecture, the data, the schedule, the batch and the optimizer's settings
@@ -35,7 +35,7 @@ DDP_OFF = (
 
 
 def use_cpu_settings(container: Any) -> None:
-    """Change a ConfigContainer in place, in which the settings of te_only.py are off already."""
+    """Change a ConfigContainer in place; the settings of te_only.py must already be off."""
     use_cpu_model(container.model)
     _set(container.optimizer, dict.fromkeys(OPTIMIZER_OFF, False) | {"params_dtype": torch.float32})
     _set(container.ddp, dict.fromkeys(DDP_OFF, False))
@@ -53,8 +53,8 @@ def use_cpu_model(provider: Any) -> None:
     from nemotron_engines.stand_ins.megatron_layers import local_hybrid_stack_spec
 
     if getattr(provider, "mtp_num_layers", None):
-        provider.mtp_num_layers = 0  # what runs on a CPU shows that a config trains, and predicts the next token only
-    # Between processes, megatron-core's alltoall hands gloo sizes that it does not take.
+        provider.mtp_num_layers = 0  # CPU runs only show that a config trains; skip multi-token prediction
+    # With several processes, megatron-core's alltoall passes sizes that gloo does not accept.
     dispatcher = "allgather" if provider.expert_model_parallel_size > 1 else "alltoall"
     float32 = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32)
     _set(
@@ -75,7 +75,7 @@ def use_cpu_model(provider: Any) -> None:
 
 
 def _set(section: Any, values: dict[str, Any]) -> None:
-    """Set those that the section has."""
+    """Set the fields that the section has."""
     for name, value in values.items():
         if hasattr(section, name):
             setattr(section, name, value)

@@ -1,4 +1,4 @@
-"""Settings that only Transformer Engine or CUDA can honour, switched off where there is no GPU.
+"""Switch off settings that need Transformer Engine or CUDA, on machines without a GPU.
 
 Bridge's own checks refuse them on a CPU. With them off, the checks still cover divisibility, lengths, batches, packing
 and the schedule; they say nothing about kernels or precision.
@@ -21,7 +21,7 @@ ADAM_DTYPES = ("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_av
 
 
 def switch_off(container: Any) -> list[str]:
-    """Change the container in place; returns the names of what was changed, such as `model.apply_rope_fusion`."""
+    """Change the container in place; returns the changed names, such as `model.apply_rope_fusion`."""
     model, optimizer = container.model, container.optimizer
     wanted: list[tuple[Any, str, str, Any]] = [
         *((model, "model", name, value) for name, value in MODEL.items()),

@@ -1,11 +1,11 @@
-"""Load balancing of a mixture of experts with sigmoid router, as megatron-core defines it.
+"""Load balancing of a mixture of experts with a sigmoid router, as defined in megatron-core.
 
-After each step every router's correction, which counts when experts are chosen and not when they are weighted, moves
-by the update rate: up for experts with less than an even share of the step's tokens, down for those with more.
+After each step, every router's correction, which affects the choice of experts but not their weights, changes by the
+update rate: up for experts with less than an even share of the step's tokens, down for those with more.
 
-The sequence auxiliary loss of one row is  E * sum over experts of (share of choices * mean normalised score),  1 where
-the load is even. Its choices are those without the correction. A step's is the mean over rows, its gradient is added
-to that of the loss.
+The sequence auxiliary loss of one row is  E * sum over experts of (share of choices * mean normalised score),  which is
+1 for an even load. Its choices ignore the correction. The loss of a step is the mean over rows; its gradient is added
+to that of the main loss.
 """
 
 from collections.abc import Generator, Iterator
@@ -22,14 +22,14 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 
 PREDICTING = "mtp."
-"""Begins the names of the block that predicts further tokens, which one pass of the model goes through repeatedly."""
+"""Name prefix of the multi-token prediction block, which one pass of the model applies repeatedly."""
 
 
 class LoadBalancing(TrainerCallback):
-    """Watches the routers of one model; `passing` tells it of each forward pass to count.
+    """Watches the routers of one model; each counted forward pass runs inside `passing`.
 
     Args:
-        predictions: how often a pass goes through the block that predicts further tokens.
+        predictions: applications of the prediction block per pass.
     """
 
     def __init__(self, model: nn.Module, engine: TransformersEngine, predictions: int = 0) -> None:
@@ -46,11 +46,11 @@ class LoadBalancing(TrainerCallback):
 
     @contextmanager
     def passing(self, weight: float, real: Tensor | None) -> Generator[None]:
-        """The forward pass of a micro batch; what is computed again for its backward pass is not counted again.
+        """Context of a micro batch's forward pass; recomputation in the backward pass is not counted again.
 
         Args:
-            weight: share of the micro batch in the step of this process.
-            real: (rows, tokens), false for padding; None without any.
+            weight: the micro batch's share of this process's step.
+            real: (rows, tokens), false for padding; None without padding.
         """
         self.counting, self.weight, self.real = True, weight, real
         try:
@@ -61,7 +61,7 @@ class LoadBalancing(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Move the corrections, by the tokens of all processes."""
+        """Update the corrections from the tokens of all processes."""
         tokens = _summed(torch.stack([router.tokens for router in self.routers])).double()
         moves = self.rate * torch.sign(tokens.mean(1, keepdim=True) - tokens).float()
         for router, move in zip(self.routers, moves, strict=True):
@@ -71,12 +71,12 @@ class LoadBalancing(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Count from now on, on the device that the model is on by now."""
+        """Start counting, on the model's final device."""
         for router in self.routers:
             router.begin()
 
     def take(self) -> dict[str, float]:
-        """The auxiliary loss since the last call without its weight: mean over layers, rows and processes."""
+        """The unweighted auxiliary loss since the last call: mean over layers, rows and processes."""
         if not self.coefficient:
             return {}
         loss = torch.stack([router.loss for router in self.routers]).mean()
@@ -86,10 +86,10 @@ class LoadBalancing(TrainerCallback):
 
 
 class Router:
-    """One layer's, and what it has done since the last step.
+    """The router of one layer, with its counts since the last step.
 
     Args:
-        repeats: passes through it for each pass of the model; together they count as one auxiliary loss.
+        repeats: passes through it per pass of the model, which count together as one auxiliary loss.
     """
 
     def __init__(self, balancing: LoadBalancing, layer: Any, repeats: int) -> None:
@@ -106,7 +106,7 @@ class Router:
         return self.gate.e_score_correction_bias
 
     def begin(self) -> None:
-        """Begin a step: no expert has had a token."""
+        """Reset the counts for a new step."""
         self.tokens = torch.zeros_like(self.correction, dtype=torch.int64)
 
     def _scored(self, gate: nn.Module, given: tuple[Tensor, ...], made: Any) -> None:
@@ -132,12 +132,12 @@ class Router:
 
 
 def sequence_loss(logits: Tensor, top_k: int, real: Tensor | None) -> Tensor:
-    """Mean over rows of the auxiliary loss without its weight.
+    """Mean of the unweighted auxiliary loss over rows.
 
     Args:
         logits: (rows, tokens, experts), before the sigmoid.
-        top_k: experts that each token is sent to.
-        real: (rows, tokens), false for padding; None without any.
+        top_k: experts per token.
+        real: (rows, tokens), false for padding; None without padding.
     """
     scores = logits.float().sigmoid()
     scores = scores / (scores.sum(-1, keepdim=True) + 1e-20)
@@ -149,7 +149,7 @@ def sequence_loss(logits: Tensor, top_k: int, real: Tensor | None) -> Tensor:
 
 
 class _Beside(torch.autograd.Function):
-    """Passes a tensor on as it is, and sends the gradient 1 into a loss that belongs to it."""
+    """Returns a tensor unchanged, and sends a gradient of 1 into an attached loss."""
 
     @staticmethod
     def forward(ctx: Any, passed: Tensor, loss: Tensor) -> Tensor:
@@ -161,14 +161,14 @@ class _Beside(torch.autograd.Function):
 
 
 def _summed(values: Tensor) -> Tensor:
-    """Over all processes."""
+    """Sum over all processes."""
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(values)
     return values
 
 
 def _routed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers whose router has a correction, by name."""
+    """Layers whose router has a correction, by name."""
     for name, layer in model.named_modules():
         if hasattr(getattr(layer, "gate", None), "e_score_correction_bias") and hasattr(layer, "experts"):
             yield name, layer

@@ -1,4 +1,4 @@
-"""The Trainer's checkpoints: what one must hold, how large one is, and how one is saved so that it can be believed."""
+"""The Trainer's checkpoints: required files, size, and safe saving."""
 
 import shutil
 from collections.abc import Callable
@@ -20,32 +20,32 @@ STATE = ("scheduler.pt", "trainer_state.json")
 
 
 def missing_state(checkpoint: Path, mark: Mark) -> str | None:
-    """What a resumed run would silently begin afresh: the Trainer itself goes on without an optimizer's state."""
+    """A missing part that a resumed run would silently reset: the Trainer continues even without optimizer state."""
     processes = mark.world_size
-    # one file of weights, or an index and every file that it names, or adapters alone, or each process's shards
+    # one file of weights, or an index with all its files, or adapters alone, or each process's shards
     if SHARDS in mark.files:
         state = {SHARDS, *(f"sharded/__{rank}_0.distcp" for rank in range(processes))}
     elif INDEX in mark.files:
         state = {*read_json(checkpoint / INDEX)["weight_map"].values(), OPTIMIZER}
     else:
         state = {ADAPTER_WEIGHTS if ADAPTER_WEIGHTS in mark.files else WEIGHTS, OPTIMIZER}
-    # the Trainer's names: one process alone has no number
+    # the Trainer's names; a single process has no number
     states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
     needed = [*sorted(state), *STATE, *states]
     absent = [name for name in needed if name not in mark.files]
     if absent:
         return f"{', '.join(absent)} missing"
     step = read_json(checkpoint / "trainer_state.json").get("global_step")
-    return None if step == mark.step else f"trainer_state.json is of step {step}"
+    return None if step == mark.step else f"trainer_state.json is from step {step}"
 
 
 LAYOUT = Layout(step_of, missing_state)
 
 
 def checkpoint_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of a checkpoint: weights and the optimizer's tensors, and a tenth for all the small files.
+    """Bytes of a checkpoint: weights and optimizer tensors, plus a tenth for small files.
 
-    Where a part of the weights is frozen, only the others are saved.
+    With frozen weights, only the trained ones are saved.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     frozen = len(trained) < len(list(model.parameters()))
@@ -55,10 +55,10 @@ def checkpoint_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
 
 
 def save_or_explain(checkpoint: Path, needed: int, save: Callable[[], None]) -> None:
-    """Let every process write its part of a checkpoint; a full disk is one error, and leaves no folder behind.
+    """Let every process write its part of a checkpoint; a full disk raises one error and leaves no folder behind.
 
     Raises:
-        UserError: there is no room, seen before or while writing. The checkpoints before this one are as they were.
+        UserError: the disk is full, before or while writing. Earlier checkpoints are not affected.
     """
     distributed.on_rank_zero(lambda: disk.require_room(checkpoint.parent, needed, checkpoint.name))
     full: UserError | None = None
@@ -68,7 +68,7 @@ def save_or_explain(checkpoint: Path, needed: int, save: Callable[[], None]) -> 
         full = disk.full_disk_error(error, checkpoint)
         if full is None:
             raise
-    # All wait here for all: none may mark what another one could not write, or write into what is being removed.
+    # Barrier: no process may mark a checkpoint that another failed to write, or write into one being removed.
     if distributed.any_rank(full is not None):
         if distributed.rank() == 0:
             shutil.rmtree(checkpoint, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How evenly a router spreads the tokens of a training over the experts of each layer."""
+"""Measure how evenly each layer's router distributes training tokens over the experts."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ class ExpertLoad:
         self._counts: dict[str, Tensor] = {}
 
     def watch(self, model: nn.Module) -> None:
-        """Count from now on; a model without experts has nothing to count."""
+        """Start counting; does nothing for a model without experts."""
         model.register_forward_pre_hook(_note_padding, with_kwargs=True)
         for name, module in model.named_modules():
             if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
@@ -25,9 +25,9 @@ class ExpertLoad:
                 module.experts.register_forward_pre_hook(self._counter(layer, len(gate.weight)))
 
     def take(self) -> dict[str, float]:
-        """Of each layer the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
+        """Per layer, the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
 
-        Every process calls it, and every one gets the figures of all of them together.
+        Collective: every process gets the figures over all processes.
         """
         counts, self._counts = self._counts, {}
         if not counts:
@@ -35,7 +35,7 @@ class ExpertLoad:
         tokens = torch.stack(list(counts.values()))
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(tokens)
-        busiest = (tokens.amax(1) / tokens.sum(1) * tokens.shape[1]).tolist()  # one wait for the GPU for all layers
+        busiest = (tokens.amax(1) / tokens.sum(1) * tokens.shape[1]).tolist()  # waits for the GPU once for all layers
         return {EXPERT_METRIC.format(layer=layer): round(load, 3) for layer, load in zip(counts, busiest, strict=True)}
 
     def _counter(self, layer: str, experts: int) -> Any:
@@ -49,5 +49,5 @@ class ExpertLoad:
 
 def _note_padding(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     mask = kwargs.get("attention_mask")
-    if isinstance(mask, Tensor) and mask.dim() == 2:  # without one, whoever trains has said it
+    if isinstance(mask, Tensor) and mask.dim() == 2:  # without a mask, the trainer has already set it
         note_real_rows(mask)

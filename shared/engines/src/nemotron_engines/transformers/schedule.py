@@ -24,7 +24,7 @@ def learning_rate_factor(
         if scheduler.lr_decay_style == "WSD":
             decay_from = train_iters - scheduler.lr_wsd_decay_iters
             progress = max(0.0, (step - decay_from) / max(1, scheduler.lr_wsd_decay_iters))
-        # the share of the peak above the floor that is left after `progress` (0 to 1) of the decay
+        # remaining share of the peak above the floor after `progress` (0 to 1) of the decay
         progress = min(1.0, progress)
         left = {
             "constant": 1.0,

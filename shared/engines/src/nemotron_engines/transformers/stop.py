@@ -1,8 +1,8 @@
-"""Stop a Trainer in the middle of a step, and keep the step before it as if nothing had been begun after it.
+"""Stop a Trainer in the middle of a step, and save the previous step as if the current one had not started.
 
-Between two optimizer steps no weight changes, so forward and backward passes, generation and validation are given up
-wherever they are. What they do change is the state of the random generators: that of the last step's end is kept, and
-a validation that was cut off is due again, before the next step.
+Weights do not change between two optimizer steps, so forward and backward passes, generation and validation can be
+abandoned at any point. They do change the random generators, so their state at the end of the last step is kept, and an
+interrupted validation runs again before the next step.
 """
 
 import random
@@ -21,12 +21,12 @@ from nemotron_shared.runtime import checkpoints, distributed
 from nemotron_shared.runtime.run import Run
 
 VALIDATION_DUE = "VALIDATION_DUE"
-"""A file in a checkpoint: its step was validated only in part, or not yet."""
+"""File in a checkpoint whose step is not yet, or only partly, validated."""
 
 
 @dataclass(frozen=True)
 class RandomState:
-    """The random generators that a Trainer saves, at one moment."""
+    """State of the random generators that a Trainer saves."""
 
     python: Any
     numpy: Any
@@ -35,12 +35,12 @@ class RandomState:
 
     @classmethod
     def now(cls) -> "RandomState":
-        """As they are."""
+        """The current state."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
 
     def restore(self) -> None:
-        """Put them back."""
+        """Restore this state."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.cpu)
@@ -49,38 +49,38 @@ class RandomState:
 
 
 class InterruptibleTrainer:
-    """Mixed into a Trainer: what may be given up, and the checkpoint of the last finished step.
+    """Trainer mixin for interruptible sections and the checkpoint of the last finished step.
 
-    The methods with an underscore are the Trainer's own, which has no public ones at these places.
+    The methods with an underscore override the Trainer's, which has no public hooks at these points.
     """
 
     stage_run: Run
     _last_state: RandomState | None = None
     may_be_given_up = True
-    """Whether the weights are still those of the last finished step, before each pass."""
+    """Whether the weights before a pass are still those of the last finished step."""
     _validation_due = False
     _over: str | None = None
 
     def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
-        """Where training goes on. After the last step nowhere: the library would make one more where rows are left."""
+        """Where to resume. After the last step, skip training: the library would make another if rows are left."""
         epochs, batches = super()._init_training_state(max_steps, *args, **kwargs)  # ty: ignore[missing-attribute]
         newest = checkpoints.latest(self.stage_run.checkpoints, LAYOUT)
         self._over = str(newest) if newest and self.state.global_step >= max_steps else None  # ty: ignore[missing-attribute]
         return (sys.maxsize, 0) if self._over else (epochs, batches)
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
-        """The end; a validation after the last step may still be due."""
+        """Finish training; a validation after the last step may still be pending."""
         if self._over is not None:
             self._load_rng_state(self._over)
         return super()._finalize_training(*args, **kwargs)  # ty: ignore[missing-attribute]
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Rows of the next step; after a resume also the many that have been trained on."""
+        """Rows of the next step; after a resume, this also skips the rows already trained on."""
         with self.stage_run.interruptible():
             return super().get_batch_samples(*args, **kwargs)  # ty: ignore[missing-attribute]
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Forward and backward of one micro batch, and in RL the generation."""
+        """Forward and backward pass of a micro batch, and in RL the generation."""
         with self.stage_run.interruptible() if self.may_be_given_up else nullcontext():
             return super().training_step(*args, **kwargs)  # ty: ignore[missing-attribute]
 
@@ -90,7 +90,7 @@ class InterruptibleTrainer:
             return super().prediction_step(*args, **kwargs)  # ty: ignore[missing-attribute]
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """All batches of validation; what is logged of them comes after."""
+        """All batches of validation; their log comes later."""
         self._last_state, self._validation_due = RandomState.now(), True
         with self.stage_run.interruptible():
             return super().evaluation_loop(*args, **kwargs)  # ty: ignore[missing-attribute]
@@ -100,18 +100,18 @@ class InterruptibleTrainer:
         self._last_state, self._validation_due = RandomState.now(), False
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """The last thing before training goes on: what is due is done with the generators of that moment."""
+        """Restore the generators, and run a pending validation with them, as the last thing before training resumes."""
         super()._load_rng_state(checkpoint)  # ty: ignore[missing-attribute]
         if checkpoint is not None and (Path(checkpoint) / VALIDATION_DUE).is_file():
             if distributed.rank() == 0:
-                # the attempt before this one may have been stopped between this validation and the next step
+                # the previous attempt may have stopped between this validation and the next step
                 self.stage_run.metrics.forget_validation(checkpoints.step_of(Path(checkpoint)))
             self.evaluate()  # ty: ignore[missing-attribute]
 
     def save_last_step(self) -> None:
-        """After an interruption: write the checkpoint of the last finished step, unless it is there or there is none.
+        """After an interruption, write the checkpoint of the last finished step, if there is one without a checkpoint.
 
-        Every rank must call this together.
+        Collective: every rank must call this.
         """
         trainer: Any = self
         run, step = self.stage_run, trainer.state.global_step
@@ -123,4 +123,4 @@ class InterruptibleTrainer:
                 write_text(folder / VALIDATION_DUE, "")
             trainer._save_checkpoint(trainer.model, trial=None)
             trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
-        trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)  # loggers write their rest
+        trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)  # flush the loggers
