@@ -1,6 +1,7 @@
 """Rewards are pure functions: a table of what each gives. What is right is tested with the verifier."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,3 +88,9 @@ def mine(completion: str, expected: str) -> Any:
 
 def fails(completion: str, expected: str) -> float:
     return 1 / 0
+
+
+def test_the_readme_describes_each_reward() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| name | 1 when | else |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(REWARDS.own)
