@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -573,3 +574,9 @@ def test_a_thought_in_other_marks_is_one(opening: str, closing: str) -> None:
 )
 def test_what_follows_a_thought(answer: str, follows: str | None) -> None:
     assert after_thought(answer) == follows
+
+
+def test_the_documents_list_each_format() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    table = text.partition("| `data_prep.format` | a row |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*CHAT_FORMATS, "auto"}

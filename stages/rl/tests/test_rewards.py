@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +112,9 @@ def ends(completion: str, expected: str) -> float:
 
 def fails(completion: str, expected: str) -> float:
     return 1 / 0
+
+
+def test_the_readme_describes_each_reward() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| name | 1 when | else |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(REWARDS.own)

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 PLAIN = str.maketrans("–−", "--")
 
+COLUMNS = ("made", "time", "amount", "key metric")
+"""Of the printed table, before the score. The README shows a sample."""
+
 
 def print_report(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
     """One line per artifact, then the path of the page; ASCII only if the output is not a terminal."""
@@ -50,7 +53,7 @@ def print_report(collected: Collected, html_path: Path, console: "Console | None
         rows = [[cell.translate(PLAIN).encode("ascii", "replace").decode() for cell in row] for row in rows]
     title = " ".join(filter(None, (collected.family, collected.config)))
     console.print(output.text_of(console, title, "bold"))
-    table = output.Table(["made", "time", "amount", "key metric", score], rows)
+    table = output.Table([*COLUMNS, score], rows)
     output.print_table(console, table, wrapped="key metric")
     for problem in collected.problems:
         console.print(output.text_of(console, f"warning: {problem}"), soft_wrap=True)

@@ -9,6 +9,7 @@
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -48,7 +49,9 @@ def begin(plan: Plan, run: Run) -> None:
     """
     segment = new_segment(plan.identity)
     before = [] if plan.config.run.force else read_segments(run.directory)
+    why_new = None
     if not before:
+        why_new = _why_new(plan, run.directory)
         run.forget()  # logs of a finished run, and possibly folders of another program
         before = []
     if before:
@@ -64,8 +67,8 @@ def begin(plan: Plan, run: Run) -> None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
         before = _take_over(plan.extends, run)
-    elif not plan.config.run.force:
-        _say_why_new(plan, run)
+    elif why_new is not None and not plan.config.run.force:
+        run.say(why_new)
     shown = yaml.safe_dump(with_references(plan.movable_values()), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
     what = {"what": redact_values(plan.identity.what), "modules": plan.identity.modules}
@@ -100,20 +103,26 @@ def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
         )
 
 
-def _say_why_new(plan: Plan, run: Run) -> None:
-    """Report how this run differs from the newest run, finished or not, for the same artifact name."""
-    others = list(run.directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+def _why_new(plan: Plan, directory: Path) -> str | None:
+    """How this run differs from the one in its own folder, else from the newest for the same artifact name.
+
+    A run's folder is named after its result, so the run found there differs in its code alone.
+    """
+    others = (
+        [directory / WHAT] if (directory / WHAT).is_file() else list(directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+    )
     if not others:
-        return
+        return None
     newest = max(others, key=lambda path: path.stat().st_mtime)
     other, before = newest.parent, what_it_was(newest)
     if before is None:
-        return
+        return None
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
-        run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
-    elif found := changed_modules(before["modules"], plan.identity.modules):
-        run.say(f"made again, because it differs from the {state} {other.name}: {found[0]}")
+        return f"a new run, not the {state} {other.name}: {_listed(found)}"
+    if found := changed_modules(before["modules"], plan.identity.modules):
+        return f"made again, because it differs from the {state} {other.name}: {found[0]}"
+    return None
 
 
 def _listed(found: list[str]) -> str:
