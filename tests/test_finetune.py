@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, nemotron, short
 
-from nemotron_engines import suited
+from nemotron_engines import defaults
 from nemotron_shared.config.compose import compose
 
 PLACES, THINGS = ("Velt", "Orim", "Saku", "Tilde"), ("river", "bakery", "museum")
@@ -98,8 +98,8 @@ def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path
 
 def test_the_document_says_how_many_steps_are_chosen() -> None:
     text = (ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
-    least = f"{suited.EPOCHS} epochs, and at least {suited.LEAST_STEPS} steps"
-    small = f"at least {suited.SMALL_STEPS} for chats and {suited.SMALL_STEPS_OF_TEXT} for text"
+    least = f"{defaults.EPOCHS} epochs, and at least {defaults.LEAST_STEPS} steps"
+    small = f"at least {defaults.SMALL_STEPS} for chats and {defaults.SMALL_STEPS_OF_TEXT} for text"
     assert least in text and small in text
     for stage, style in (("sft", "chats: cosine"), ("pretrain", "text: WSD")):
         chosen = compose(ROOT / "stages" / stage / "config", "local", []).tree["scheduler"]["lr_decay_style"]

@@ -23,8 +23,7 @@ from support import ROOT, STAGES, nemotron
 from nemotron_data.formats.eval_tasks import write_tasks
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import Parameters, parameters_of
+from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError

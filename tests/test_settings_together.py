@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nemotron_engines.nemo_rl.translate import megatron_optimizer, torch_optimizer
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate

@@ -6,7 +6,7 @@ from pathlib import Path
 from nemotron_data.prep.reader import TOLERATE, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.suited import power_of_two, training_choices, weight_choices
+from nemotron_engines.defaults import power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError

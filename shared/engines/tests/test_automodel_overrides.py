@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.needs import apply_overrides
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.overrides import foreign_code
-from nemotron_engines.targets import TARGETS, is_allowed
+from nemotron_engines.overrides import TARGETS, foreign_code, is_allowed
 from nemotron_shared.errors import UserError
 
 RECIPE = {"model": {"backend": {"attn": "sdpa"}}, "optimizer": {"betas": [0.9, 0.95]}}

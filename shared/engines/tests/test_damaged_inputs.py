@@ -10,8 +10,7 @@ import pytest
 from packed_support import add_document, pack_row
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
-from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import PackedRows
+from nemotron_engines.rows import DocumentRows, PackedRows
 from nemotron_shared.errors import UserError
 
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_engines.transformers.stop import InterruptibleTrainer
+from nemotron_engines.transformers.checkpoints import InterruptibleTrainer
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted

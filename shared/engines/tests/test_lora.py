@@ -11,10 +11,9 @@ from transformers import AutoModelForCausalLM, NemotronHConfig
 from twins import TWINS
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.lora.adapt import adapted, coverage, lora_config, mamba_out_allowed, table
+from nemotron_engines.lora.adapt import adapted, coverage, lora_config, mamba_out_allowed, require_reached, table
 from nemotron_engines.lora.export import load_adapter, merged, save_adapter
 from nemotron_engines.lora.kinds import BLOCK_KINDS, kind_of
-from nemotron_engines.lora.reached import require_reached
 from nemotron_engines.modeling.build import load_model, random_like, save_model
 from nemotron_shared.config.schema import LoraSection, ModelLoadingEngine
 from nemotron_shared.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any, Literal, Optional
 import pytest
 import torch
 
-from nemotron_engines.megatron_bridge.overrides import apply_overrides, fits
+from nemotron_engines.megatron_bridge.translate import apply_overrides, fits
 from nemotron_shared.errors import UserError
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.checks import local_needs
-from nemotron_engines.mismatch import require_alike
+from nemotron_engines.checks import local_needs, require_alike
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.mtp import following
 from nemotron_engines.modeling.packed import packed_inputs

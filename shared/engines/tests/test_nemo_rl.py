@@ -19,10 +19,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from nemotron_engines.nemo_rl.installation import Installation, run_driver, run_logged
-from nemotron_engines.nemo_rl.keys import require_known, type_fault
-from nemotron_engines.nemo_rl.metrics import read_scalars, write_metrics
-from nemotron_engines.nemo_rl.training import adopt, newest, publish, to_hugging_face
+from nemotron_engines.nemo_rl.installation import Installation, require_known, run_driver, run_logged, type_fault
+from nemotron_engines.nemo_rl.training import adopt, newest, publish, read_scalars, to_hugging_face, write_metrics
 from nemotron_engines.nemo_rl.translate import refuse_repeated, resolved, with_variables
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run

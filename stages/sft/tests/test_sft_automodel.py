@@ -15,18 +15,19 @@ from safetensors.torch import load_file, save_file
 from nemotron_engines.automodel import loop as checkpoints
 from nemotron_engines.automodel.data import neat_row
 from nemotron_engines.automodel.export import merge_adapter
-from nemotron_engines.automodel.guards import (
+from nemotron_engines.automodel.loop import (
     count_parameters,
     idle_adapters,
+    readable_config,
     refuse_passed_by_adapters,
     refuse_unmergeable,
     require_sane_weights,
+    stage_base_model,
 )
-from nemotron_engines.automodel.loop import readable_config, stage_base_model
 from nemotron_engines.automodel.needs import REQUIRED, needs, problems
 from nemotron_engines.automodel.translate import Places, translate
 from nemotron_engines.checks import no_chats, own_packages, too_few_rows
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve

@@ -1,7 +1,8 @@
-"""Checks of every training before it starts, without torch: model, tokenizer and memory.
+"""Checks of every training that need no torch: its model, its tokenizer, its size in memory, and, while it runs,
+whether what is sampled is still what is trained.
 
-training_problems(config, inputs, "nano3")     problems on any machine; the stages pass it to their step
-local_needs(config, inputs, machine)           requirements of an engine over transformers' classes
+training_problems(config, inputs, "nano3")     what is wrong on any machine; the stages hand it to their step
+local_needs(config, inputs, machine)           what an engine over transformers' classes needs of a machine
 """
 
 import tempfile
@@ -18,8 +19,14 @@ from nemotron_data.tokenizers.embedded import ids_of, no_embedding, rows_of, une
 from nemotron_data.tokenizers.folder import TINY, TokenizerFolder, save_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
 from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
+from nemotron_engines.modeling.architecture import (
+    NEMOTRON_H,
+    Parameters,
+    differences,
+    load_architecture,
+    parameters_in,
+    parameters_of,
+)
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.schema import (
@@ -302,3 +309,22 @@ def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> dict[str
 def in_billions(parameters: int) -> str:
     """`31.6B parameters`."""
     return f"{count(parameters)} parameters"
+
+
+# When what is sampled is too far from what is trained.
+
+
+def require_alike(step: int, error: float, limit: float | None) -> None:
+    """Check a step's `token_mult_prob_error` against the configured limit; None means no limit.
+
+    Raises:
+        UserError: the limit is exceeded.
+    """
+    if limit is not None and error > limit:
+        # enough digits to tell the two apart
+        shown = next((text for n in range(4, 17) if float(text := f"{error:.{n}g}") > limit), repr(error))
+        raise UserError(
+            f"step {step}: sampling and training disagree: token_mult_prob_error is {shown}, more than "
+            f"grpo.sampling_mismatch_limit={limit}",
+            "raise the limit, or leave it out: grpo.sampling_mismatch_limit=null",
+        )

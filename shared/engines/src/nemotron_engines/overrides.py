@@ -1,4 +1,4 @@
-"""Strict overrides: `engine.overrides` uses the names of an engine's library, and every key is checked.
+"""Strict overrides: `engine.overrides` is a tree of an engine's own keys, and every key of it is checked.
 
     strict = Strict({"train.train_iters": "set train.train_iters"}, task.origins)
     strict.require_known("train", "train_iter", ["train_iters", "seed"], "TrainingConfig")
@@ -6,19 +6,81 @@
 error: super3.yaml:14: engine.overrides.train.train_iter: TrainingConfig has no field 'train_iter'
   did you mean 'train_iters'?
 
-Each engine finds out the library's keys and types in its own way; the checks and their messages are shared.
+Each engine finds out in its own way which keys its library knows, and of which types; what is refused, and in which
+words, is the same for all of them.
+
+An override may name code, which a library imports and calls with arguments of the config. So it must be in a table
+here, which needs no library, and where the library is installed, the name must lead to the object of that entry:
+
+    loss_fn: {_target_: torch.nn.CrossEntropyLoss}          allowed
+    loss_fn: {_target_: torch.distributed.run.os.system}    refused: begins like torch and is the shell
 """
 
+import importlib
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemotron_engines.targets import is_listed
 from nemotron_shared.config.overrides import TRUST
 from nemotron_shared.config.validate import refusal
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.needs import Problem
+
+# The code that `engine.overrides` may name.
+
+
+OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop",
+              "Rprop", "SGD")  # fmt: skip
+LOSSES = ("BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "NLLLoss",
+          "SmoothL1Loss")  # fmt: skip
+COMPONENTS = "nemo_automodel.components"
+OF_AUTOMODEL = (
+    "loss.masked_ce.MaskedCrossEntropy",
+    "loss.chunked_ce.ChunkedCrossEntropy",
+    "loss.linear_ce.FusedLinearCrossEntropy",
+    "loss.te_parallel_ce.TEParallelCrossEntropy",
+    "loss.kd_loss.KDLoss",
+    "datasets.utils.default_collater",
+    "datasets.utils.packed_sequence_thd_collater",
+    "models.common.utils.BackendConfig",
+)
+
+
+def _entries() -> Iterator[tuple[str, str]]:
+    """Names, each with the module and qualified name that it must resolve to."""
+    for name in OPTIMIZERS:
+        home = f"torch.optim.{name.lower()}.{name}"
+        yield from ((f"torch.optim.{name}", home), (home, home))
+    for name in LOSSES:
+        home = f"torch.nn.modules.loss.{name}"
+        yield from ((f"torch.nn.{name}", home), (home, home))
+    yield from ((f"{COMPONENTS}.{name}", f"{COMPONENTS}.{name}") for name in OF_AUTOMODEL)
+    yield f"{COMPONENTS}.models.common.BackendConfig", f"{COMPONENTS}.models.common.utils.BackendConfig"
+
+
+TARGETS = dict(_entries())
+
+
+def is_listed(name: Any) -> bool:
+    """Whether a name is in the table; nothing is imported."""
+    return isinstance(name, str) and name in TARGETS
+
+
+def is_allowed(name: Any) -> bool:
+    """Whether a name is in the table and resolves to the object in the table."""
+    if not is_listed(name):
+        return False
+    module, _, short = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), short)
+    except (ImportError, AttributeError):  # also if the package is not installed
+        return False
+    home, _, own = TARGETS[name].rpartition(".")
+    about = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
+    return callable(found) and about == (home, own) and getattr(sys.modules.get(home), own, None) is found
+
 
 ROOT = "engine.overrides"
 MOST_NAMES = 30  # most fields listed in a message

@@ -68,7 +68,7 @@ class Comparison:
 def command(chosen: Chosen, tokens: int, seed: int, dtype: str) -> int:
     """Run the command; see the module docstring."""
     from nemotron_engines.exact.recompute import Sampler
-    from nemotron_engines.modeling.threads import set_threads
+    from nemotron_engines.modeling.build import set_threads
 
     set_threads(1)  # more threads would split arrays in other places
     sampler = Sampler(_load(chosen, dtype), seed)

@@ -25,8 +25,8 @@ from lm_eval.tasks import TaskManager
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_engines.modeling.build import set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
-from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing

@@ -20,9 +20,8 @@ from lm_eval.models.utils import resolve_max_length
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.formats.eval_tasks import EvalTask
-from nemotron_engines.modeling.build import load_tokenizer, read_config
+from nemotron_engines.modeling.build import load_tokenizer, read_config, set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
-from nemotron_engines.modeling.threads import set_threads
 from nemotron_serving.api import Api
 from nemotron_serving.batch import Batch, Sampling
 from nemotron_serving.model import LARGEST_CONTEXT, Model

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemotron_engines.rows.order import order_of_epoch
+from nemotron_engines.rows import order_of_epoch
 
 
 @dataclass(frozen=True)

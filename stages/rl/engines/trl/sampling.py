@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 
+from nemotron_engines.checks import require_alike
 from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly, why_not
 from nemotron_engines.lora.kinds import without_adapters
-from nemotron_engines.mismatch import require_alike
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head

@@ -5,10 +5,8 @@ from typing import Any
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
-from nemotron_engines.modeling.build import load_tokenizer
+from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
-from nemotron_engines.modeling.start import starting_weights
-from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.needs import apply_overrides
 from nemotron_engines.automodel.translate import Places, translate
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate

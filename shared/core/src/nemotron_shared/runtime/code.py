@@ -1,7 +1,7 @@
 """Find the code that a step really loads: our own modules that it imports, directly or indirectly.
 
     loaded = modules_of(["stages.sft.train", "stages.sft.engines.transformers"], roots)
-    loaded["nemotron_engines.rows.packed"]      # "5e88...", the digest of its syntax tree
+    loaded["nemotron_engines.rows"]      # "5e88...", the digest of its syntax tree
 
 Digests ignore comments, docstrings and formatting, and modules that are not reached do not count: an engine's settings
 are reached through the engine, so those of engines not chosen make no difference. Uses only the standard library, so

@@ -100,8 +100,8 @@ LIBRARY_LOGS: Registry[LibraryLog] = Registry(
     "nemotron.library_logs",
     {
         "nemotron": "nemotron_shared.runtime.progress:LOG",
-        "nemo_rl": "nemotron_engines.nemo_rl.metrics:LOG",
-        "automodel": "nemotron_engines.automodel.output:LOG",
+        "nemo_rl": "nemotron_engines.nemo_rl.training:LOG",
+        "automodel": "nemotron_engines.automodel.dialect:LOG",
     },
     lambda found: isinstance(found, LibraryLog),
     "a LibraryLog",

@@ -20,9 +20,7 @@ from torch.utils.data import Dataset
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.formats.packed import IGNORED, PackedRow, labels_of, read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.rows.blended import BlendedRows
-from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import PADDING, PackedRows
+from nemotron_engines.rows import PADDING, BlendedRows, DocumentRows, PackedRows
 
 
 class NeatRows(Dataset):

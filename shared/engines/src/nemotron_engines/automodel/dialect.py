@@ -1,7 +1,12 @@
-"""Translate NeMo Automodel's own keys to ours, so that `-c` accepts its recipe files unchanged.
+"""NeMo Automodel's own words: the keys of its recipes, which `-c` accepts as they are, and the lines of its logs.
 
-Values that such a file leaves out come from Automodel's defaults, not from our local config: those of its config
-classes (`StepSchedulerConfig`, `LRSchedulerConfig`, `PeftConfig`, ...), from 0.3 to 0.7, and of torch's optimizers.
+Where such a recipe is silent, Automodel's own defaults apply instead of our local config's: those of its config
+classes (`StepSchedulerConfig`, `LRSchedulerConfig`, `PeftConfig`, ...), versions 0.3 to 0.7, and of torch's optimizers.
+
+A line of its log, for `nemotron check`:
+
+2026-08-10 15:48:59 | INFO | root | step 13 | epoch 0 | loss 0.6407 | grad_norm 1.1754 | lr 1.00e-05 | mem 31.55 GiB |
+tps 6574.51(821.81/gpu) | num_label_tokens 26779                                                       (one line)
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +15,7 @@ from typing import Any
 from nemotron_engines.overrides import betas, section
 from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings, Whole, model_reference, only
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.library_output import LibraryLog
 
 RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction",)
 STRATEGIES = {"FSDP2Manager": "fsdp2", "FSDP2Config": "fsdp2", "DDPManager": "ddp", "DDPConfig": "ddp"}
@@ -321,4 +327,24 @@ AUTOMODEL = Dialect(
     keys=KEYS,
     sections=SECTIONS,
     whole=whole,
+)
+
+
+# What Automodel prints and writes next to its checkpoints.
+
+
+LOG = LibraryLog(
+    title="Automodel",
+    lines={
+        "| grad_norm ": (
+            r"^(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \|.*)?"
+            r"\bstep (?P<step>\d+) \| epoch \d+ \| loss (?P<loss>\S+) \| grad_norm (?P<grad_norm>\S+)"
+            r" \| lr (?P<lr>\S+)(?: \|.*?\| tps (?P<tokens_per_second>[\d.]+))?"
+        ),
+        "[val] name": r'\[val\] name "[^"]*" \| step (?P<step>\d+) \| epoch \d+ \| loss (?P<valid_loss>\S+)',
+        "parameters percentage": r"Trainable parameters percentage: (?P<trained_percent>[\d.]+)%",
+    },
+    records=("training.jsonl", "validation.jsonl"),
+    keys={"tps": "tokens_per_second", "val_loss": "valid_loss", "timestamp": "time"},
+    first_step=0,
 )

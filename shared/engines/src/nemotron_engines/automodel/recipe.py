@@ -14,8 +14,14 @@ from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found
     TrainFinetuneRecipeForNextTokenPrediction,
 )
 
-from nemotron_engines.automodel import guards
-from nemotron_engines.automodel.loop import LAYOUT, prune
+from nemotron_engines.automodel.loop import (
+    LAYOUT,
+    count_parameters,
+    prune,
+    refuse_passed_by_adapters,
+    refuse_unmergeable,
+    require_sane_weights,
+)
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
@@ -73,9 +79,9 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         """Build everything, then check the result."""
         super().setup()
         self.step_scheduler.sig_handler = StopFlag(self.stage_run)
-        guards.require_sane_weights(self.net)
-        guards.refuse_passed_by_adapters(self.net)
-        guards.refuse_unmergeable(self.net)
+        require_sane_weights(self.net)
+        refuse_passed_by_adapters(self.net)
+        refuse_unmergeable(self.net)
         self.rate = self.optimizer[0].param_groups[0]["lr"]
         step = self.step_scheduler.step
         logged = [entry["tokens"] for entry in self.stage_run.metrics.read() if entry["step"] <= step]
@@ -131,7 +137,7 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         """Mark the folder complete once every process has written its part, then delete older ones."""
         checkpoint = self.kept / f"epoch_{epoch}_step_{step}"
         # In float32: the weights (with adapters, only those) and AdamW's two moments of the trained ones.
-        trained, total = guards.count_parameters(self.net)
+        trained, total = count_parameters(self.net)
         needed = int(1.1 * 4 * ((trained if self.stage_config.engine.peft else total) + 2 * trained))
         distributed.on_rank_zero(lambda: disk.require_room(self.kept, needed, checkpoint.name))
         with removed_when_disk_is_full(checkpoint):

@@ -3,12 +3,9 @@
 from typing import Any
 
 from nemotron_engines.checks import VOCABULARY, size_of, vocabulary_of
-from nemotron_engines.estimate.layouts import Layout, layout_of
-from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, memory_parts
-from nemotron_engines.estimate.speed import core_seconds, step_seconds
-from nemotron_engines.estimate.work import Work, active_parameters, work_of
-from nemotron_engines.modeling.described import fields_of
-from nemotron_engines.modeling.facts import parameters_of
+from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
+from nemotron_engines.estimate.speed import Work, active_parameters, core_seconds, step_seconds, work_of
+from nemotron_engines.modeling.architecture import fields_of, parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.runtime.disk import size

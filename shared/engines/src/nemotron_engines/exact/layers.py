@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from nemotron_engines.kernels.cpu_experts import outer_products, products
+from nemotron_engines.kernels.experts import outer_products, products
 
 TILE = 32
 """Rows of a tile. Libraries choose their code by a product's shape, and this is the only shape they see."""

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemotron_engines.exact.layers import linear
-from nemotron_engines.kernels.mamba_conv import CausalConv
-from nemotron_engines.kernels.mamba_ops import GatedNorm
+from nemotron_engines.kernels.mamba_ops import CausalConv, GatedNorm
 from nemotron_engines.kernels.mamba_scan import (
     ChunkScan,
     Decay,

@@ -13,9 +13,9 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausa
 
 from nemotron_engines.exact.layers import TILE, TILED_EXPERTS, Routes, attention, linear, mlp, moe
 from nemotron_engines.exact.mamba import mamba
-from nemotron_engines.kernels import mamba_older
+from nemotron_engines.kernels.experts import note_real_rows
+from nemotron_engines.kernels.mamba_install import is_older
 from nemotron_engines.kernels.mamba_scan import tile_for
-from nemotron_engines.real_rows import note_real_rows
 
 
 class Documents(NamedTuple):
@@ -156,7 +156,7 @@ def why_not(model: PreTrainedModel) -> str | None:
     config = model.config
     reasons = {
         f"{type(model).__name__} is not a NemotronH": not isinstance(model, NemotronHForCausalLM),
-        "the installed transformers is too old": mamba_older.is_older(),
+        "the installed transformers is too old": is_older(),
         "the model is on a GPU": any(device != "cpu" for device, _ in kinds),
         "its weights are not float32": any(dtype != torch.float32 for _, dtype in kinds),
         "its weights are sharded": any(hasattr(parameter, "full_tensor") for parameter in model.parameters()),

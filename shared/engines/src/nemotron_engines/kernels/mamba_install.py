@@ -1,10 +1,14 @@
 """Put the reference kernels of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
 
-transformers 5.23 falls back to slow code if `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
-packed rows (5.12 differs: see mamba_older.py). After `install_cpu_ops()` a CUDA tensor still goes to the packages
-where both can be imported; everything else goes to the reference kernels:
+transformers 5.23 falls back to slow code where `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
+packed rows. After `install_cpu_ops()` a CUDA tensor still goes to the packages where both can be imported; everything
+else goes to the reference kernels:
 
     mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)
+
+transformers 5.12 to 5.22 differ: each mixer looks the kernels up when it is made, uses them for weights on a GPU only,
+and never sees packed rows. `install_into_older()` sends weights on a CPU through the reference kernels, passes
+`seq_idx` to the mixer, and renames the embedding of a checkpoint, which those versions write under a name of their own.
 """
 
 import importlib
@@ -12,17 +16,17 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, conversion_mapping
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL, mamba_older, mamba_ops
+from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL, mamba_ops
 from nemotron_shared.errors import UserError
 
 PACKAGES = ("mamba_ssm", "causal_conv1d")
@@ -43,7 +47,7 @@ def never_fuse() -> None:
 
     It gets the weight of `out_proj` and never calls the module.
     """
-    if not mamba_older.is_older():
+    if not is_older():
         modeling_nemotron_h.mamba2_split_conv1d_scan_combined = decline_fused
 
 
@@ -75,8 +79,8 @@ def install_cpu_ops() -> str:
     Raises:
         UserError: this version of transformers lacks the functions.
     """
-    if mamba_older.is_older():
-        mamba_older.install_into_older()
+    if is_older():
+        install_into_older()
         return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
     for name, reference in REFERENCE_KERNELS.items():
         current = getattr(modeling_nemotron_h, name, None)
@@ -150,3 +154,75 @@ def lift_time_step_limit(model: PreTrainedModel) -> None:
         if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):
             module.time_step_limit = (0.0, math.inf)
             model.config.time_step_min = 0.0
+
+
+# For transformers 5.12 to 5.22.
+
+
+MIXER = modeling_nemotron_h.NemotronHMamba2Mixer
+BLOCK = modeling_nemotron_h.NemotronHBlock
+
+
+def _is_true_here(record: logging.LogRecord) -> bool:
+    """Drop the mixers' warning that they fall back to slow code, which is not true here."""
+    return "fast path is not available" not in record.getMessage()
+
+
+# From import on, because counting a model's parameters builds mixers before anything is installed.
+logging.getLogger(modeling_nemotron_h.__name__).addFilter(_is_true_here)
+
+
+def is_older() -> bool:
+    """Whether this transformers has the older mixer."""
+    return hasattr(MIXER, "cuda_kernels_forward") and hasattr(MIXER, "torch_forward")
+
+
+def install_into_older() -> None:
+    """Replace the two forward functions and the embedding's name, once."""
+    if not hasattr(MIXER.forward, "__wrapped__"):
+        MIXER.forward = _mixer_on_reference_kernels(MIXER.forward)
+        BLOCK.forward = _block_with_seq_idx(BLOCK.forward)
+        # Published checkpoints say `backbone.embeddings.weight`; a rule of 5.12 would save `backbone.embedding.weight`.
+        rules = conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
+        kept = [rule for rule in rules if "embedding.weight" not in rule.source_patterns]
+        conversion_mapping.register_checkpoint_conversion_mapping("nemotron_h", kept, overwrite=True)
+
+
+def _mixer_on_reference_kernels(stock: Any) -> Any:
+    @wraps(stock)
+    def forward(self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Any = None) -> Tensor:
+        seq_idx = self.__dict__.pop("packed_seq_idx", None)
+        if self.in_proj.weight.is_cuda and getattr(modeling_nemotron_h, "is_fast_path_available", False):
+            if seq_idx is not None:
+                raise ValueError("this transformers cannot keep packed rows apart on a GPU; transformers 5.23 can")
+            return stock(self, hidden_states, cache_params, attention_mask)
+        # The fused function does not get the attention mask; see mamba_install.decline_fused.
+        self.use_mem_eff_path = False
+        modeling_nemotron_h.__dict__.update(_reference_kernels(seq_idx))
+        return self.cuda_kernels_forward(hidden_states, cache_params, attention_mask)
+
+    return forward
+
+
+def _reference_kernels(seq_idx: Tensor | None) -> dict[str, Any]:
+    """Replacements by name in transformers' module, whose calls pass no `seq_idx`, or None."""
+
+    def scan(*args: Any, **kwargs: Any) -> Any:
+        return mamba_ops.mamba_chunk_scan_combined(*args, **(kwargs | {"seq_idx": seq_idx}))
+
+    return {
+        "causal_conv1d_fn": partial(mamba_ops.causal_conv1d_fn, seq_idx=seq_idx),
+        "causal_conv1d_update": mamba_ops.causal_conv1d_update,
+        "mamba_chunk_scan_combined": scan,
+        "selective_state_update": mamba_ops.selective_state_update,
+    }
+
+
+def _block_with_seq_idx(stock: Any) -> Any:
+    @wraps(stock)
+    def forward(self: Any, *args: Any, seq_idx: Tensor | None = None, **kwargs: Any) -> Any:
+        if seq_idx is not None and isinstance(self.mixer, MIXER):
+            self.mixer.packed_seq_idx = seq_idx
+        return stock(self, *args, **kwargs)
+
+    return forward

@@ -1,4 +1,4 @@
-"""Add adapters to a model's linear layers, and print a table of their coverage.
+"""Adapters beside a model's linear layers, a table of what they reach, and a check that each of them is trained.
 
 lora: rank 16, alpha 32
 kind              layers    trained   of its weights
@@ -12,17 +12,19 @@ from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraModel
 from torch import nn
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.pytorch_utils import Conv1D
 
 from nemotron_engines.kernels.mamba_install import never_fuse
 from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
 
 
 @dataclass
@@ -145,3 +147,49 @@ def count(model: nn.Module) -> tuple[int, int]:
     """Number of trained parameters, and of all."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+# Every adapter takes part, or training stops before the first weight has changed: a fused kernel may use a layer's
+# weight without calling the layer. `lora_B` begins at zero and gets a gradient from the first step on.
+
+
+SECOND = ("lora_B.", "lora_embedding_B.")
+
+
+class AdaptersReached(TrainerCallback):
+    """Checks once, at the first step with any gradient: in RL, groups with equal rewards have none."""
+
+    def __init__(self) -> None:
+        self._looked = False
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Compare all adapters before the optimizer changes one.
+
+        Raises:
+            UserError: some have a gradient and others have none.
+        """
+        if not self._looked:
+            self._looked = require_reached(kwargs["model"])
+
+
+def require_reached(model: PeftModel) -> bool:
+    """Whether there are any gradients; they are averaged, so all processes see the same ones.
+
+    Raises:
+        UserError: some adapters get no gradient; the message names them.
+    """
+    second = {name: value for name, value in model.named_parameters() if any(one in name for one in SECOND)}
+    reached = {name for name, value in second.items() if value.grad is not None and bool(value.grad.any())}
+    passed_by = [layer_of(model, name) for name in second if name not in reached]
+    if not reached or not passed_by:
+        return bool(reached)
+    if distributed.rank() != 0:
+        raise SystemExit(2)  # every process sees the same gradients; one prints the error
+    more = f" and {len(passed_by) - 3} more" if len(passed_by) > 3 else ""
+    raise UserError(
+        f"engine.peft adapts {', '.join(passed_by[:3])}{more}, which get no gradient: a kernel reads the weight "
+        "without calling the layer, so the adapter would never train",
+        f"leave it out: engine.peft.exclude_modules=['*{passed_by[0].rpartition('.')[2]}']",
+    )

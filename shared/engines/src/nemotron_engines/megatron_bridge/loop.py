@@ -25,8 +25,7 @@ from nemotron_engines.megatron_bridge.convert import (
 )
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import build_config
-from nemotron_engines.modeling.build import count_parameters
-from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.modeling.build import count_parameters, set_threads
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed

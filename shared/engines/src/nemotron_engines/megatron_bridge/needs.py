@@ -1,10 +1,11 @@
-"""Megatron-Bridge's requirements, checked before a start: whether the layout can split the model, memory and disk.
+"""Checks before Megatron-Bridge starts: whether the model can be split as the layout says, memory and disk.
 
-The rules for splitting are Megatron-Core's own, which it would only check on the GPUs, in TransformerConfig, MambaMixer
-and its context parallelism, the linear layers, the MoE layer and HybridModel.
+The splitting rules are Megatron-Core's own, which it would apply only once it runs on the GPUs: TransformerConfig,
+MambaMixer and its context parallelism, the linear layers, the MoE layer and HybridModel check them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
@@ -12,12 +13,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
-from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
-from nemotron_engines.modeling.described import fields_of
-from nemotron_engines.modeling.facts import DEFAULTS
+from nemotron_engines.estimate.memory import Layout
+from nemotron_engines.megatron_bridge.settings import OLDEST_BRIDGE, TRIED, MegatronBridgeEngine
+from nemotron_engines.modeling.architecture import DEFAULTS, fields_of
 from nemotron_engines.overrides import foreign_code, section
-from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, TrainingConfig
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
@@ -249,3 +249,35 @@ def known_width(recipe: str | None) -> int | None:
         return 4
     function = recipe.rpartition(".")[2]
     return next((width for pattern, width in RECIPES.items() if fnmatch(function, pattern)), None)
+
+
+# How Megatron-Bridge shares a model and its rows out over GPUs, for estimates.
+
+
+UNKNOWN = "memory: this recipe's optimizer is unknown; assuming the maximum of 12 bytes per parameter"
+
+
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
+    engine: Any = config.engine
+    frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
+    model, precision = section(engine.overrides, "model"), section(engine.overrides, "mixed_precision")
+    reduced_in_32_bits = precision.get("grad_reduce_in_fp32", True) or not small
+    experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
+    return replace(
+        plain,
+        tensor=engine.tensor_model_parallel_size,
+        pipeline=engine.pipeline_model_parallel_size,
+        context=engine.context_parallel_size,
+        expert=engine.expert_model_parallel_size * engine.expert_tensor_parallel_size,
+        weight=2 if small else 4,
+        gradient=0 if frozen else 4 if reduced_in_32_bits else 2,
+        optimizer=0 if frozen else optimizer_bytes(engine),
+        trained=not frozen,
+        recomputed="everything"
+        if model.get("recompute_granularity") == "full"
+        else "experts"
+        if experts
+        else "nothing",
+        activation=2 if small else 4,
+        assumed=() if frozen or known_width(engine.recipe) else (UNKNOWN,),
+    )

@@ -1,4 +1,4 @@
-"""Make, load and save models."""
+"""Make, load and save models: from a config, from a folder, or the one that a training starts from."""
 
 import json
 import pickle
@@ -6,7 +6,7 @@ import shutil
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -28,12 +28,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_data.tokenizers.limits import require_no_growth
-from nemotron_engines.kernels.cpu_experts import register_cpu_experts
-from nemotron_engines.kernels.grouped_experts import register_grouped_experts
+from nemotron_engines.kernels.experts import register_cpu_experts, register_grouped_experts
 from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.generation import require_generation
+from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import require_finite, require_numbers, require_one_head, require_same_tensors
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
@@ -46,12 +45,17 @@ from nemotron_engines.modeling.sizes import (
     require_few_layers,
     require_sizes,
 )
-from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
+from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
+from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.spec import Task
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+import os
 
 disable_progress_bar()  # our own progress line is the only one
 # Loading or saving the first model builds these rules, which takes 0.4 s; built now, forked processes inherit them.
@@ -332,3 +336,63 @@ def _say_type(file: Path, kind: torch.dtype) -> None:
     config = read_json(file)
     if config.get("dtype") != (told := str(kind).removeprefix("torch.")):
         write_text(file, json.dumps(config | {"dtype": told}, indent=2, sort_keys=True) + "\n")
+
+
+# What a training starts from: the model of `run.model`, or random weights; with adapters where they are trained.
+
+
+def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> "PreTrainedModel | PeftModel":
+    """The model to train with transformers."""
+    config = task.config
+    model = starting_weights(task, task.input("data").path / "tokenizer")
+    if config.engine.peft is None:
+        return model
+    from nemotron_engines.lora.adapt import adapted
+
+    return adapted(model, config.engine.peft, config.run.seed)
+
+
+def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    """The model without adapters: in float32, or frozen in the compute dtype.
+
+    Args:
+        tokenizer: folder of the tokenizer that random weights are made for.
+    """
+    config: TrainingConfig[LocalEngine] = task.config
+    engine = config.engine
+    if engine.strategy == "ddp":
+        return _whole(task, tokenizer)
+    from nemotron_engines.modeling.sharded import spread
+
+    return spread(lambda: _whole(task, tokenizer), lambda: _shell(task, tokenizer), engine.dtype, engine.device)
+
+
+def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    config: TrainingConfig[LocalEngine] = task.config
+    base, engine = task.inputs["model"], config.engine
+    frozen = engine.peft is not None and engine.dtype == "bfloat16"
+    dtype = torch.bfloat16 if frozen else torch.float32
+    if base is not None:
+        return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
+    model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    return model.to(dtype)
+
+
+def _shell(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    config: TrainingConfig[LocalEngine] = task.config
+    if (base := task.inputs["model"]) is not None:
+        return shell_of(read_config(base.path, trusted=base.trusted), config.engine, trusted=base.trusted)
+    return shell_of(random_config(config.model, load_tokenizer(tokenizer)), config.engine)
+
+
+# CPU threads.
+
+
+def set_threads(threads: int | None) -> None:
+    """Use the configured number of threads; None leaves the choice to torch.
+
+    Tiny models need one: a second gains nothing, and on a busy machine it was measured four times slower.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # otherwise accelerate uses one thread per core

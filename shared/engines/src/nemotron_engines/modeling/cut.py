@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, random_of, read_config, require_tensors, save_model
-from nemotron_engines.modeling.saved_types import type_to_save
+from nemotron_engines.modeling.loaded import type_to_save
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
 

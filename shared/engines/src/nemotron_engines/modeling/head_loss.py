@@ -15,7 +15,7 @@ from transformers import NemotronHForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.packed import IGNORED
-from nemotron_engines.kernels.grouped_experts import mixed_type
+from nemotron_engines.kernels.experts import mixed_type
 from nemotron_engines.lora.kinds import without_adapters
 
 Collator = Callable[[Any], dict[str, Tensor]]

@@ -1,4 +1,7 @@
-"""Compare the loaded weights with the folder: the library silently casts, ties and initialises weights."""
+"""Compare a loaded model with its folder, because transformers casts, ties and fills weights silently.
+
+Published weights keep the type of the model that training began with, whatever type was computed in.
+"""
 
 import math
 from collections.abc import Mapping
@@ -136,3 +139,40 @@ def _are_stored_alike(path: Path, model: Any, *parameters: torch.Tensor) -> bool
         if len(found) != len(parameters) or shapes[0] != shapes[1]:
             return False
         return all(torch.equal(found[0][part], found[1][part]) for part in _parts(shapes[0]))
+
+
+# The type of published weights.
+
+
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def type_to_save(wanted: str | None, base: str) -> torch.dtype | None:
+    """The dtype to save in; None to keep the weights as they are.
+
+    Args:
+        wanted: `engine.save_dtype`. base: the folder that training started from, "" for random weights.
+    """
+    config = config_of(Path(base)) if wanted is None and base else {}
+    return TYPES.get(wanted or config.get("dtype") or config.get("torch_dtype"))
+
+
+@torch.no_grad()
+def change_type(model: Any, weights: dict[str, torch.Tensor] | None, kind: torch.dtype) -> None:
+    """Convert the weights one by one, so that two complete copies are never in memory.
+
+    Weights that the model's code keeps in float32 stay in float32.
+
+    Args:
+        weights: used instead of the model's own.
+    """
+    kept = model._keep_in_fp32_modules_strict or ()
+    tensors = model.state_dict(keep_vars=True) if weights is None else weights
+    for name, tensor in list(tensors.items()):
+        if not tensor.is_floating_point() or any(part in kept for part in name.split(".")):
+            continue
+        if weights is not None:
+            weights[name] = tensor.to(kind)
+        else:
+            tensor.grad = None
+            tensor.data = tensor.data.to(kind)

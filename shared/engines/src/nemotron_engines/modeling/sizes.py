@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from nemotron_engines.modeling.facts import parameters_in
+from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in
 

@@ -5,18 +5,20 @@ machine.
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nemotron_engines.checks import in_billions, size_of
+from nemotron_engines.estimate.memory import Layout
 from nemotron_engines.nemo_rl.installation import Installation, ask, find_installation, how_to_get
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.training import code_in, not_finished
 from nemotron_engines.nemo_rl.translate import Places, build, shared_out
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
-from nemotron_engines.overrides import at, leaves
+from nemotron_engines.overrides import at, leaves, section
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs
@@ -267,3 +269,27 @@ def _replay_problems(values: dict[str, Any]) -> Iterator[str]:
         yield f"{name} needs policy.megatron_cfg.enabled: true"
     if at(values, "policy.generation.backend") != "vllm":
         yield f"{name} needs policy.generation.backend: vllm"
+
+
+# How NeMo-RL shares a model and its rows out over GPUs, for estimates.
+
+
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
+    """The layout in NeMo-RL's own recipe, with `engine.overrides` on top."""
+    engine: Any = config.engine
+    base = section(load_bases(engine.version)[engine.base].values, "policy")
+    above = section(engine.overrides, "policy")
+    megatron = {**section(base, "megatron_cfg"), **section(above, "megatron_cfg")}
+    tensors = {**section(base, "dtensor_cfg"), **section(above, "dtensor_cfg")}
+    by_megatron = bool(megatron.get("enabled"))
+    split = megatron if by_megatron else tensors
+    return replace(
+        plain,
+        tensor=split.get("tensor_model_parallel_size" if by_megatron else "tensor_parallel_size", 1),
+        pipeline=megatron.get("pipeline_model_parallel_size", 1) if by_megatron else 1,
+        context=split.get("context_parallel_size", 1),
+        expert=megatron.get("expert_model_parallel_size", 1) if by_megatron else 1,
+        gradient=2 if by_megatron else 4,
+        shards=not by_megatron,
+        recomputed="everything" if split.get("activation_checkpointing") else "nothing",
+    )

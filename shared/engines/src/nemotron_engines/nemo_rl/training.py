@@ -1,10 +1,22 @@
-"""Train with NeMo-RL, from a stage's sections to the published model.
+"""One training with NeMo-RL, from the sections of a stage to the published model, and its metrics.
 
     checkpoints/step_40/{training_info.json, config.yaml, policy/weights/..., policy/optimizer/..., train_dataloader.pt}
 
 NeMo-RL always continues from the `step_N` with the highest N in its checkpoint folder.
+
+metrics.jsonl is made from the TensorBoard files that the driver writes. A resumed driver writes another folder
+(`exp_002`); its values win over those of the interrupted run. `nemotron check` reads what its programs print:
+
+    ========================= Step 1/50 =========================
+      • Loss: 2.4817
+    Collecting rollouts:  21%|██        | 428/2048 [02:01<05:42, 4.73it/s]
+    Ray: 32 of 32 nodes, 256 of 256 GPUs, 4096 CPUs
+
+These are the words of v0.7.0 and of the branch nano-v3. The patterns accept any bullet, since a terminal without UTF-8
+prints another one, and Ray's worker name in front of lines that are not the driver's own.
 """
 
+import json
 import math
 import os
 import re
@@ -16,10 +28,15 @@ from typing import Any
 import yaml
 
 from nemotron_data.tokenizers.folder import FILES as TOKENIZER_FILES
-from nemotron_engines.mismatch import require_alike
-from nemotron_engines.nemo_rl.installation import Installation, ask, find_installation, run_driver, run_logged
-from nemotron_engines.nemo_rl.keys import require_known
-from nemotron_engines.nemo_rl.metrics import write_metrics
+from nemotron_engines.checks import require_alike
+from nemotron_engines.nemo_rl.installation import (
+    Installation,
+    ask,
+    find_installation,
+    require_known,
+    run_driver,
+    run_logged,
+)
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.translate import Places, build
 from nemotron_engines.nemo_rl.versions import VERSIONS
@@ -28,12 +45,99 @@ from nemotron_shared.atomic import link_or_copy, write_text
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import with_references
-from nemotron_shared.runtime.metrics import read_metrics
+from nemotron_shared.runtime.library_output import LibraryLog
+from nemotron_shared.runtime.metrics import Metric, read_metrics
 from nemotron_shared.runtime.needs import Problem
 from nemotron_shared.runtime.process import MUST_SAVE_BY
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped
+
+# NeMo-RL's metrics, in our metrics.jsonl and as its programs print them.
+
+
+NAMES: dict[str, Metric] = {
+    "train/loss": "loss",
+    "train/lr": "lr",
+    "train/grad_norm": "grad_norm",
+    "train/reward": "reward",
+    "train/kl_penalty": "kl",
+    "train/global_valid_toks": "tokens",
+    "train/token_mult_prob_error": "token_mult_prob_error",
+    "performance/tokens_per_sec": "tokens_per_second",
+    "timing/train/total_step_time": "step_seconds",
+    "validation/accuracy": "valid_reward",
+    "validation/val_loss": "valid_loss",
+}
+GPU = re.compile(r"ray/node\.\d+\.gpu\.\d+\.util")
+"""Ray's measurement with `logger.monitor_gpus`, in percent, by seconds instead of steps."""
+
+
+def read_scalars(file: Path) -> Iterator[tuple[str, int, float]]:
+    """(metric, step, value) for all of our metrics in a TensorBoard file, and `gpu_utilization`."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(file), size_guidance={"scalars": 0})
+    events.Reload()
+    steps: dict[int, dict[str, float]] = {}
+    for theirs in sorted(events.Tags()["scalars"]):
+        for event in events.Scalars(theirs) if theirs in NAMES else ():
+            steps.setdefault(event.step, {})[NAMES[theirs]] = float(event.value)
+        for event in events.Scalars(theirs) if GPU.fullmatch(theirs) else ():
+            yield "gpu_utilization", event.step, float(event.value)
+    for step, values in steps.items():
+        if values.get("step_seconds"):  # its fine-tuning writes tokens and time, but not their ratio
+            values.setdefault("tokens_per_second", values.get("tokens", 0.0) / values["step_seconds"])
+        for name, value in values.items():
+            yield name, step, value
+
+
+def write_metrics(logs: Path, file: Path) -> list[tuple[int, str, float]]:
+    """Rewrite metrics.jsonl from all `exp_*` folders.
+
+    Returns step, name and value of non-finite values, which are left out because JSON cannot represent them.
+    """
+    unwritten: list[tuple[int, str, float]] = []
+    steps: dict[int, dict[str, float]] = {}
+    folders = [path for path in logs.glob("exp_*") if re.fullmatch(r"exp_\d+", path.name)]
+    for folder in sorted(folders, key=lambda path: int(path.name[4:])):
+        for log in sorted((folder / "tensorboard").glob("events.out.*")):
+            for name, step, value in read_scalars(log):
+                if name in NAMES.values() and not math.isfinite(value):
+                    unwritten.append((step, name, value))
+                elif name in NAMES.values():
+                    steps.setdefault(step, {})[name] = value
+    tokens = seconds = 0.0
+    lines = []
+    for step, values in sorted(steps.items()):
+        # NeMo-RL counts both per step; metrics.jsonl has running totals with every engine
+        if "tokens" in values:
+            values["tokens"] = tokens = tokens + values["tokens"]
+        if "step_seconds" in values:
+            values["seconds"] = seconds = seconds + values["step_seconds"]
+        lines.append(json.dumps({"step": step, **values}) + "\n")
+    if lines:
+        write_text(file, "".join(lines))
+    return unwritten
+
+
+BULLET = r"(?:^|\))\W*"
+LOG = LibraryLog(
+    title="NeMo-RL",
+    lines={
+        "tep ": r"(?:=+ |Training )[Ss]tep (?P<step>\d+)/(?P<steps>\d+)",
+        "Loss: ": rf"{BULLET}Loss: (?P<loss>\S+)",
+        "Validation loss: ": rf"{BULLET}Validation loss: (?P<valid_loss>\S+)",
+        "Accuracy: ": rf"{BULLET}Accuracy: (?P<valid_reward>\S+)",
+        "Reward: ": rf"{BULLET}Avg (?:Total )?Reward: (?P<reward>\S+)",
+        "Generation Length: ": rf"{BULLET}Mean Generation Length: (?P<completion_length>\S+)",
+        "step time: ": rf"{BULLET}Total step time: (?P<step_seconds>[\d.]+)s",
+        "Collecting rollouts": r"Collecting rollouts:.*?\| *(?P<rollouts>\d+)/(?P<rollouts_wanted>\d+) \[",
+        " GPUs, ": r"\bRay: \d+ of \d+ nodes, (?P<actors>\d+) of (?P<actors_wanted>\d+) GPUs",  # one actor each
+        "actors online": r"Number of actors online: (?P<actors>\d+)/(?P<actors_wanted>\d+)",
+    },
+    scalars=read_scalars,
+)
 
 
 class PreflightDone(SystemExit):

@@ -1,11 +1,11 @@
-"""Load balancing of a mixture of experts with a sigmoid router, as defined in megatron-core.
+"""Load balancing of a mixture of experts with sigmoid router, as megatron-core defines it, and its metrics.
 
-After each step, every router's correction, which affects the choice of experts but not their weights, changes by the
-update rate: up for experts with less than an even share of the step's tokens, down for those with more.
+After each step every router's correction, which counts when experts are chosen and not when they are weighted, moves
+by the update rate: up for experts with less than an even share of the step's tokens, down for those with more.
 
-The sequence auxiliary loss of one row is  E * sum over experts of (share of choices * mean normalised score),  which is
-1 for an even load. Its choices ignore the correction. The loss of a step is the mean over rows; its gradient is added
-to that of the main loss.
+The sequence auxiliary loss of one row is  E * sum over experts of (share of choices * mean normalised score),  1 where
+the load is even. Its choices are those without the correction. A step's is the mean over rows, its gradient is added
+to that of the loss.
 """
 
 from collections.abc import Generator, Iterator
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from nemotron_engines.real_rows import tokens_of_experts
+from nemotron_engines.kernels.experts import note_real_rows, tokens_of_experts
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 PREDICTING = "mtp."
 """Name prefix of the multi-token prediction block, which one pass of the model applies repeatedly."""
@@ -172,3 +173,50 @@ def _routed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, layer in model.named_modules():
         if hasattr(getattr(layer, "gate", None), "e_score_correction_bias") and hasattr(layer, "experts"):
             yield name, layer
+
+
+# How evenly a router spreads the tokens of a training over the experts of each layer.
+
+
+class ExpertLoad:
+    """Counts the tokens of each expert while a model trains; validation, sampling and padding do not count."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Tensor] = {}
+
+    def watch(self, model: nn.Module) -> None:
+        """Start counting; does nothing for a model without experts."""
+        model.register_forward_pre_hook(_note_padding, with_kwargs=True)
+        for name, module in model.named_modules():
+            if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
+                layer = next((part for part in name.split(".") if part.isdigit()), name)
+                layer = f"mtp.{layer}" if name.startswith("mtp.") else layer
+                module.experts.register_forward_pre_hook(self._counter(layer, len(gate.weight)))
+
+    def take(self) -> dict[str, float]:
+        """Per layer, the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
+
+        Collective: every process gets the figures over all processes.
+        """
+        counts, self._counts = self._counts, {}
+        if not counts:
+            return {}
+        tokens = torch.stack(list(counts.values()))
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(tokens)
+        busiest = (tokens.amax(1) / tokens.sum(1) * tokens.shape[1]).tolist()  # waits for the GPU once for all layers
+        return {EXPERT_METRIC.format(layer=layer): round(load, 3) for layer, load in zip(counts, busiest, strict=True)}
+
+    def _counter(self, layer: str, experts: int) -> Any:
+        def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if module.training and torch.is_grad_enabled():
+                found = tokens_of_experts(given[1], experts)
+                self._counts[layer] = self._counts[layer] + found if layer in self._counts else found
+
+        return count
+
+
+def _note_padding(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    mask = kwargs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2:  # without a mask, the trainer has already set it
+        note_real_rows(mask)

@@ -8,8 +8,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback, rewrite_logs
 
+from nemotron_engines.transformers.balance import ExpertLoad
 from nemotron_engines.transformers.checkpoints import LAYOUT
-from nemotron_engines.transformers.experts import ExpertLoad
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed

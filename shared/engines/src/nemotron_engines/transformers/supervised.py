@@ -9,9 +9,9 @@ from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer
 
 from nemotron_data.formats.packed import IGNORED
+from nemotron_engines.kernels.experts import note_real_rows
 from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.mtp import Prediction
-from nemotron_engines.real_rows import note_real_rows
 from nemotron_engines.transformers.balance import LoadBalancing
 from nemotron_engines.transformers.trainer import StageTrainer
 from nemotron_shared.config.schema import TransformersEngine

@@ -1,6 +1,10 @@
-"""Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
+"""Our settings for a Hugging Face Trainer, the learning rate, and the loop: resume, train, stop or finish.
+
+The rate is a share of the peak: warmup, then constant ─────, linear ╲, cosine ╰╮ or WSD ────╲
+"""
 
 import logging
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -14,19 +18,16 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
-from nemotron_engines.lora.adapt import count, table
-from nemotron_engines.lora.reached import AdaptersReached
+from nemotron_engines.lora.adapt import AdaptersReached, count, table
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
+from nemotron_engines.modeling.loaded import change_type, type_to_save
 from nemotron_engines.modeling.mtp import class_of
-from nemotron_engines.modeling.saved_types import change_type, type_to_save
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
-from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
-from nemotron_engines.transformers.schedule import learning_rate_factor
-from nemotron_engines.transformers.stop import InterruptibleTrainer
+from nemotron_engines.transformers.checkpoints import LAYOUT, InterruptibleTrainer, checkpoint_bytes, save_or_explain
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
-from nemotron_shared.config.training import TrainingConfig
+from nemotron_shared.config.training import OptimizerSection, SchedulerSection, TrainingConfig
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.checkpoints import Validation, report_best
 from nemotron_shared.runtime.metrics import Metric, last_values
@@ -34,6 +35,36 @@ from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Outcome
 from nemotron_shared.runtime.stop import Interrupted, Stopped
+
+# Learning rate over steps, as a share of the peak.
+
+
+def learning_rate_factor(
+    optimizer: OptimizerSection, scheduler: SchedulerSection, train_iters: int
+) -> Callable[[int], float]:
+    """A function from the step (0 for the first) to the factor on `optimizer.lr`."""
+    floor = optimizer.min_lr / optimizer.lr
+    scheduler = scheduler.fitted(train_iters)
+    warmup = scheduler.lr_warmup_iters
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        progress = (step - warmup) / (train_iters - warmup)
+        if scheduler.lr_decay_style == "WSD":
+            decay_from = train_iters - scheduler.lr_wsd_decay_iters
+            progress = max(0.0, (step - decay_from) / max(1, scheduler.lr_wsd_decay_iters))
+        # remaining share of the peak above the floor after `progress` (0 to 1) of the decay
+        progress = min(1.0, progress)
+        left = {
+            "constant": 1.0,
+            "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
+            "WSD": 1 - math.sqrt(progress),
+            "linear": 1 - progress,
+        }[scheduler.lr_decay_style]
+        return floor + (1 - floor) * left
+
+    return factor
 
 
 class StageTrainer(InterruptibleTrainer):

@@ -7,7 +7,7 @@ and about ten times as much for adapters.
 from pathlib import Path
 
 from nemotron_engines.checks import RESULT_BYTES, TRAINING_BYTES, in_billions
-from nemotron_engines.modeling.facts import parameters_in
+from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import Choice
 from nemotron_shared.runtime.disk import size
