@@ -22,7 +22,7 @@ SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--fuzz N`, for a long campaign."""
-    parser.addoption("--fuzz", type=int, metavar="N", help="damaged inputs for each parser, drawn anew (default: 100)")
+    parser.addoption("--fuzz", type=int, metavar="N", help="new damaged inputs for each parser (default: 100)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

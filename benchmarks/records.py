@@ -7,13 +7,13 @@ from pathlib import Path
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.atomic import write_text
 from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.provenance import git_commit
+from nemotron_shared.runtime.records import git_commit
 
 FOLDER = Path(__file__).resolve().parent
 
 
 def code_to_record() -> str:
-    """The commit to record; asked before a measurement begins, because people edit meanwhile."""
+    """The commit to record; read before a measurement starts, because the tree may change during it."""
     return git_commit(FOLDER.parent) or "of no commit"
 
 

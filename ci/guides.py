@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from nemotron_shared.config.compose import compose
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
 
 STAGES = Path(__file__).resolve().parent.parent / "stages"

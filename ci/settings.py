@@ -8,10 +8,9 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from nemotron_shared.config.compose import compose
-from nemotron_shared.config.describe import described
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.config.schema import StageConfig
-from nemotron_shared.config.shown import on_one_line
+from nemotron_shared.config.shown import described, on_one_line
 from nemotron_shared.stages import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent

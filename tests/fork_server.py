@@ -121,8 +121,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     if program.endswith(".py"):
         sys.path.insert(0, str(Path(program).parent))
         return runpy.run_path(program, run_name="__main__") and 0
-    module = importlib.import_module(program)
-    return module.main(words) if program == "nemotron_app.main" else module.STEP.main(words)
+    return importlib.import_module(program).main(words)
 
 
 def run_again(command: list[str], stdout: Any = None) -> int:

@@ -39,4 +39,4 @@ def before_forward(module: Any, inputs: Any) -> None:
 
 
 register_module_forward_pre_hook(before_forward)
-sys.exit(importlib.import_module(module).STEP.main())
+sys.exit(importlib.import_module(module).main())

@@ -69,7 +69,7 @@ def call_here(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile
     assert command[1] == "-m"
     said = io.StringIO()
     with contextlib.redirect_stdout(said) if stdout is not None else contextlib.nullcontext():
-        code = importlib.import_module(command[2]).STEP.main(command[3:])
+        code = importlib.import_module(command[2]).main(command[3:])
     if stdout is not None:
         stdout.write(said.getvalue().encode())
     return code

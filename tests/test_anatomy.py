@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from support import MEMBERS, ROOT, STAGES, member_folder
 
 from nemotron_shared.config.compose import compose
-from nemotron_shared.config.keys import leaf_keys
-from nemotron_shared.runtime.identity import modules_loaded
+from nemotron_shared.config.references import leaf_keys
+from nemotron_shared.runtime.records import modules_loaded
 from nemotron_shared.stages import STAGES as STAGE_TABLE
 
 FILES = (

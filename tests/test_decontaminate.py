@@ -6,19 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime.step import Step
-from stages.eval.data_prep import STEP as EVAL
-from stages.pretrain.data_prep import STEP as PRETRAIN
-from stages.rl.data_prep import STEP as RL
-from stages.sft.data_prep import STEP as SFT
+from stages.eval.data_prep import main as prepare_eval
+from stages.pretrain.data_prep import main as prepare_pretrain
+from stages.rl.data_prep import main as prepare_rl
+from stages.sft.data_prep import main as prepare_sft
 
 LONG = "A baker sells forty loaves of rye bread every morning and half as many in the afternoon. How many in a week?"
 ASKED = [{"question": "What is 12 times 12?", "expected_answer": "144"}, {"question": LONG, "expected_answer": "420"}]
 # of one stage each: a row as that stage reads it, about a question
-ROWS: dict[str, tuple[Step, Callable[[str], dict]]] = {
-    "pretrain": (PRETRAIN, lambda text: {"text": f"A quiz. {text} Nobody knew."}),
-    "sft": (SFT, lambda text: {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "1"}]}),
-    "rl": (RL, lambda text: {"question": text, "expected_answer": "1"}),
+Main = Callable[[list[str]], int]
+ROWS: dict[str, tuple[Main, Callable[[str], dict]]] = {
+    "pretrain": (prepare_pretrain, lambda text: {"text": f"A quiz. {text} Nobody knew."}),
+    "sft": (
+        prepare_sft,
+        lambda text: {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "1"}]},
+    ),
+    "rl": (prepare_rl, lambda text: {"question": text, "expected_answer": "1"}),
 }
 EVERYTHING = "data_prep.split={train: 1, valid: 0, test: 0}"
 
@@ -32,8 +35,8 @@ def write(path: Path, rows: list[dict]) -> Path:
 def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[Path, str]]:
     """Run a step; give the artifact's folder, or None where it was refused, and what was said."""
 
-    def run(step: Step, *overrides: str) -> tuple[Path | None, str]:
-        code = step.main(["-c", "tiny", f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides, "--json"])
+    def run(main: Main, *overrides: str) -> tuple[Path | None, str]:
+        code = main(["-c", "tiny", f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides, "--json"])
         said = capsys.readouterr()
         return (None if code else Path(json.loads(said.out.splitlines()[-1])["path"])), said.out + said.err
 
@@ -53,9 +56,9 @@ def source(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.mark.parametrize("stage", ROWS)
 def test_rows_of_an_evaluation_are_left_out_and_counted(stage: str, prepare, source, tmp_path: Path) -> None:
-    prepare(EVAL, f"data_prep.source={write(tmp_path / 'asked.jsonl', ASKED)}")
-    step = ROWS[stage][0]
-    folder, said = prepare(step, source(stage), EVERYTHING, "data_prep.decontaminate.against=eval-data")
+    prepare(prepare_eval, f"data_prep.source={write(tmp_path / 'asked.jsonl', ASKED)}")
+    main = ROWS[stage][0]
+    folder, said = prepare(main, source(stage), EVERYTHING, "data_prep.decontaminate.against=eval-data")
     assert "compared with 2 evaluation rows: 2 rows overlap (1 exact, 1 run, 0 near), which were left out" in said
     counts = json.loads((folder / "stats.json").read_text())["counts"]
     assert (counts["rows"], counts["rejected"]) == (4, {"overlaps with evaluation rows": 2})
@@ -68,25 +71,25 @@ def test_rows_of_an_evaluation_are_left_out_and_counted(stage: str, prepare, sou
 
 def test_stop_names_the_row_and_report_leaves_it(prepare, source, tmp_path: Path) -> None:
     against = f"data_prep.decontaminate.against={write(tmp_path / 'asked.jsonl', ASKED)}"
-    folder, said = prepare(RL, source("rl"), EVERYTHING, against, "data_prep.decontaminate.action=stop")
+    folder, said = prepare(prepare_rl, source("rl"), EVERYTHING, against, "data_prep.decontaminate.action=stop")
     assert folder is None
     assert "rl.jsonl:1: overlaps with evaluation rows: row 0 of 'asked.jsonl' (exact)" in said
     assert "data_prep.decontaminate.action=drop" in said
-    folder, said = prepare(RL, source("rl"), EVERYTHING, against, "data_prep.decontaminate.action=report")
+    folder, said = prepare(prepare_rl, source("rl"), EVERYTHING, against, "data_prep.decontaminate.action=report")
     assert "2 rows overlap (1 exact, 1 run, 0 near), which are still in it" in said
     assert json.loads((folder / "stats.json").read_text())["splits"]["train"]["rows"] == 4
-    folder, said = prepare(RL, source("rl"), EVERYTHING, against, "data_prep.decontaminate.ways=[exact]")
+    folder, said = prepare(prepare_rl, source("rl"), EVERYTHING, against, "data_prep.decontaminate.ways=[exact]")
     assert "1 rows overlap (1 exact), which were left out" in said
 
 
 def test_what_is_not_there_or_no_evaluation_is_refused(prepare, source, tmp_path: Path) -> None:
-    _, said = prepare(RL, source("rl"), "data_prep.decontaminate.against=eval-data")
-    assert "data_prep.decontaminate.against: there is no artifact 'super3-eval-data'" in said
+    _, said = prepare(prepare_rl, source("rl"), "data_prep.decontaminate.against=eval-data")
+    assert "data_prep.decontaminate.against: no artifact 'super3-eval-data'" in said
     assert "nemotron super3 data prep eval -c tiny" in said
     bad = write(tmp_path / "bad.jsonl", [{"title": "no question"}])
-    _, said = prepare(RL, source("rl"), f"data_prep.decontaminate.against={bad}")
+    _, said = prepare(prepare_rl, source("rl"), f"data_prep.decontaminate.against={bad}")
     assert "bad.jsonl:1: a row of an evaluation needs a 'question', a 'prompt' or a 'text'" in said
-    _, said = prepare(RL, source("rl"), "data_prep.decontaminate.against=./nowhere.jsonl")
+    _, said = prepare(prepare_rl, source("rl"), "data_prep.decontaminate.against=./nowhere.jsonl")
     assert "nowhere.jsonl" in said
 
 
@@ -94,10 +97,10 @@ def test_the_rows_of_another_evaluation_give_other_data(prepare, source, tmp_pat
     file = tmp_path / "asked.jsonl"
     settings = (source("rl"), EVERYTHING, f"data_prep.decontaminate.against={file}")
     write(file, ASKED)
-    first, _ = prepare(RL, *settings)
-    assert prepare(RL, *settings)[0] == first
+    first, _ = prepare(prepare_rl, *settings)
+    assert prepare(prepare_rl, *settings)[0] == first
     write(file, ASKED[:1])
-    assert prepare(RL, *settings)[0] != first
+    assert prepare(prepare_rl, *settings)[0] != first
 
 
 @pytest.mark.slow
@@ -106,8 +109,8 @@ def test_neither_shards_nor_workers_show_in_what_is_left_out(prepare, tmp_path: 
     rows = [{"question": f"How much is {n} and {n + 7}?", "expected_answer": "1", "x": "x" * 500} for n in range(6000)]
     settings = [f"data_prep.source={write(tmp_path / 'rl.jsonl', rows)}", EVERYTHING]
     settings.append(f"data_prep.decontaminate.against={tmp_path / 'asked.jsonl'}")
-    one, _ = prepare(RL, *settings)
-    many, said = prepare(RL, *settings, "data_prep.shard_mb=1", "data_prep.workers=2")
+    one, _ = prepare(prepare_rl, *settings)
+    many, said = prepare(prepare_rl, *settings, "data_prep.shard_mb=1", "data_prep.workers=2")
     assert one != many
     assert "572 rows overlap (572 exact, 0 run, 0 near), which were left out" in said
     for name in ("train.jsonl", "rejected.jsonl"):

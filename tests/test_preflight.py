@@ -7,7 +7,7 @@ one up to the work; there `first_step` stands in for the engine's libraries and 
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -23,18 +23,17 @@ from support import ROOT, STAGES, nemotron
 from nemotron_data.formats.eval_tasks import write_tasks
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import Parameters, parameters_of
+from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime import preflight
+from nemotron_shared.runtime import start
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.dry_run import make_preview
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.plan import Plan, make_plan
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.plan import Plan
+from nemotron_shared.runtime.start import Start, load
+from nemotron_shared.runtime.step import Made, Outcome, Step, open_run, plan_run, preview, publish
 
 OWN = {"local", "tiny", "tiny_mtp", "qa", "one_gpu", "held_out"}
 """Configs for any model; the others are recipes of a family."""
@@ -87,16 +86,18 @@ class Case:
     def engine(self) -> str:
         return self.tree.engine.name
 
+    @property
     def step(self) -> Step:
-        """The stage's step, whose data preparation only pretends to work."""
-        step = import_module(f"stages.{self.stage}.train").STEP
-        return replace(step, prepare=replace(step.prepare, work=prepared))
+        return import_module(f"stages.{self.stage}.train").STEP
+
+    def load(self, machine: Path | None) -> Start:
+        return load(self.step, Arguments(self.choice, tuple(self.overrides), machine is not None, False, machine))
 
     def dry(self) -> list[str]:
         """What a dry run for the described machine lists."""
         file = self.place / "machine.yaml"
         file.write_text(yaml.safe_dump(self.machine))
-        return make_preview(self.step(), Arguments(self.choice, tuple(self.overrides), True, False, file)).problems
+        return preview(self.step, self.load(file)).problems
 
     def start(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What keeps the same command from its first step on that machine."""
@@ -105,11 +106,18 @@ class Case:
         with monkeypatch.context() as patched:
             patched.setattr(Machine, "here", lambda folder, processes=1: Machine.described(file))
             try:
-                plan = make_plan(self.step(), Arguments(self.choice, tuple(self.overrides), False, False))
+                plan = plan_run(self.step, self.load(None), self.pretend_to_prepare)
             except UserError as error:
                 return [str(error)]
         first_step(plan, self.machine)
         return []
+
+    def pretend_to_prepare(self, start: Start) -> Made:
+        prepare = self.step.prepare
+        assert prepare is not None
+        plan = plan_run(prepare, start)
+        with open_run(prepare, plan) as run:
+            return publish(prepare, plan, run, Outcome(data_folder(run.fresh_output())))
 
 
 @cache
@@ -126,10 +134,6 @@ def configs() -> Iterator[tuple[str, str]]:
             yield stage, f"tiny+{engine}"
         for file in sorted((ROOT / "stages" / stage / "config" / "engine").glob("super3_*.yaml")):
             yield stage, f"default+{file.stem}"
-
-
-def prepared(task: Task) -> Outcome:
-    return Outcome(data_folder(task.run.fresh_output()))
 
 
 def data_folder(folder: Path) -> Path:
@@ -174,7 +178,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Case]:
     """A case in which everything is there, on the machine that the config is written for."""
     monkeypatch.setenv("PERSISTENT_CACHE", "/cache")
-    monkeypatch.setattr(preflight, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
+    monkeypatch.setattr(start, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
 
     def make(stage: str, name: str) -> Case:
         case = Case(stage, name, tmp_path, {}, [f"run.home={shelf / 'home'}"])
@@ -350,9 +354,21 @@ def test_super_49b_without_block_configs_is_refused(
     assert "config.json has no block_configs" in "\n".join(case.dry())
 
 
-@pytest.mark.slow  # 11 environments for each of 40 configs
-@pytest.mark.parametrize("change", ENVIRONMENTS[1:], ids=lambda change: change.__name__)
-@pytest.mark.parametrize(("stage", "name"), [*configs()])
+def changed_cases() -> Iterator[tuple[str, str, Callable[[Case], bool]]]:
+    """Two changes for each config, so that each stage meets every change with several of its configs."""
+    changes = ENVIRONMENTS[1:]
+    for number, (stage, name) in enumerate(configs()):
+        for change in (changes[number % len(changes)], changes[(number + 5) % len(changes)]):
+            yield stage, name, change
+
+
+def test_every_stage_meets_every_change() -> None:
+    met = {(stage, change) for stage, _, change in changed_cases()}
+    assert met == {(stage, change) for stage in STAGES for change in ENVIRONMENTS[1:]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "name", "change"), [*changed_cases()], ids=lambda one: getattr(one, "__name__", one))
 def test_a_dry_run_exits_0_exactly_where_the_start_succeeds(
     stage: str,
     name: str,
@@ -371,8 +387,8 @@ def told(stage: str, family: str, *words: str, home: Path, machine: Path | None 
     step = import_module(f"stages.{stage}.train").STEP
     config, *overrides = words
     overrides += [f"run.home={home}", f"run.family={family}"]
-    preview = make_preview(step, Arguments(config, tuple(overrides), True, False, machine))
-    return int(bool(preview.problems)), "\n".join(preview.problems)
+    found = preview(step, load(step, Arguments(config, tuple(overrides), True, False, machine))).problems
+    return int(bool(found)), "\n".join(found)
 
 
 def sections(tree: DictConfig, above: str = "") -> Iterator[str]:
@@ -390,7 +406,7 @@ def test_a_value_in_the_place_of_a_section_is_a_problem_or_means_something(stage
         for value in ("text", "null"):
             overrides = (f"{section}={value}", f"run.home={tmp_path}", "run.family=super3")
             try:
-                make_preview(step, Arguments("tiny", overrides, True, False, None))
+                preview(step, load(step, Arguments("tiny", overrides, True, False, None)))
             except UserError as error:
                 assert str(error), section
 
@@ -487,9 +503,21 @@ def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Pa
     words = (f"run.data={shelf / 'data'}", f"run.model={other}")
     assert "hidden_size 64 instead of 2688" in told("sft", "nano3", "nano3", *words, home=tmp_path)[1]
     said = told("sft", "super3", "tiny", *words, home=tmp_path)[1]
-    assert "the data was made with another tokenizer than the model's" in said
+    assert "the data was made with a different tokenizer than the model's" in said
     unprepared = told("sft", "super3", "tiny", words[1], home=tmp_path)[1]
-    assert "the data was made with another tokenizer than the model's" in unprepared
+    assert "the data was made with a different tokenizer than the model's" in unprepared
+
+
+def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_path: Path) -> None:
+    few = shutil.copytree(shelf / "super3_tiny", tmp_path / "few")
+    described = json.loads((few / "config.json").read_text())
+    (few / "config.json").write_text(json.dumps({**described, "vocab_size": 3}))
+    for stage in ("sft", "rl"):
+        code, said = told(stage, "super3", "local", f"run.model={few}", home=tmp_path)
+        assert code == 1
+        assert "its chat template writes '<|im_" in said
+        assert "and the model has 3 embeddings" in said
+        assert "resize_token_embeddings(" in said
 
 
 def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM
 from zoo import write
 
-from stages.sft.data_prep import STEP as PREPARATION
-from stages.sft.train import STEP
+from stages.sft import data_prep, train
 
 
 def words(folder: Path, *overrides: str) -> list[str]:
@@ -22,7 +21,7 @@ def words(folder: Path, *overrides: str) -> list[str]:
 
 
 def rehearse(folder: Path, *overrides: str) -> int:
-    return STEP.main([*words(folder, *overrides), "--rehearse"])
+    return train.main([*words(folder, *overrides), "--rehearse"])
 
 
 @pytest.mark.slow
@@ -40,7 +39,7 @@ def test_a_large_model_is_rehearsed_small_and_leaves_nothing_behind(
     assert "2 of its 6 layers, 64 of 256 wide" in told
     assert not any((tmp_path / "home").glob("artifacts/*")) and not any((tmp_path / "home").glob("runs/*"))
     assert not any((tmp_path / "tmp").iterdir())
-    assert PREPARATION.main([one for one in words(folder) if not one.startswith("run.missing_data")]) == 0
+    assert data_prep.main([one for one in words(folder) if not one.startswith("run.missing_data")]) == 0
     capsys.readouterr()
     assert rehearse(folder, "engine=transformers_lora", "train.train_iters=7") == 0, "its data is there already"
     assert "rehearsed: one step" in capsys.readouterr().err
@@ -53,7 +52,7 @@ def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     assert "FlashAttention2" in (told := capsys.readouterr().err) and "Traceback" not in told
     assert str(folder) in told and "rehearsal-" not in told
     assert rehearse(folder, "engine=transformers_lora", "engine.peft.target_modules=[nope]") == 2
-    assert "'nope' fits no layer" in capsys.readouterr().err
+    assert "'nope' matches no layer" in capsys.readouterr().err
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     assert rehearse(folder) == 2

@@ -36,7 +36,7 @@ COMMAND = re.compile(
     r"|python3? (?=-|\w+/)|(?<!uv )(?<!-m )pip (?=install))"
 )
 END = re.compile(r"[;`(\n]|, |: | and set | \(")
-BUILT = ("plan.py", "data_choice.py", "remedies.py", "help.py")
+BUILT = ("plan.py", "help.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
 STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
@@ -64,6 +64,13 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "compile mamba-ssm and causal-conv1d on a node with nvcc: nemotron airgap build FOLDER (docs/airgap.md)": {},
     "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
+    "make it: nemotron {family} {before} -c {name}{force} (or {given})": {
+        "family": ["super3"],
+        "before": ["pretrain", "sft"],
+        "name": ["tiny"],
+        "force": ["", " --force"],
+        "given": ["give run.model=FOLDER"],
+    },
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
@@ -88,7 +95,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "prepare": [""],
     },
     "see: nemotron jobs": {},
-    "; the jobs that it submitted go on, and its log says how to end them: nemotron jobs logs {record.id}": {
+    "; the jobs that it submitted keep running; its log shows how to end them: nemotron jobs logs {record.id}": {
         "record.id": ["4711"]
     },
     "name models, or runs: nemotron runs --all": {},
@@ -97,9 +104,9 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
     "the report of {evaluation}: nemotron report {evaluation}": {"evaluation": ["super3-eval-results:v1"]},
-    "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
+    "to compare them: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
     "{beside}\n  the whole: nemotron report{about_one}": {
-        "beside": ["to lay it beside another training, name both"],
+        "beside": ["to compare it with another training, name both"],
         "about_one": [""],
     },
     "\n  one evaluation: nemotron report {evaluation}:v{made[-1]}": {
@@ -110,7 +117,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}": {
         "artifact.reference": ["super3-sft-model:v1"]
     },
-    ", or make {read.reference} anew too: nemotron artifacts replay {made.reference} --lineage": {
+    ", or make {read.reference} again, too: nemotron artifacts replay {made.reference} --lineage": {
         "read.reference": ["super3-sft-data:v1"],
         "made.reference": ["super3-sft-model:v1"],
     },
@@ -120,7 +127,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "data_prep.source=FILE.jsonl": {},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
-    "job {record.id} goes on without this command\n"
+    "job {record.id} keeps running without this command\n"
     "  come back: nemotron jobs logs {record.id} --follow{where(record)}\n"
     "  end it: nemotron jobs cancel {record.id}{where(record)}": {"record.id": ["4711"], "where(record)": [""]},
     "state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}": {"last.id": ["4711"], "at": [""]},
@@ -155,7 +162,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "artifact.reference": ["super3-sft-model:v1"],
         "again": ["make it again: nemotron super3 sft -c tiny --force"],
     },
-    "remove the version and make it anew: nemotron artifacts rm {artifact.reference}": {
+    "remove the version and make it again: nemotron artifacts rm {artifact.reference}": {
         "artifact.reference": ["super3-rl-data:v1"]
     },
     "see `nemotron artifacts list` for the types of all artifacts": {},
@@ -177,7 +184,9 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name": {},
     "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},
     # nemotron_engines
-    "make one: nemotron engine install nemo_rl --from {installation.checkout}": {"installation.checkout": ["nemo-rl"]},
+    "install it: nemotron engine install nemo_rl --from {installation.checkout}": {
+        "installation.checkout": ["nemo-rl"]
+    },
     "install the version that uv.lock names: uv sync --all-packages": {},
     "it belongs to the ordinary environment: uv sync --all-packages": {},
     "run inside the container {wanted.container}, or:\n    git clone --recursive {REPOSITORY} nemo-rl\n    git -C "
@@ -387,13 +396,13 @@ def test_the_command_that_makes_what_is_missing_exists(
     place: Path, capfd: pytest.CaptureFixture[str], stage: str
 ) -> None:
     """Each config, asked for where nothing has been made: what its dry run says to do first can be done."""
-    step = importlib.import_module(f"stages.{stage}.train").STEP
+    script = importlib.import_module(f"stages.{stage}.train")
     shutil.rmtree(place / "home")
     tried = set()
-    for config in sorted(path.stem for path in (step.directory / "config").glob("*.yaml")):
+    for config in sorted(path.stem for path in (script.STEP.directory / "config").glob("*.yaml")):
         family = next((name for name in families() if config.startswith(name)), "super3")
         flag = ["--allow-experimental"] if families()[family].experimental else []
-        step.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])
+        script.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])
         answer = json.loads(capfd.readouterr().out)
         for problem in answer["problems"]:
             for words in commands(problem):

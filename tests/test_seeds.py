@@ -18,8 +18,7 @@ from seeds_table import CLAIMS, Row, covered, expected_ids, lanes, read_table
 from support import ROOT, argv, nemotron, run_forked
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import parameters_of
+from nemotron_engines.modeling.architecture import load_architecture, parameters_of
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES, ArtifactType

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nemotron_engines.nemo_rl.translate import megatron_optimizer, torch_optimizer
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -23,7 +23,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def ask(stage: str, *words: str) -> tuple[list[str], list[str]]:
         capsys.readouterr()
-        importlib.import_module(f"stages.{stage}.train").STEP.main(["-c", "tiny", *words, "--dry-run", "--json"])
+        importlib.import_module(f"stages.{stage}.train").main(["-c", "tiny", *words, "--dry-run", "--json"])
         preview = json.loads(capsys.readouterr().out)
         return preview["problems"], [note for note in preview["notes"] if "train_iters" in note]
 

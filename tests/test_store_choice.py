@@ -11,6 +11,8 @@ from nemotron_app.main import main
 from nemotron_shared.artifacts import Store
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.start import load
+from stages.rl import data_prep
 from stages.rl.data_prep import STEP
 
 
@@ -51,7 +53,7 @@ def test_the_report_of_a_pipeline_is_made_from_the_store_that_its_steps_used(
 def test_commands_that_look_at_a_store_take_it_as_those_that_fill_it(
     elsewhere: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
-    STEP.main(["-c", "tiny", "--sample", "20", f"run.home={elsewhere}"])
+    data_prep.main(["-c", "tiny", "--sample", "20", f"run.home={elsewhere}"])
     capsys.readouterr()
     assert main(["data", "inspect", "rl-data", f"{option}{elsewhere}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]
@@ -73,9 +75,10 @@ def test_a_stage_in_its_own_folder_uses_the_store_of_the_repository_and_says_so(
     asked = Arguments("tiny", (), dry_run=True, json=False)
     monkeypatch.chdir(ROOT / "stages" / "rl")
     assert Store.open().home == ROOT / ".nemotron"
-    assert f"the store is the repository's: {ROOT / '.nemotron'}" in preflight(STEP, asked).notes
-    assert preflight(STEP, Arguments("tiny", ("run.home=.nemotron",), dry_run=True, json=False)).notes == []
+    assert f"the store is the repository's: {ROOT / '.nemotron'}" in preflight(STEP, load(STEP, asked)).notes
+    given = Arguments("tiny", ("run.home=.nemotron",), dry_run=True, json=False)
+    assert preflight(STEP, load(STEP, given)).notes == []
     for folder in (ROOT, tmp_path):
         monkeypatch.chdir(folder)
         assert Store.open().home == folder / ".nemotron"
-        assert preflight(STEP, asked).notes == []
+        assert preflight(STEP, load(STEP, asked)).notes == []

@@ -1,7 +1,6 @@
 """Which tracker's package a machine does not have is known ahead; the result of every engine reaches the trackers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
@@ -18,10 +17,10 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.runtime import trackers
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.identity import Identity
 from nemotron_shared.runtime.plan import Plan
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.records import Identity
+from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.runtime.step import open_run, publish
 from nemotron_shared.runtime.trackers import Ending
 
 INSTALLED = {one.metadata["Name"]: one.version for one in distributions()}
@@ -94,7 +93,7 @@ def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
     name, store = step.produces.format(family="super3"), Store(tmp_path / "home")
     identity = Identity({"train.train_iters": 1}, {}, {})
     folder = run_folder(store, name, identity.result)
-    plan = Plan(name, config, values, {}, identity, inputs, [], folder, store, None, None)
+    plan = Plan(name, config, values, {}, identity, inputs, [], folder, store, (), None, None)
 
     def work(task: Task) -> Outcome:
         task.run.metrics.append(1, loss=1.0)
@@ -108,8 +107,8 @@ def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
         return opened[-1]
 
     monkeypatch.setattr(trackers, "_open", open_one)
-    monkeypatch.setattr("nemotron_shared.runtime.step.make_plan", lambda step, arguments: plan)
-    artifact, reused = replace(step, work=work).make(Arguments("tiny", (), False, False))
+    with open_run(step, plan) as run:
+        artifact, reused = publish(step, plan, run, work(plan.task(run)))
     assert not reused and (tmp_path / "mine").readlink() == artifact.path
     (tracker,) = opened
     by_itself = "wandb" in config.engines.load(engine).tracks_itself

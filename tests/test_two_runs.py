@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import short
 
-from nemotron_shared.runtime import step as step_module
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.plan import make_plan
-from stages.rl.data_prep import STEP
+from nemotron_shared.runtime.start import Start, load
+from nemotron_shared.runtime.step import Made, plan_run
+from stages.rl import data_prep
+from stages.rl.data_prep import STEP, prepare_data
 
 
 def test_a_run_that_waited_for_the_lock_uses_what_was_made_meanwhile(
@@ -18,11 +18,11 @@ def test_a_run_that_waited_for_the_lock_uses_what_was_made_meanwhile(
 ) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     arguments = Arguments("tiny", short("rl")[2:], False, False)
-    made, reused = STEP.make(arguments)
-    assert (made.reference, reused) == ("super3-rl-data:v1", False)
+    made = prepare_data(load(STEP, arguments))
+    assert isinstance(made, Made) and (made.artifact.reference, made.reused) == ("super3-rl-data:v1", False)
 
-    def planned_before(*args: Any) -> Any:
-        return replace(make_plan(*args), finished=None)
+    def planned_before(step: object, start: Start) -> object:
+        return replace(plan_run(STEP, start), finished=None)
 
-    monkeypatch.setattr(step_module, "make_plan", planned_before)
-    assert STEP.make(arguments) == (made, True)
+    monkeypatch.setattr(data_prep, "plan_run", planned_before)
+    assert prepare_data(load(STEP, arguments)) == Made(made.artifact, reused=True)

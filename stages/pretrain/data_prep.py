@@ -13,7 +13,7 @@ the end-of-text id after it, in the split that the hash of its text decides. The
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +29,20 @@ from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.atomic import write_json
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.step import (
+    Made,
+    Outcome,
+    Preview,
+    Start,
+    Step,
+    Task,
+    open_run,
+    plan_run,
+    preview,
+    publish,
+    reuse,
+    run_program,
+)
 from stages.pretrain.documents import DocumentWork, about_post_processor, require_usable, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData
@@ -103,8 +116,26 @@ STEP = Step(
         *decontaminate.sources(config),
     ],
     look=lambda config: look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part)),
-    work=prepare,
 )
 
+
+def prepare_data(start: Start) -> Made | Preview:
+    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    if start.arguments.dry_run:
+        return preview(STEP, start)
+    plan = plan_run(STEP, start)
+    if plan.finished is not None:
+        return reuse(STEP, plan, plan.finished)
+    with open_run(STEP, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(STEP, plan, run, prepare(plan.task(run)))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    return run_program(STEP, prepare_data, words)
+
+
 if __name__ == "__main__":
-    sys.exit(STEP.main())
+    sys.exit(main())

@@ -1,16 +1,28 @@
-"""Reinforce: questions with checkable answers and an instruct model in, aligned model out.
+"""Reinforcement learning: questions with checkable answers and an instruct model in, aligned model out.
 
 torchrun stages/rl/train.py -c tiny
 python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_per_step=32
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
-from nemotron_shared.runtime.engine import run_engine
-from nemotron_shared.runtime.step import Step
+from nemotron_shared.runtime.step import (
+    Made,
+    Preview,
+    Start,
+    Step,
+    open_run,
+    plan_run,
+    preview,
+    publish,
+    reuse,
+    run_engine,
+    run_program,
+)
 from stages.rl import data_prep
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
@@ -33,9 +45,27 @@ STEP = Step(
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
     chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards],
-    work=run_engine,
     estimate=estimate_training,
 )
 
+
+def train(start: Start) -> Made | Preview:
+    """Train a model on the questions, or reuse an identical earlier result."""
+    if start.arguments.dry_run:
+        return preview(STEP, start)
+    plan = plan_run(STEP, start, data_prep.prepare_data)
+    if plan.finished is not None:
+        return reuse(STEP, plan, plan.finished)
+    with open_run(STEP, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(STEP, plan, run, run_engine(plan.task(run)))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the config from the command line and train; return the exit code."""
+    return run_program(STEP, train, words)
+
+
 if __name__ == "__main__":
-    sys.exit(STEP.main())
+    sys.exit(main())

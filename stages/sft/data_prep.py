@@ -31,11 +31,25 @@ from nemotron_data.sources.datasets import Part, RowKind, realised_weights
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import chats
-from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.runtime.look import Looked
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.step import (
+    Looked,
+    Made,
+    Outcome,
+    Preview,
+    Start,
+    Step,
+    Task,
+    open_run,
+    plan_run,
+    preview,
+    publish,
+    reuse,
+    run_program,
+)
 from stages.sft.accounts import about_rows, format_found, formats_found, mends, template_as_learnt
 from stages.sft.encode import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork, Conversations, Rendering
 from stages.sft.ends import TURN_END
@@ -58,6 +72,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     # split, encode: every worker renders, tokenises and masks the conversations of a shard
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     rendering = Rendering.of(tokenizer, settings.chat_template)
+    rendering.require_embedded(tokenizer, Path(str(settings.tokenizer.model)))
     end = rendering.learnt_end(tokenizer)
     if end is None:
         task.run.say(f"{rendering.label} closes no answer with a token that is learnt: answers end at their longest")
@@ -149,13 +164,21 @@ def shares(
 
 
 def look(config: SFTConfig) -> Looked:
-    """Find errors in the first rows that show without a tokenizer."""
+    """Find errors in the first rows, and tokens of the template that the tokenizer's model has no embeddings for."""
 
     def reader_of(part: Part[SFTData]) -> Callable[[Row], None]:
         conversations = Conversations(part.settings)
         return lambda row: conversations.require_usable(row, part.only)
 
-    return look_ahead(ROWS.parts(config.data_prep), reader_of, format_found)
+    found, settings = look_ahead(ROWS.parts(config.data_prep), reader_of, format_found), config.data_prep
+    folder = Path(str(settings.tokenizer.model))
+    if (folder / "config.json").is_file():
+        try:
+            tokenizer = TokenizerFolder(folder)
+            Rendering.of(tokenizer, settings.chat_template).require_embedded(tokenizer, folder)
+        except UserError as error:
+            found.problems.append(error)
+    return found
 
 
 def sources(config: SFTConfig) -> list[Source]:
@@ -179,8 +202,26 @@ STEP = Step(
     sections=("data_prep",),
     sources=sources,
     look=look,
-    work=prepare,
 )
 
+
+def prepare_data(start: Start) -> Made | Preview:
+    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    if start.arguments.dry_run:
+        return preview(STEP, start)
+    plan = plan_run(STEP, start)
+    if plan.finished is not None:
+        return reuse(STEP, plan, plan.finished)
+    with open_run(STEP, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(STEP, plan, run, prepare(plan.task(run)))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    return run_program(STEP, prepare_data, words)
+
+
 if __name__ == "__main__":
-    sys.exit(STEP.main())
+    sys.exit(main())

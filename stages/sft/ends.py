@@ -3,19 +3,16 @@
 from nemotron_data.chat.shown import learnt_end
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.models.folder import end_answers_at
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 
 TURN_END = "turn_end"
 """In the data's metadata: {"id": 5, "token": "<|im_end|>"}, or null where answers are closed by nothing."""
 
 
-def train(task: Task[SFTConfig]) -> Outcome:
-    """Have the engine train; then the token that closed the answers ends those of the published model."""
-    end = _learnt_end(task)
-    outcome = run_engine(task)
+def end_answers(task: Task[SFTConfig], outcome: Outcome, end: int | None) -> None:
+    """Have the token that closed the answers end those of the published model."""
 
     def note() -> None:
         for folder in (outcome.directory, task.run.directory / "best"):
@@ -23,10 +20,9 @@ def train(task: Task[SFTConfig]) -> Outcome:
                 end_answers_at(folder, end)
 
     distributed.on_rank_zero(note)
-    return outcome
 
 
-def _learnt_end(task: Task[SFTConfig]) -> int | None:
+def end_of_answers(task: Task[SFTConfig]) -> int | None:
     """As the data say; where an engine reads chats itself, what the template of its tokenizer closes answers with."""
     data, model = task.inputs["data"], task.inputs["model"]
     if data is not None and TURN_END in data.manifest.metadata:

@@ -36,10 +36,10 @@ from nemotron_app.wording import table_lines
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.config.compose import Composed, compose
-from nemotron_shared.runtime import preflight
+from nemotron_shared.runtime import start
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.provenance import git_commit
+from nemotron_shared.runtime.records import git_commit
 from nemotron_shared.runtime.stop import end_on_sigterm
 
 SHIM = "NEMOTRON_FAULTS_SHIM"
@@ -182,7 +182,7 @@ def _remembered(config_dir: Path, choice: str, overrides: Sequence[str]) -> Comp
 
 def remember_config(command: Command) -> None:
     """Compose a step's config once for all cases: it takes three times as long as the rest of a short step."""
-    setattr(preflight, "compose", _remembered)  # noqa: B010 - so that its type may stay what it is
+    setattr(start, "compose", _remembered)  # noqa: B010 - so that its type may stay what it is
     if command.words[:1] == ("-c",):
         step = importlib.import_module(command.module).STEP
         _composed(step.directory / "config", command.words[1], command.words[2:])

@@ -21,7 +21,7 @@ from faults.verdict import Tried, judge, judge_damage
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.lock import holder_of
-from nemotron_shared.runtime.segments import SEGMENTS
+from nemotron_shared.runtime.records import SEGMENTS
 
 Kind = Callable[[Bench, Target, random.Random, float], Tried]
 """Args: bench, target, generator, and a share from 0 to 1 that covers a step evenly over many cases."""
@@ -358,6 +358,7 @@ class Ranks:
 
 
 STEP = Ranks()
+main = STEP.main
 
 
 def _begin(command: Sequence[str], home: Path) -> tuple["subprocess.Popen[bytes]", Path]:

@@ -27,7 +27,7 @@ from nemotron_shared.runtime.checkpoints import (
     step_of,
 )
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.run import Run, open_run
+from nemotron_shared.runtime.run import Run, locked_run
 from nemotron_shared.runtime.stop import Stopped, end_on_sigterm
 
 NAME = "faults-piece"
@@ -79,7 +79,7 @@ def checkpoints(store: Store) -> None:
 @contextmanager
 def opened(store: Store, what: str) -> Generator[Run]:
     """The folder of a piece's run, which `--force` empties."""
-    with open_run(store.home / "runs" / f"{NAME}-{what}", NAME, what) as run:
+    with locked_run(store.home / "runs" / f"{NAME}-{what}", NAME, what) as run:
         if FORCE in sys.argv:
             run.forget()
         yield run
@@ -147,6 +147,7 @@ class Pieces:
 
 
 STEP = Pieces()
+main = STEP.main
 
 if __name__ == "__main__":
     sys.exit(STEP.main())

@@ -212,7 +212,7 @@ def _become(command: Command, home: Path, log: Path, page: Page | None, before: 
         before()
     if page is not None:
         page.arm(home)
-    return importlib.import_module(command.module).STEP.main()
+    return importlib.import_module(command.module).main()
 
 
 def run(

@@ -38,7 +38,7 @@ from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, explain_reason, 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import build_tokenizer, save_tokenizer
-from nemotron_engines.modeling.facts import differences, parameters_in
+from nemotron_engines.modeling.architecture import differences, parameters_in
 from nemotron_serving.api import Api, _answered
 from nemotron_serving.batch import Full
 from nemotron_serving.model import Model
@@ -47,12 +47,11 @@ from nemotron_shared.artifacts import Artifact, FileEntry, Manifest, Parent, Pro
 from nemotron_shared.artifacts.artifact import problems, table_digest
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.checkpoints import Layout, Mark, damage_of
+from nemotron_shared.runtime.checkpoints import Layout, Mark, Validation, damage_of
 from nemotron_shared.runtime.metrics import RESULT_METRICS, MetricsLog, last_values, read_metrics
 from nemotron_shared.runtime.models.folder import config_of, require_loadable
 from nemotron_shared.runtime.models.weights import require_whole
-from nemotron_shared.runtime.segments import changes, read_segments
-from nemotron_shared.runtime.validation import Validation
+from nemotron_shared.runtime.records import changes, read_segments
 
 # The artifact store: manifests, and the notes beside the versions.
 

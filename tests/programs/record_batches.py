@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import Trainer
 
-from nemotron_engines.rows.packed import PADDING
-from stages.sft.train import STEP
+from nemotron_engines.rows import PADDING
+from stages.sft.train import main
 
 original = Trainer.training_step
 
@@ -27,4 +27,4 @@ def recorded(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any, **op
 
 
 Trainer.training_step = recorded
-sys.exit(STEP.main(sys.argv[2:]))
+sys.exit(main(sys.argv[2:]))

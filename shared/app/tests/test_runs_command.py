@@ -18,8 +18,8 @@ from nemotron_shared.lock import holder_of, record_of
 # A step's process: it holds the run's lock, and a first SIGTERM ends it between two steps.
 WORKER = """
 import pathlib, sys, time
-from nemotron_shared.runtime.run import open_run
-with open_run(pathlib.Path(sys.argv[1]), "x", "") as run, run.watched():
+from nemotron_shared.runtime.run import locked_run
+with locked_run(pathlib.Path(sys.argv[1]), "x", "") as run, run.watched():
     print("working", flush=True)
     while not run.stop_requested:
         time.sleep(0.05)

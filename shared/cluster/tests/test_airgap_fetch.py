@@ -99,7 +99,7 @@ def test_the_size_is_known_before_and_room_is_asked_for(
     chosen = (ALPHA, beta, BIG, "gamma-1.0.tar.gz", MAMBA)
     assert work.bytes == sum(len(index.files[name]) for name in chosen)
     assert ("HEAD", None) in index.of(ALPHA), "the lock has no size of it"
-    monkeypatch.setattr("nemotron_shared.runtime.disk.shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
+    monkeypatch.setattr("nemotron_shared.runtime.machine.shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
     assert "1.0 kB are free" in refusal(lambda: fetch(work, tmp_path / "folder"))
 
 

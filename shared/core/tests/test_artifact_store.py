@@ -156,7 +156,7 @@ def test_publishing_from_another_file_system_copies_first(store: Store, tmp_path
 
 
 def test_left_over_copies_go_after_a_day_and_not_before(store: Store) -> None:
-    from nemotron_shared.artifacts.claim import sweep
+    from nemotron_shared.artifacts.store import sweep
 
     staging = store.root / ".staging"
     young, old, busy = (folder_with(staging, {"sub/a": "1"}) for _ in range(3))
@@ -249,7 +249,7 @@ def test_the_name_of_a_hugging_face_form_is_that_of_the_model(store: Store) -> N
     assert store.resolve(f"{MODEL}-hf") == store.resolve(f"{MODEL}-hf:v1") == plain
     own = publish(store, {"a": "2"}, name=f"{MODEL}-hf")
     assert store.resolve(f"{MODEL}-hf") == own
-    with pytest.raises(NotFound, match="there is no artifact 'super3-rl-model-hf'"):
+    with pytest.raises(NotFound, match="no artifact 'super3-rl-model-hf'"):
         store.resolve("super3-rl-model-hf")
 
 

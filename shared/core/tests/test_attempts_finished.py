@@ -17,9 +17,8 @@ from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.attempts import finish, finish_again
 from nemotron_shared.runtime.checkpoints import Layout, mark_complete
-from nemotron_shared.runtime.identity import LENGTH, Identity
+from nemotron_shared.runtime.records import LENGTH, SEGMENTS, Identity, new_segment, segments_of_result, write_segments
 from nemotron_shared.runtime.run import LOCK_NAME, Run
-from nemotron_shared.runtime.segments import SEGMENTS, new_segment, segments_of_result, write_segments
 
 STEPS = 6
 IDENTITY = Identity({LENGTH: STEPS}, {"train.micro_batch_size": 4}, {"stages.sft.train": "5e88"})

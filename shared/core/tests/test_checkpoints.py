@@ -11,8 +11,7 @@ import pytest
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, disk
-from nemotron_shared.runtime.checkpoints import COMPLETE, Layout, damage_of, mark_complete, prune, read_mark
-from nemotron_shared.runtime.validation import Validation
+from nemotron_shared.runtime.checkpoints import COMPLETE, Layout, Validation, damage_of, mark_complete, prune, read_mark
 
 ANY = Layout()
 NEEDS_OPTIMIZER = Layout(

@@ -164,7 +164,7 @@ def test_a_circle_through_a_file_that_hides_the_stages_is_told(configs: Path, tm
         ("below/x", "below/x.yaml: its 'defaults' name 'below/tiny'", "write '/tiny'"),
         ("sft/tiny", "mine.yaml: its 'defaults' name 'sft/tiny'", "write 'tiny'"),
         ("/a/folder/own", "mine.yaml: its 'defaults' name '/a/folder/own': a path from the root", "copy the file into"),
-        ("tinny", "mine.yaml: its 'defaults' name 'tinny': there is no such config", "did you mean 'tiny'?"),
+        ("tinny", "mine.yaml: its 'defaults' name 'tinny': no such config", "did you mean 'tiny'?"),
         ("zzz", "mine.yaml: its 'defaults' name 'zzz'", "there are: default, tiny"),
     ],
 )

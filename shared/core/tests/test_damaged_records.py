@@ -16,11 +16,10 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import holder_of, record_of
 from nemotron_shared.runtime import attempts
-from nemotron_shared.runtime.attempts import extension_of, find_extension, what_it_was
 from nemotron_shared.runtime.checkpoints import COMPLETE, read_mark
-from nemotron_shared.runtime.identity import LENGTH, Identity
 from nemotron_shared.runtime.metrics import MetricsLog
-from nemotron_shared.runtime.segments import SEGMENTS, read_segments
+from nemotron_shared.runtime.plan import extension_of, find_extension
+from nemotron_shared.runtime.records import LENGTH, SEGMENTS, Identity, read_segments, what_it_was
 
 DEEP = "[" * 100_000
 DAMAGED_LINES = (b'{"stdp": 1}', b"[1]", b"3", b'{"step": "1"}', b'{"step": 1, "loss": ', b'{"step": \xf0}')

@@ -6,8 +6,16 @@ from types import SimpleNamespace
 from pydantic import Field
 
 from nemotron_shared.config.schema import Extra, How, Section
-from nemotron_shared.runtime.identity import Identity, differences, flat, what_and_how
-from nemotron_shared.runtime.segments import Segment, changes, continued, promises_bytes
+from nemotron_shared.runtime.records import (
+    Identity,
+    Segment,
+    changes,
+    continued,
+    differences,
+    flat,
+    promises_bytes,
+    what_and_how,
+)
 
 
 class Inner(Section):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from nemotron_shared import families
 from nemotron_shared.config import registry
-from nemotron_shared.config.dialects import REGISTRY, Dialect
 from nemotron_shared.config.registry import Registry, shown
+from nemotron_shared.config.translation import REGISTRY, Dialect
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import Family
-from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog, require_usable
+from nemotron_shared.runtime.library_output import LIBRARY_LOGS, LibraryLog, require_usable
 
 WRONG = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3),
@@ -75,7 +75,7 @@ def test_what_a_dialect_makes_of_a_value_is_settings(value: Any) -> None:
     if isinstance(value, dict) and not value:
         assert dialect.settings("lr", 1) == {}
     else:
-        with pytest.raises(UserError, match="lr: the dialect of Theirs gives"):
+        with pytest.raises(UserError, match="lr: the dialect of Theirs returned"):
             dialect.settings("lr", 1)
     with pytest.raises(UserError, match="the dialect of Theirs: is_its fails: ZeroDivisionError"):
         dialect.ask("is_its", {})

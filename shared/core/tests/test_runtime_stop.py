@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.runtime import stop
-from nemotron_shared.runtime.run import Run, open_run
+from nemotron_shared.runtime.run import Run, locked_run
 from nemotron_shared.runtime.stop import Interrupted, Stopped, stop_signals
 
 
@@ -21,7 +21,7 @@ def send(number: signal.Signals = signal.SIGTERM) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_work_with_nothing_to_save_ends_where_it_is(tmp_path: Path, number: signal.Signals) -> None:
     before, went_on = signal.getsignal(number), False
-    with pytest.raises(Stopped, match="stopped"), open_run(tmp_path, "work", ""):
+    with pytest.raises(Stopped, match="stopped"), locked_run(tmp_path, "work", ""):
         try:
             send(number)
             went_on = True
@@ -32,7 +32,7 @@ def test_work_with_nothing_to_save_ends_where_it_is(tmp_path: Path, number: sign
 
 
 def test_watched_work_goes_on_and_sees_the_request(tmp_path: Path) -> None:
-    with open_run(tmp_path, "work", "") as run:
+    with locked_run(tmp_path, "work", "") as run:
         with run.watched():
             send()
             assert run.stop_requested
@@ -42,7 +42,7 @@ def test_watched_work_goes_on_and_sees_the_request(tmp_path: Path) -> None:
 
 def test_an_interruptible_part_is_left_in_the_middle_and_not_begun_after_a_request(tmp_path: Path) -> None:
     begun = []
-    with open_run(tmp_path, "work", "") as run, run.watched():
+    with locked_run(tmp_path, "work", "") as run, run.watched():
         for part in range(3):
             with pytest.raises(Interrupted), run.interruptible():
                 begun.append(part)
@@ -64,9 +64,9 @@ def test_one_request_that_comes_twice_is_one(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_broken_connection_to_a_stopped_rank_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError), open_run(tmp_path, "work", ""):
+    with pytest.raises(RuntimeError), locked_run(tmp_path, "work", ""):
         raise RuntimeError("Connection closed by peer")
-    with pytest.raises(Stopped), open_run(tmp_path, "work", "") as run, run.watched():
+    with pytest.raises(Stopped), locked_run(tmp_path, "work", "") as run, run.watched():
         send()
         monkeypatch.setattr("nemotron_shared.runtime.run.world_size", lambda: 2)
         raise RuntimeError("Connection closed by peer")
@@ -77,8 +77,8 @@ import atexit, os, signal, sys, time
 from nemotron_shared.runtime import stop
 stop.ECHO_SECONDS = float(sys.argv.pop())
 atexit.register(lambda: (os.kill(os.getpid(), signal.SIGTERM), os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
-from stages.pretrain.data_prep import STEP
-sys.exit(STEP.main())
+from stages.pretrain.data_prep import main
+sys.exit(main())
 """
 
 
@@ -98,7 +98,7 @@ def test_a_request_that_came_in_a_destructor_is_made_again(tmp_path: Path, capfd
             send()
 
     before = sys.unraisablehook
-    with pytest.raises(Stopped), open_run(tmp_path, "work", ""):
+    with pytest.raises(Stopped), locked_run(tmp_path, "work", ""):
         Closing()
         time.sleep(60)
     assert sys.unraisablehook is before

@@ -13,8 +13,7 @@ from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.config.training import LoggerSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.stop import Stopped
-from nemotron_shared.runtime.trackers import Ending, Tracker, Trackers, tracked
-from nemotron_shared.runtime.trackers.wandb_key import can_log
+from nemotron_shared.runtime.trackers import Ending, Tracker, Trackers, can_log, tracked
 
 NAME = "super3-sft-model-0123456789ab"
 BLOCK, PATIENCE = 32_768, 120.0

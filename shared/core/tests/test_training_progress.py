@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime import heartbeat, progress
+from nemotron_shared.runtime import progress
 from nemotron_shared.runtime.console import CLEAR, renew
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
@@ -69,7 +69,7 @@ def test_slow_steps_are_shown_although_their_interval_is_long(
         told.log(step, {"loss": 1.0}, tokens=None)
     shown = [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()]
     assert shown == ["[pretrain] step 4/50", "[pretrain] step 8/50"]
-    assert progress.QUIET_SECONDS < heartbeat.SECONDS  # which would name the same step without its figures
+    assert progress.QUIET_SECONDS < progress.SECONDS  # which would name the same step without its figures
 
 
 def test_what_a_killed_run_logged_beyond_its_checkpoint_is_forgotten(run: Run, clock: Clock) -> None:

@@ -12,8 +12,8 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.preflight import artifact_field
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.start import artifact_field, load
 from nemotron_shared.runtime.step import Task
 
 STAGES = Path(__file__).parents[3] / "stages"
@@ -34,9 +34,9 @@ EVERY_RECIPE = [(stage, name) for stage, names in RECIPES.items() for name in na
 
 def prepared(stage: str, home: Path, *overrides: str) -> Artifact:
     """Run the stage's real data preparation on a little of the synthetic data."""
-    step = importlib.import_module(f"stages.{stage}.data_prep").STEP
+    script = importlib.import_module(f"stages.{stage}.data_prep")
     words = (f"run.home={home}", "data_prep.workers=1", SMALL[stage], *overrides)
-    return step.make(Arguments(config="tiny", overrides=words, dry_run=False, json=False))[0]
+    return script.prepare_data(load(script.STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
 
 
 def composed(stage: str, name: str, *overrides: str) -> Composed:

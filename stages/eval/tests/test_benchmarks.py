@@ -57,7 +57,7 @@ def step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
     """Run data preparation or the evaluation; give the artifact's folder, None where it was refused, and the words."""
 
     def run(step, *overrides: str) -> tuple[Path | None, str]:
-        own = ["data_prep.source=null"] if step is data_prep.STEP else []
+        own = ["data_prep.source=null"] if step is data_prep else []
         code = step.main(["-c", "tiny", f"run.home={tmp_path / 'home'}", *own, *overrides, "--json"])
         said = capsys.readouterr()
         return (None if code else Path(json.loads(said.out.splitlines()[-1])["path"])), said.out + said.err
@@ -76,7 +76,7 @@ def chosen(folders: dict[str, Path], *names: str) -> list[str]:
 
 
 def test_their_rows_become_tasks_with_what_is_looked_for(step, folders) -> None:
-    folder, _ = step(data_prep.STEP, *chosen(folders, *folders))
+    folder, _ = step(data_prep, *chosen(folders, *folders))
     tasks = read_tasks(folder)
     assert {name: (task.kind, task.rows) for name, task in tasks.items()} == {
         "gsm8k": ("generate", 2), "mmlu": ("choice", 4), "ifeval": ("instructions", 2), "humaneval": ("code", 1),
@@ -90,7 +90,7 @@ def test_their_rows_become_tasks_with_what_is_looked_for(step, folders) -> None:
 def test_examples_are_drawn_by_the_seed(folders, step) -> None:
     from stages.eval.engines.lm_eval.ask import tasks_of
 
-    folder, _ = step(data_prep.STEP, *chosen(folders, "gsm8k"))
+    folder, _ = step(data_prep, *chosen(folders, "gsm8k"))
     made = [str(path) for path in definitions(read_tasks(folder)["gsm8k"], folder.parent / "made", settings())]
 
     def drawn(seed: int) -> list[str]:
@@ -101,34 +101,34 @@ def test_examples_are_drawn_by_the_seed(folders, step) -> None:
 
 
 def test_what_is_missing_is_named_with_what_brings_it(step, folders, tmp_path: Path) -> None:
-    _, said = step(data_prep.STEP, "data_prep.benchmarks.gsm8k=/nowhere")
-    assert "data_prep.benchmarks.gsm8k: there is no folder /nowhere" in said
+    _, said = step(data_prep, "data_prep.benchmarks.gsm8k=/nowhere")
+    assert "data_prep.benchmarks.gsm8k: folder /nowhere not found" in said
     assert "hf download --repo-type dataset openai/gsm8k --local-dir /nowhere" in said
-    _, said = step(data_prep.STEP, "data_prep.benchmarks.gsm9k=/nowhere")
+    _, said = step(data_prep, "data_prep.benchmarks.gsm9k=/nowhere")
     assert "did you mean 'data_prep.benchmarks.gsm8k'?" in said
     (folders["mmlu"] / "all" / "dev.jsonl").unlink()
-    _, said = step(data_prep.STEP, *chosen(folders, "mmlu"))
-    assert "has no file whose name begins with 'dev'" in said
+    _, said = step(data_prep, *chosen(folders, "mmlu"))
+    assert "has no file whose name starts with 'dev'" in said
     (folders["humaneval"] / "openai_humaneval" / "test.jsonl").write_text('{"prompt": "def f():"}\n')
-    _, said = step(data_prep.STEP, *chosen(folders, "humaneval"))
-    assert "test.jsonl:1: no field 'test', which rows of humaneval have" in said
+    _, said = step(data_prep, *chosen(folders, "humaneval"))
+    assert "test.jsonl:1: no field 'test', which humaneval needs" in said
 
 
 def test_programs_run_with_leave_only_and_ifeval_needs_its_data(step, folders, monkeypatch) -> None:
     monkeypatch.setattr(nltk.data, "path", [])
-    step(data_prep.STEP, *chosen(folders, *folders))
-    folder, said = step(train.STEP, "run.model=null")
+    step(data_prep, *chosen(folders, *folders))
+    folder, said = step(train, "run.model=null")
     assert folder is None
     assert "'humaneval' runs programs that the model wrote, with your rights, on this machine" in said
     assert "evaluation.run_generated_code=true" in said
     assert "python -m nltk.downloader punkt_tab" in said
-    _, said = step(train.STEP, "run.model=null", "engine=nemo_evaluator", "evaluation.tasks=[gsm8k]")
-    assert "'gsm8k' is asked by the engine lm_eval only" in said
+    _, said = step(train, "run.model=null", "engine=nemo_evaluator", "evaluation.tasks=[gsm8k]")
+    assert "'gsm8k' needs engine=lm_eval" in said
 
 
 def instructions(step, folders, *rows: dict[str, Any]) -> EvalTask:
     (folders["ifeval"] / "ifeval_input_data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder, _ = step(data_prep.STEP, *chosen(folders, "ifeval"))
+    folder, _ = step(data_prep, *chosen(folders, "ifeval"))
     return read_tasks(folder)["ifeval"]
 
 
@@ -137,7 +137,7 @@ def asked_for(identifier: str, **kwargs: Any) -> dict[str, Any]:
 
 
 def test_our_length_and_what_follows_the_thinking_hold_for_every_answer_that_is_written(step, folders, tmp_path):
-    folder, _ = step(data_prep.STEP, *chosen(folders, *folders))
+    folder, _ = step(data_prep, *chosen(folders, *folders))
     for name, filters in (
         ("gsm8k", ["strict-match", "flexible-extract"]),
         ("ifeval", ["none"]),
@@ -196,7 +196,7 @@ def test_a_keyword_that_is_no_regular_expression_is_meant_as_it_stands(step, fol
 
 def test_a_prompt_that_no_check_can_judge_is_named(step, folders, tmp_path) -> None:
     task = instructions(step, folders, IFEVAL[0], asked_for("keywords:nonsense"))
-    with pytest.raises(UserError, match=r"ifeval\.jsonl: row 2: no check of lm-eval's can judge it: KeyError"):
+    with pytest.raises(UserError, match=r"ifeval\.jsonl: row 2: lm-eval cannot judge this prompt: KeyError"):
         definitions(task, tmp_path / "made", settings())
 
 
@@ -221,21 +221,21 @@ def test_an_answer_ends_at_a_benchmarks_words_and_its_thought_does_not() -> None
 
 def test_nothing_to_ask_is_an_error_before_anything_is_asked(step, folders) -> None:
     (folders["gsm8k"] / "main" / "test.jsonl").write_text("")
-    _, said = step(data_prep.STEP, *chosen(folders, "gsm8k"))
-    assert "the task 'gsm8k' has no rows, so there is nothing to ask" in said
+    _, said = step(data_prep, *chosen(folders, "gsm8k"))
+    assert "the task 'gsm8k' has no rows" in said
     (folders["mmlu"] / "all" / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MMLU[:5]))
-    _, said = step(data_prep.STEP, *chosen(folders, "mmlu"))
-    assert "0 rows for examples of the field 'virology', and lm-eval shows 5 with each question" in said
-    _, said = step(train.STEP, "run.model=null", "evaluation.tasks=[]")
+    _, said = step(data_prep, *chosen(folders, "mmlu"))
+    assert "0 example rows of the field 'virology', but lm-eval shows 5 with each question" in said
+    _, said = step(train, "run.model=null", "evaluation.tasks=[]")
     assert "evaluation.tasks" in said and "at least 1 item" in said
 
 
 def test_several_answers_need_a_temperature(step, folders) -> None:
-    _, said = step(train.STEP, "run.model=null", "evaluation.num_samples=4")
+    _, said = step(train, "run.model=null", "evaluation.num_samples=4")
     assert "num_samples 4 needs evaluation.temperature above 0, such as 0.7" in said
-    step(data_prep.STEP, *chosen(folders, "gsm8k"))
-    _, said = step(train.STEP, "run.model=null", "engine=nemo_evaluator", "evaluation.temperature=1")
-    assert "say engine=lm_eval, or evaluation.temperature=0 evaluation.num_samples=1" in said
+    step(data_prep, *chosen(folders, "gsm8k"))
+    _, said = step(train, "run.model=null", "engine=nemo_evaluator", "evaluation.temperature=1")
+    assert "set engine=lm_eval, or evaluation.temperature=0 evaluation.num_samples=1" in said
 
 
 def test_a_program_passes_where_it_ends_well(monkeypatch) -> None:
@@ -247,7 +247,7 @@ def test_a_program_passes_where_it_ends_well(monkeypatch) -> None:
 
 
 def test_both_metrics_of_an_answer_are_kept(step, folders) -> None:
-    folder, _ = step(data_prep.STEP, *chosen(folders, "gsm8k"))
+    folder, _ = step(data_prep, *chosen(folders, "gsm8k"))
     logged = [
         {"doc_id": 0, "doc": GSM8K[0] | {"row": 0, "expected": "1000"}, "resps": [["It is 1,000 apples."]],
          "filter": name, "metrics": ["exact_match"], "exact_match": value}
@@ -262,7 +262,7 @@ def test_both_metrics_of_an_answer_are_kept(step, folders) -> None:
 @pytest.mark.slow
 def test_a_model_is_asked_all_of_them(step, folders, monkeypatch) -> None:
     monkeypatch.setattr(nltk.data, "find", lambda name: name)  # no instruction here counts sentences
-    step(data_prep.STEP, *chosen(folders, *folders))
+    step(data_prep, *chosen(folders, *folders))
     folder, said = step(
         train.STEP, "run.model=null", "evaluation.run_generated_code=true", "evaluation.max_new_tokens=8",
         "evaluation.num_samples=2", "evaluation.temperature=1.0",

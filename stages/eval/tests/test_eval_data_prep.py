@@ -15,7 +15,7 @@ from nemotron_data.formats.eval_tasks import read_task_rows, read_tasks
 from nemotron_data.split import Split
 from nemotron_shared.config import registry
 from nemotron_shared.errors import UserError
-from stages.eval.data_prep import STEP
+from stages.eval.data_prep import main
 from stages.eval.tasks import TaskRows, installed_task
 
 Prepare = Callable[..., Path]
@@ -27,7 +27,7 @@ def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
 
     def run(choice: str, *overrides: str) -> Path:
         settings = [f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides]
-        code = STEP.main(["-c", choice, *settings, "--json"])
+        code = main(["-c", choice, *settings, "--json"])
         said = capsys.readouterr()
         if code:
             raise UserError(said.err)
@@ -73,8 +73,8 @@ def test_a_question_that_comes_again_with_another_answer_is_told(
     rows = [{"question": question, "expected_answer": answer} for question, answer in answers]
     source = f"data_prep.source={write(tmp_path / 'a.jsonl', rows)}"
     words = [source, "data_prep.split={train: 0, valid: 0, test: 1}", f"run.home={tmp_path / 'home'}"]
-    assert STEP.main(["-c", "local", "data_prep.workers=1", *words]) == 0
-    said = "questions that an earlier row asks, left out: 2, 1 of them with another answer: the first one counts"
+    assert main(["-c", "local", "data_prep.workers=1", *words]) == 0
+    said = "dropped 2 duplicate questions, 1 of them with a different answer (the first one counts)"
     assert said in capsys.readouterr().err
 
 
@@ -179,7 +179,7 @@ def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: 
 def test_fields_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"question": "2+2?", "expected_answer": "4", "why": {"short": "a sum"}, "system": "Be brief.", "level": 3}
     options = [f"data_prep.source={write(tmp_path / 'a.jsonl', [row])}", f"run.home={tmp_path / 'home'}"]
-    assert STEP.main(["-c", "local", *options, "data_prep.text_template='{why[short]}'", "data_prep.workers=1"]) == 0
+    assert main(["-c", "local", *options, "data_prep.text_template='{why[short]}'", "data_prep.workers=1"]) == 0
     assert "fields that are not read: system, level\n" in capsys.readouterr().err
 
 
@@ -219,7 +219,7 @@ def test_a_task_of_a_package_may_give_its_rows_one_by_one_and_must_have_some(mon
     offered(monkeypatch, lambda seed: TaskRows("generate", (ROW for _ in range(2))))
     assert installed_task("theirs", 0).rows == [ROW | {"key": "2+2?"}] * 2
     offered(monkeypatch, lambda seed: TaskRows("generate", []))
-    with pytest.raises(UserError, match="task 'theirs' has no rows, so there is nothing to ask"):
+    with pytest.raises(UserError, match="task 'theirs' has no rows"):
         installed_task("theirs", 0)
     offered(monkeypatch, lambda seed: 1 / 0)
     with pytest.raises(UserError, match="task 'theirs' fails: ZeroDivisionError"):

@@ -25,7 +25,7 @@ from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from stages.pretrain.data_prep import ROWS, STEP
+from stages.pretrain.data_prep import ROWS, main
 from stages.pretrain.documents import Vocabulary, text_of, with_boundaries
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
@@ -47,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def prepare(home: Path, source: Path, *overrides: str, expect: int = 0) -> Artifact:
-    code = STEP.main(["-c", "tiny", f"data_prep.source={source}", *overrides])
+    code = main(["-c", "tiny", f"data_prep.source={source}", *overrides])
     assert code == expect
     return Store(home).resolve("super3-pretrain-data:latest") if code == 0 else None
 

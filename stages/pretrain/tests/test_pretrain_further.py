@@ -8,14 +8,16 @@ import pytest
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from stages.pretrain.train import STEP
+from nemotron_shared.runtime.start import load
+from stages.pretrain import train as script
 
 SMALL = ("data_prep.synthetic_documents=400", "data_prep.workers=1", "train.eval_rows=8", "logger.tensorboard=false",
          "train.seq_length=64", "scheduler.lr_wsd_decay_iters=1", "scheduler.lr_warmup_iters=2")  # fmt: skip
 
 
 def train(home: Path, *overrides: str) -> Artifact:
-    return STEP.make(Arguments("tiny", (f"run.home={home}", *SMALL, *overrides), dry_run=False, json=False))[0]
+    words = (f"run.home={home}", *SMALL, *overrides)
+    return script.train(load(script.STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
 
 
 def first_loss(artifact: Artifact) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.pretrain.data_prep import STEP
+from stages.pretrain.data_prep import main
 
 COMMAND = ["-c", "tiny", "data_prep.synthetic_documents=20_000", "data_prep.workers=1"]
 
@@ -32,12 +32,12 @@ def test_the_second_of_two_runs_stops_and_the_first_completes(tmp_path, capfd) -
     try:
         wait_for_owner(tmp_path, first)
         os.kill(first.pid, signal.SIGSTOP)
-        assert STEP.main(command) == 2
+        assert main(command) == 2
         assert f"process {first.pid} is already running this step" in capfd.readouterr().err
         os.kill(first.pid, signal.SIGCONT)
         assert first.wait(120) == 0
     finally:
         first.kill()
     assert (tmp_path / "artifacts/super3-pretrain-data/v1/manifest.json").is_file()
-    assert STEP.main(command) == 0
+    assert main(command) == 0
     assert "unchanged" in capfd.readouterr().err

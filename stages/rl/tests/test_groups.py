@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trl import GRPOTrainer
 
 from stages.rl.engines.trl.trainer import TeachingRowsTrainer
-from stages.rl.train import STEP
+from stages.rl.train import main
 
 FIGURES = {"loss": 1e-4, "grad_norm": 1e-3, "entropy": 1e-4, "reward": 0.0, "zero_advantage_fraction": 0.0}
 """Figures of a step, and how far they may be apart: other batches add their floats up in another order."""
@@ -23,7 +23,7 @@ def reward(name: str, prompt: str, text: str, answer: str) -> float:
 
 def trained(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
-    assert STEP.main([*short("rl"), "train.train_iters=3", "optimizer.lr=1e-4"]) == 0
+    assert main([*short("rl"), "train.train_iters=3", "optimizer.lr=1e-4"]) == 0
     (file,) = home.glob("artifacts/super3-rl-model/v1/metrics.jsonl")
     return [entry for entry in map(json.loads, file.read_text().splitlines()) if "loss" in entry]
 

@@ -13,7 +13,7 @@ import pytest
 from support import short
 
 from stages.rl.engines.trl.sampling import SamplingTrainer
-from stages.rl.train import STEP
+from stages.rl.train import main
 
 PROMPTS, COMPLETIONS, UPDATES, MICRO, KL, CLIP = 4, 8, 2, 4, 0.05, (0.0005, 0.001)
 MOST = 1.2
@@ -70,7 +70,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(home: Path, monkeypatch: pytest.MonkeyPatch, steps: int, *words: str) -> dict[int, Step]:
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
-    assert STEP.main([*short("rl"), *SETTINGS, *words, f"train.train_iters={steps}"]) == 0
+    assert main([*short("rl"), *SETTINGS, *words, f"train.train_iters={steps}"]) == 0
     newest = max((home / "artifacts/super3-rl-model").glob("v*"), key=lambda path: int(path.name[1:]))
     lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line for line in lines if "loss" in line}

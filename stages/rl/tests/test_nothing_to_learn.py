@@ -7,7 +7,7 @@ import pytest
 from support import short
 
 from nemotron_shared.atomic import read_json
-from stages.rl.train import STEP
+from stages.rl.train import main
 
 
 @pytest.mark.slow
@@ -19,12 +19,12 @@ def test_a_step_of_cut_completions_teaches_nothing_and_a_validation_counts_each_
     found = []
     for micro in ("1", "8", "null"):
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / micro))
-        assert STEP.main([*short("rl"), *whole, "grpo.max_new_tokens=3", f"train.micro_batch_size={micro}"]) == 0
+        assert main([*short("rl"), *whole, "grpo.max_new_tokens=3", f"train.micro_batch_size={micro}"]) == 0
         (model,) = (tmp_path / micro).glob("artifacts/super3-rl-model/v1")
         step, validation = map(json.loads, (model / "metrics.jsonl").read_text().splitlines())
         assert (step["loss"], step["grad_norm"], step["truncated_fraction"]) == (0, 0, 1)
         assert "valid_loss" not in validation and read_json(model / "manifest.json")["metadata"]["step"] == 1
         found.append(validation["valid_reward"])
         said = capsys.readouterr().err
-        assert "step 1: all 32 completions were cut at 3 tokens and are left out (grpo.overlong_filtering)" in said
+        assert "step 1: all 32 completions were cut at 3 tokens and excluded (grpo.overlong_filtering)" in said
     assert found == [found[0]] * 3 and (found[0] * 22) == pytest.approx(round(found[0] * 22)), "a mean over 11 rows"

@@ -8,14 +8,14 @@ import torch
 from support import short
 
 from stages.rl.engines.trl.sampling import weighed
-from stages.rl.train import STEP
+from stages.rl.train import main
 
 NAMES = ("token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio")
 
 
 def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[dict[str, float]]:
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
-    assert STEP.main([*short("rl"), "train.train_iters=2", *words]) == 0
+    assert main([*short("rl"), "train.train_iters=2", *words]) == 0
     (file,) = home.glob("artifacts/super3-rl-model/v1/metrics.jsonl")
     return [entry for entry in map(json.loads, file.read_text().splitlines()) if "loss" in entry]
 
@@ -37,9 +37,9 @@ def test_where_transformers_samples_the_log_says_what_differs(
         assert 0 <= entry["router_flips"] < 0.05
     limit = "grpo.sampling_mismatch_limit=1.0000000001"
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "stopped"))
-    assert STEP.main([*short("rl"), "train.train_iters=2", "engine.exact_sampling=false", limit]) == 2
+    assert main([*short("rl"), "train.train_iters=2", "engine.exact_sampling=false", limit]) == 2
     told = capsys.readouterr().err
-    assert "step 1: what is sampled is not what is trained" in told
+    assert "step 1: sampling and training disagree" in told
     assert "grpo.sampling_mismatch_limit=null" in told
 
 
@@ -47,7 +47,7 @@ def test_more_threads_are_said_to_keep_it_from_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(tmp_path, monkeypatch, "run.threads=2")
-    said = "sampling: transformers' generate (it has more than one thread; set run.threads=1)"
+    said = "sampling: transformers' generate (torch uses more than one thread; set run.threads=1)"
     assert said in capsys.readouterr().err
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from support import short
 
-from stages.rl.train import STEP
+from stages.rl import data_prep
+from stages.rl.train import main
 
 WHOLE = "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}"
 
@@ -22,22 +23,22 @@ def ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def dry(*words: str) -> int:
-    return STEP.main(["-c", "tiny", *words, "--dry-run"])
+    return main(["-c", "tiny", *words, "--dry-run"])
 
 
 def test_a_dry_run_counts_the_rows(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dry(ten, WHOLE) == 1
     said = capsys.readouterr().out
-    assert "10 training prompts are fewer than the 16 of a step" in said
+    assert "10 training prompts are too few: a step takes 16" in said
     assert "set grpo.num_prompts_per_step=10" in said
     assert dry(ten, WHOLE, "grpo.num_prompts_per_step=10") == 0
     held_out, micro = "data_prep.holdout.rows=1", "train.micro_batch_size=24"
     assert dry(ten, held_out, micro, "grpo.num_prompts_per_step=12") == 1
-    assert "9 training prompts are fewer than the 12" in (said := capsys.readouterr().out)
+    assert "9 training prompts are too few: a step takes 12" in (said := capsys.readouterr().out)
     assert "set grpo.num_prompts_per_step=9" in said, "72 completions are whole micro batches"
 
 
 def test_a_start_counts_what_was_prepared(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert STEP.prepare is not None and STEP.prepare.main([*short("rl"), ten, WHOLE]) == 0
-    assert STEP.main([*short("rl"), ten, WHOLE, "grpo.num_prompts_per_step=11"]) == 2
-    assert "10 training prompts are fewer than the 11 of a step" in capsys.readouterr().err
+    assert data_prep.main([*short("rl"), ten, WHOLE]) == 0
+    assert main([*short("rl"), ten, WHOLE, "grpo.num_prompts_per_step=11"]) == 2
+    assert "10 training prompts are too few: a step takes 11" in capsys.readouterr().err

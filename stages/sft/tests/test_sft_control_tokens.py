@@ -11,7 +11,7 @@ from nemotron_data.formats.packed import read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError
-from stages.sft.data_prep import STEP
+from stages.sft.data_prep import main
 from stages.sft.engines.automodel.misread import refuse_misread
 
 ALL_IN_TRAIN = "data_prep.split={train: 1, valid: 0, test: 0}"
@@ -41,7 +41,7 @@ def source(tmp_path: Path, rows: list[dict]) -> str:
 
 
 def prepare(home: Path, *overrides: str) -> Artifact:
-    assert STEP.main(["-c", "tiny", "data_prep.workers=1", "data_prep.pack_size=512", ALL_IN_TRAIN, *overrides]) == 0
+    assert main(["-c", "tiny", "data_prep.workers=1", "data_prep.pack_size=512", ALL_IN_TRAIN, *overrides]) == 0
     return Store(home).resolve("super3-sft-data:latest")
 
 
@@ -99,12 +99,12 @@ def test_answers_that_do_not_fit_stop_the_preparation(
     fitting = [{"prompt": f"{number}", "response": "x"} for number in range(9)]
     given = source(tmp_path, [*fitting, {"prompt": question, "response": answer}])
     asked = ["-c", "tiny", "data_prep.workers=1", ALL_IN_TRAIN, given]
-    assert STEP.main(asked) == 1
+    assert main(asked) == 1
     error = capsys.readouterr().err
     assert "format: prompt_response, from the fields prompt, response" in error
     assert f"mostly: {reason}, 1 rows, such as {tmp_path / 'a.jsonl'}:10" in error
     assert "let longer rows in: data_prep.pack_size=" in error
     assert not (home / "artifacts" / "super3-sft-data").exists()
-    assert STEP.main([*asked, "data_prep.pack_size=512"]) == 0
+    assert main([*asked, "data_prep.pack_size=512"]) == 0
     assert "rows: 10 read; all kept" in capsys.readouterr().err
-    assert STEP.main([*asked, "data_prep.max_lost=0.1"]) == 0
+    assert main([*asked, "data_prep.max_lost=0.1"]) == 0

@@ -24,14 +24,14 @@ from nemotron_data.prep.shards import Setting
 from nemotron_data.sources.datasets import input_files
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
-from nemotron_engines.modeling import templates
+from nemotron_engines.modeling import generation
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.runtime.task import Outcome
-from stages.sft import ends
-from stages.sft.data_prep import ROWS, STEP, open_splits, sources, write_split
+from nemotron_shared.runtime.spec import Outcome
+from stages.sft.data_prep import ROWS, main, open_splits, sources, write_split
 from stages.sft.encode import ChatWork, Rendering
+from stages.sft.ends import end_answers, end_of_answers
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -58,7 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def prepare(home: Path, source: Path, *overrides: str) -> Artifact:
     few = ["data_prep.workers=1", "data_prep.max_lost=1"]  # among few rows, each is a large share
-    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", *few, *overrides]) == 0
+    assert main(["-c", "tiny", f"data_prep.source={source}", *few, *overrides]) == 0
     return Store(home).resolve("super3-sft-data:latest")
 
 
@@ -130,9 +130,9 @@ def test_libraries_get_transformers_masks_from_confined_templates(
         ]
         return [(one["input_ids"], one["assistant_masks"]) for one in given]
 
-    monkeypatch.setattr(chat_template_utils, templates.COMPILE, templates.STOCK)
+    monkeypatch.setattr(chat_template_utils, generation.COMPILE, generation.STOCK)
     expected = answers()
-    templates.confine_templates()
+    generation.confine_templates()
     assert answers() == expected
     assert sum(map(sum, (mask for _, mask in expected))) > 100
 
@@ -153,7 +153,9 @@ def sequences_in(artifact: Artifact) -> list[tuple[bytes, bytes]]:
 def test_ids_and_masks_are_those_of_transformers(
     tmp_path: Path, home: Path, template: str | None, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_template_utils, templates.COMPILE, templates.STOCK)  # which finds the answers in the text
+    monkeypatch.setattr(
+        chat_template_utils, generation.COMPILE, generation.STOCK
+    )  # which finds the answers in the text
     rows = varied_chats(120) + list(chats(seed=5, count=80))
     chosen = [f"data_prep.chat_template={template or 'null'}", f"data_prep.tokenizer.backend={backend}"]
     size = ["data_prep.pack_size=4096", "data_prep.split_turns=never"]
@@ -312,7 +314,7 @@ def test_what_no_template_shows_is_a_loss(tmp_path: Path, home: Path, capsys: py
     )
     template = f"data_prep.chat_template={tmp_path / 'plain.jinja'}"
     few = ["data_prep.workers=1", "data_prep.max_lost=0.1", template, LONG, ALL_IN_TRAIN]
-    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", *few]) == 1
+    assert main(["-c", "tiny", f"data_prep.source={source}", *few]) == 1
     said = capsys.readouterr().err
     assert "2 of 3 rows" in said and "would be cut" in said and "data_prep.chat_template=nano3" in said
     made = prepare(home, source, ALL_IN_TRAIN, template, LONG)
@@ -383,7 +385,7 @@ def test_a_bad_row_stops_with_its_place(
     tmp_path: Path, home: Path, capsys: pytest.CaptureFixture, row: dict, overrides: tuple, message: str
 ) -> None:
     source = write_lines(tmp_path / "a.jsonl", [chat(), row])
-    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", *overrides]) == 2
+    assert main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", *overrides]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -491,7 +493,7 @@ def test_a_format_of_another_package_is_found_by_its_name(
 ) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"turns": ["2+2?", "4"]}, {"turns": ["2+3?"]}])
     asked = ["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", "data_prep.format=pairs_of_text"]
-    assert STEP.main(asked) == 2
+    assert main(asked) == 2
     assert "no chat format named 'pairs_of_text'; there are: auto, messages, sharegpt" in capsys.readouterr().err
     package = tmp_path / "packages"
     (package / "pairs-1.dist-info").mkdir(parents=True)
@@ -519,15 +521,15 @@ def test_what_the_rows_were_rendered_with_travels_with_them(home: Path, tmp_path
     assert made.manifest.metadata["turn_end"] == {"id": 5, "token": "<|im_end|>"}
 
 
-def test_the_published_model_ends_answers_where_the_data_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_published_model_ends_answers_where_the_data_do(tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()
     (output / "config.json").write_text('{"eos_token_id": 2}')
-    monkeypatch.setattr(ends, "run_engine", lambda task: Outcome(output))
     run = SimpleNamespace(directory=tmp_path)
 
     def trained(data: object, model: object = None) -> object:
-        ends.train(SimpleNamespace(inputs={"data": data, "model": model}, run=run))
+        task: Any = SimpleNamespace(inputs={"data": data, "model": model}, run=run)
+        end_answers(task, Outcome(output), end_of_answers(task))
         file = output / "generation_config.json"
         return json.loads(file.read_text())["eos_token_id"] if file.exists() else None
 

@@ -8,7 +8,7 @@ import pytest
 
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
-from stages.sft.data_prep import STEP
+from stages.sft.data_prep import main
 from stages.sft.engines.automodel.misread import refuse_misread
 
 
@@ -16,7 +16,7 @@ def trained_tokens(folder: Path, row: dict[str, Any], *overrides: str) -> int:
     file = folder / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
     words = [f"data_prep.source={file}", "data_prep.workers=1", "data_prep.split={train: 1, valid: 0, test: 0}"]
-    assert STEP.main(["-c", "tiny", *words, *overrides]) == 0
+    assert main(["-c", "tiny", *words, *overrides]) == 0
     made = Store(folder / "home").resolve("super3-sft-data:latest").path
     return json.loads((made / "stats.json").read_text())["splits"]["train"]["trained_tokens"]
 
@@ -45,7 +45,7 @@ def test_a_chat_in_which_nothing_counts_is_a_bad_row(tmp_path: Path, capsys: pyt
     file = tmp_path / "rows.jsonl"
     turns = [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4", "weight": 0}]
     file.write_text(json.dumps({"conversations": turns}) + "\n")
-    assert STEP.main(["-c", "tiny", f"data_prep.source={file}", "data_prep.workers=1"]) == 2
+    assert main(["-c", "tiny", f"data_prep.source={file}", "data_prep.workers=1"]) == 2
     assert "rows.jsonl:1: no assistant turn that counts in the loss" in capsys.readouterr().err
 
 
@@ -60,7 +60,7 @@ def test_what_else_turns_say_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"messages": [{"role": "assistant", "content": "4", "weight": 0}]}, "does not count in the loss"),
+        ({"messages": [{"role": "assistant", "content": "4", "weight": 0}]}, "is excluded from the loss"),
         ({"messages": [{"role": "assistant", "content": "4"}], "System": "Be brief."}, "in 'System', which Automodel"),
     ],
 )

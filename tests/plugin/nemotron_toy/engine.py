@@ -8,7 +8,7 @@ from typing import Literal
 from nemotron_shared.config.schema import EngineSection
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 
 

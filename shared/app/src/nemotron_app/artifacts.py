@@ -24,12 +24,11 @@ from humanize import naturalsize
 from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import minute, table_lines
-from nemotron_shared.artifacts.aliases import ALIASES, REUSED
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
 from nemotron_shared.artifacts.index import Entry, entry_of
 from nemotron_shared.artifacts.lineage import edges, few_sources, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
-from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
+from nemotron_shared.artifacts.names import ALIASES, LATEST, REUSED, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import UserError, printable

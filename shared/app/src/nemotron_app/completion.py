@@ -65,7 +65,7 @@ def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") -> list[str]:
     """The stage's settings that start with `incomplete`, each followed by `=`."""
     from nemotron_app.recipes import composed, tree
-    from nemotron_shared.config.keys import leaves
+    from nemotron_shared.config.overrides import leaves
 
     try:
         known = leaves(tree(composed(stage, config or "default", [])))

@@ -7,25 +7,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from nemotron_app.request import Request
-from nemotron_shared.config.compose import Composed, compose, find_config, shared_groups
-from nemotron_shared.config.dialects import dialects, understanding
-from nemotron_shared.config.keys import TRUST, is_at, leaf_keys
-from nemotron_shared.config.overrides import COMMAND_LINE, Said, is_group, override_key
-from nemotron_shared.config.references import engine_of, resolve_section
+from nemotron_shared.config.compose import Composed, compose, find_config, shared_groups, write_composed
+from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, override_key
+from nemotron_shared.config.references import engine_of, leaf_keys, resolve_section
+from nemotron_shared.config.translation import dialects, understanding
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.environments import python_for_step
-from nemotron_shared.runtime.launcher import launch_command
-from nemotron_shared.runtime.process import ending_with_us
+from nemotron_shared.runtime.process import ending_with_us, launch_command
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 from nemotron_shared.stages import STAGES
 
@@ -34,13 +32,14 @@ KILLED_EXIT_CODE = 1
 
 def run_step(stage: str, verb: str, request: Request, *options: str) -> int:
     """Run one step and return its exit code."""
-    return run_process([*step_command(stage, verb, request), *options])
+    with step_process(stage, verb, request, *options) as command:
+        return run_process(command)
 
 
 def ask_step(stage: str, verb: str, request: Request) -> tuple[int, dict[str, Any]]:
     """Run one step; returns its exit code and its JSON output, which is empty if it failed."""
-    with tempfile.TemporaryFile() as answer:
-        code = run_process(step_command(stage, verb, replace(request, json=True)), answer)
+    with tempfile.TemporaryFile() as answer, step_process(stage, verb, replace(request, json=True)) as command:
+        code = run_process(command, answer)
         answer.seek(0)
         return code, {} if code else json.loads(answer.read())
 
@@ -61,26 +60,27 @@ def dry_run_of(
         file = Path(folder) / "machine.yaml" if machine else None
         if file is not None:
             file.write_text(json.dumps(machine), encoding="utf-8")
-        command = step_command(stage, "train", replace(request, dry_run=True, json=True, machine=file))
-        command += ["--config-alone"] if config_alone else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        asked = replace(request, dry_run=True, json=True, machine=file)
+        with step_process(stage, "train", asked, *(["--config-alone"] if config_alone else [])) as command:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout.startswith("{"):
         message, _, remedy = done.stderr.strip().removeprefix("error: ").partition("\n")
         raise UserError(message or "the dry run said nothing", remedy.strip() or None)
     return json.loads(done.stdout)
 
 
-def step_command(stage: str, verb: str, request: Request) -> list[str]:
-    """The command line of one step's process."""
-    config = config_of(request, stage)
-    command = [*start_command(stage, verb, request), "-c", config]
-    for text in request.overrides:
-        command += ["--setting", text.origin, text] if isinstance(text, Said) else [text]
-    command += ["--dry-run"] if request.dry_run else []
-    command += ["--machine", str(request.machine)] if request.machine else []
-    command += ["--json"] if request.json else []
-    command += ["--trust-code"] if request.trust_code else []
-    return command
+@contextmanager
+def step_process(stage: str, verb: str, request: Request, *options: str) -> Generator[list[str]]:
+    """The command line of one step's process, which reads the composed config from a file as long as this is open."""
+    with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
+        file = Path(folder) / "composed.yaml"
+        write_composed(file, composed(stage, request))
+        command = [*start_command(stage, verb, request), "--composed", str(file)]
+        command += ["--dry-run"] if request.dry_run else []
+        command += ["--machine", str(request.machine)] if request.machine else []
+        command += ["--json"] if request.json else []
+        command += ["--trust-code"] if request.trust_code else []
+        yield [*command, *options]
 
 
 def config_of(request: Request, stage: str) -> str:
@@ -94,7 +94,7 @@ def config_of(request: Request, stage: str) -> str:
     own = request.config is None and config == request.family
     if own and not (stage_directory(stage) / "config" / f"{config}.yaml").is_file():
         raise UserError(
-            f"{request.family} has no recipe of its own for {stage}",
+            f"{request.family} has no recipe for {stage}",
             f"for your own data, say: nemotron {request.family} {' '.join(request.command)} -c local",
         )
     return config

@@ -176,7 +176,7 @@ CONFIG = click.Option(["-c", "--config"], metavar="NAME|PATH", shell_complete=_c
 def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: Any) -> int:
     """Run steps of a model's stages."""
     if options["version"]:
-        from nemotron_shared.runtime.provenance import package_version
+        from nemotron_shared.runtime.records import package_version
 
         tell(f"nemotron {package_version('nemotron-shared')}")
         return 0

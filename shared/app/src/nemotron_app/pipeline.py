@@ -20,7 +20,7 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import doing, say
-from nemotron_shared.runtime.heartbeat import heartbeat
+from nemotron_shared.runtime.progress import heartbeat
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, end_on_sigterm
 
 

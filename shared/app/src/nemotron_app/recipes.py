@@ -10,11 +10,11 @@ from omegaconf import OmegaConf
 
 from nemotron_app.launch import stage_directory
 from nemotron_shared.config.compose import Composed, compose
-from nemotron_shared.config.describe import described
 from nemotron_shared.config.files import read_text
-from nemotron_shared.config.keys import leaves, of_the_same_name
+from nemotron_shared.config.overrides import leaves, of_the_same_name
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.shown import described
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -104,11 +104,11 @@ def tree(config: Composed) -> Mapping[str, object]:
 
 def _stage_of(path: Path, stages: Sequence[str]) -> str:
     if not path.is_file():
-        raise UserError(f"there is no file {path}", "give a config's path, or STAGE/NAME such as sft/super3")
+        raise UserError(f"file {path} not found", "give a config's path, or STAGE/NAME such as sft/super3")
     folders = {(stage_directory(name) / "config").resolve(): name for name in stages}
     stage = next((name for folder, name in folders.items() if folder in path.resolve().parents), None)
     if stage is None:
-        raise UserError(f"{path}: of which stage?", f"say it: --stage {'|'.join(stages)}")
+        raise UserError(f"{path}: the stage is ambiguous", f"add --stage {'|'.join(stages)}")
     return stage
 
 

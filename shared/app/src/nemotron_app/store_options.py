@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from nemotron_shared.artifacts.claim import HOME_VARIABLE
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.artifacts.store import Store
+from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
 from nemotron_shared.runtime.console import tell, tell_json
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, Whole, model_reference
+from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings, Whole, model_reference
 
 SAME = (
     "text_field", "min_doc_chars", "max_doc_tokens", "pack_size", "algorithm", "parquet_row_group_size",

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from evaluator_support import tiny_model
 
-from stages.eval.train import STEP
+from stages.eval.train import main
 
 pytestmark = pytest.mark.evaluator
 
@@ -55,9 +55,9 @@ def samples(place: Path, version: int, task: str) -> list[dict[str, Any]]:
 
 
 def test_both_engines_give_the_same_answers(place: Path, asked: list[str]) -> None:
-    assert STEP.main(asked) == 0
+    assert main(asked) == 0
     before = {path.name for path in (place / "home").iterdir()}
-    assert STEP.main([*asked, *with_evaluator()]) == 0
+    assert main([*asked, *with_evaluator()]) == 0
     assert {path.name for path in (place / "home").iterdir()} == before, "the harness leaves nothing in the user's home"
     here, there = ({task: samples(place, version, task) for task in ("sums", "facts", "prose")} for version in (1, 2))
     assert len(here["sums"]) == ROWS
@@ -113,7 +113,7 @@ def test_a_server_of_the_users_is_asked(place: Path, asked: list[str], monkeypat
     monkeypatch.setenv("THEIR_KEY", "a-key-of-this-test")
     with served(model.eval(), tokenizer, name="theirs", batch_size=8, key="a-key-of-this-test") as url:
         theirs = [f"engine.endpoint={url}", "engine.served_model_name=theirs", "engine.api_key_name=THEIR_KEY"]
-        assert STEP.main([*asked, *few, *with_evaluator(), *theirs]) == 0
+        assert main([*asked, *few, *with_evaluator(), *theirs]) == 0
     newest = max((place / "store" / "artifacts" / "super3-eval-results").glob("v*"), key=lambda one: int(one.name[1:]))
     assert math.isfinite(json.loads((newest / "results.json").read_text())["scores"][0]["value"])
-    assert STEP.main([*asked, *few, *with_evaluator(), *theirs, "--force"]) == 2, "the server is gone"
+    assert main([*asked, *few, *with_evaluator(), *theirs, "--force"]) == 2, "the server is gone"

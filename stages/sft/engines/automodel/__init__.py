@@ -7,7 +7,7 @@ from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 
 

@@ -5,7 +5,7 @@ from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog, require_usable
+from nemotron_shared.runtime.library_output import LIBRARY_LOGS, LibraryLog, require_usable
 from nemotron_shared.runtime.metrics import FILE as METRICS
 
 PIECE = 1 << 20

@@ -15,9 +15,10 @@ from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import InputFile, Reading, expand, identity
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.fine_tunings import FOLDER
+from nemotron_shared.artifacts.artifact import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path
 from nemotron_shared.config.compose import compose
+from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
@@ -27,15 +28,15 @@ from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.estimate import lines
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
+from nemotron_shared.runtime.needs import lines
 from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.start import load
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 BASE = "local"
@@ -77,7 +78,7 @@ class Plan:
         return self.folder / (f"train-v{prepared.manifest.version}.yaml" if prepared else "data.yaml")
 
     def request(self, stage: str, config: str, *overrides: str) -> Request:
-        """What `nemotron FAMILY STAGE -c CONFIG` is asked with these overrides, in this store."""
+        """The request of `nemotron FAMILY STAGE -c CONFIG` with these overrides, in this store."""
         home = override("run.home", str(self.look.store.home))
         overrides = (*overrides, home, f"run.family={self.family}")
         return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
@@ -112,13 +113,13 @@ class Plan:
         step = import_module(f"stages.{self.stage}.train").STEP
         overrides = self.request(self.stage, str(self.file()), *self.overrides, "run.missing_data=prepare").overrides
         asked = Arguments(str(self.file()), overrides, dry_run=True, json=False, trust_code=self.trust_code)
-        checked = preflight(step, asked)
+        checked = preflight(step, load(step, asked))
         found = checked.problems + checked.lacking
         told = {problem.message for problem in found}  # the search for prepared data may have met one already
         refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])
 
     def rehearse(self) -> None:
-        """Make one step of the training on little, in a process of its own, which says what came of it.
+        """Run one small training step in a separate process, which prints the result.
 
         Raises:
             SystemExit: the training would fail.
@@ -135,7 +136,7 @@ class Plan:
         return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in given)
 
     def add(self, found: Sequence[Choice]) -> list[Choice]:
-        """Take over what the command line does not say itself, and say it."""
+        """Apply choices that the command line does not make itself, and print them."""
         taken = [choice for choice in found if not self._is_said(choice.key)]
         for choice in taken:
             say(f"[finetune] {choice}")
@@ -153,10 +154,10 @@ def make_plan(
     trust_code: bool,
     dry_run: bool,
 ) -> Plan:
-    """Find the model, look at the rows, and choose what nobody said.
+    """Find the model, read the rows, and choose the settings that the user left open.
 
     Raises:
-        UserError: there is no such model or file, or the rows cannot be read.
+        UserError: the model or a file does not exist, or the rows cannot be read.
     """
     if not all(data) or not data:
         raise UserError("no data is named", "say: nemotron finetune MODEL FILE")
@@ -195,7 +196,7 @@ def make_plan(
         for file in plan.folder.glob("*.yaml"):
             file.unlink()
     if plan.file().is_file():
-        say(f"[finetune] as chosen before: {plan.file()} (--again chooses anew)")
+        say(f"[finetune] using earlier choices: {plan.file()} (--again makes new ones)")
     else:
         _choose_data(plan, fields)
     plan.require_startable()
@@ -267,7 +268,7 @@ def train(plan: Plan, prepared: Artifact) -> Artifact:
     request = plan.request(plan.stage, str(choose_training(plan, prepared)), *plan.overrides, data)
     step = import_module(f"stages.{plan.stage}.train").STEP
     asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
-    estimate = preflight(step, asked).estimate  # what keeps it from starting, the training says itself
+    estimate = preflight(step, load(step, asked)).estimate  # what keeps it from starting, the training says itself
     for name, said in lines(estimate) if estimate else ():
         if name.startswith(("memory", "all steps")):
             say(f"[finetune] the training, estimated: {name} {said}")
@@ -275,7 +276,7 @@ def train(plan: Plan, prepared: Artifact) -> Artifact:
 
 
 def evaluate(plan: Plan, tuned: Artifact) -> Artifact:
-    """Scores of both models on the rows that were held out."""
+    """Scores of both models on the held-out rows."""
     models = override("run.model", tuned.reference), override("run.base", plan.reference)
     return _run(plan, "eval", "train", plan.request("eval", "held_out", *models))
 

@@ -14,7 +14,7 @@ import yaml
 
 from nemotron_app.help import PIPELINE
 from nemotron_app.jobs import follow, where
-from nemotron_app.launch import run_process, step_command
+from nemotron_app.launch import run_process, step_process
 from nemotron_app.pipeline import for_stage, require_configs
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit
@@ -155,7 +155,8 @@ def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
         machine.flush()
         file = None if place.here else Path(machine.name)
         request = replace(place.request, dry_run=True, json=True, machine=file)
-        run_process(step_command(stage, verb, request), stdout=answer)
+        with step_process(stage, verb, request) as command:
+            run_process(command, stdout=answer)
         answer.seek(0)
         with suppress(ValueError):
             return json.loads(answer.read())

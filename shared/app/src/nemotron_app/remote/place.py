@@ -24,16 +24,15 @@ from nemotron_cluster.job import Job
 from nemotron_cluster.profiles import TWINS, Loaded, Local, Profile, Slurm, load_profile, merge_settings
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
-from nemotron_shared.config.compose import Composed
+from nemotron_shared.config.compose import Composed, layout_for
 from nemotron_shared.config.files import require_plain_numbers
-from nemotron_shared.config.layouts import layout_for
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.environments import installed
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.trackers.wandb_key import can_log
+from nemotron_shared.runtime.trackers import can_log
 
 DRIVERS = ("nemo_rl",)
 """Engines with a single driver process, whose workers are started by Ray."""

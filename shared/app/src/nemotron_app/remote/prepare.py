@@ -40,15 +40,15 @@ from nemotron_cluster.profiles import Docker, Profile, Remote, Slurm
 from nemotron_cluster.slurm.script import CPUS_OF_A_PROCESS, WHOLE_FROM
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
-from nemotron_shared.artifacts.claim import HOME_VARIABLE
+from nemotron_shared.artifacts.store import HOME_VARIABLE
 from nemotron_shared.config.compose import Composed, find_config, shared_groups
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact, with_references
 from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
-from nemotron_shared.runtime.launcher import MUST_SAVE_BY
-from nemotron_shared.runtime.provenance import TRAVELLED, git_commit
+from nemotron_shared.runtime.process import MUST_SAVE_BY
+from nemotron_shared.runtime.records import TRAVELLED, git_commit
 from nemotron_shared.stages import STAGES
 
 FORCE = "run.force"
@@ -131,7 +131,7 @@ def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) 
         return "ray" if isinstance(profile, Slurm) else "single"
     each = resolve_section(composed.tree, "run")["nproc_per_node"]
     if not isinstance(each, int):
-        raise UserError(f"run.nproc_per_node: {each!r} is no number of processes", "write: run.nproc_per_node=8")
+        raise UserError(f"run.nproc_per_node: {each!r} is not a process count", "write: run.nproc_per_node=8")
     processes = profile.nodes * each
     if verb == "data_prep" or engine in ALONE or processes == 1:
         return "single"

@@ -14,8 +14,8 @@ import numpy as np
 from nemotron_app.training_log import folder_that_made
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.claim import STAGING
 from nemotron_shared.artifacts.manifest import MANIFEST
+from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import command_that_made, remove_and_make, strays_in
 from nemotron_shared.digest import file_digest
 from nemotron_shared.runtime.metrics import FILE as METRICS
@@ -155,7 +155,7 @@ def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
     obstacles = dict.fromkeys(str(path) for name in artifact.manifest.files if (path := _obstacle(artifact, name)))
     if obstacles:
         move = shlex.join(["mv", *obstacles, "ELSEWHERE"])
-        return f"move away what lies in the place of its files: {move}; then: {repair}"
+        return f"move away the files that took the place of its own: {move}; then: {repair}"
     if not tried:
         return f"put its bytes back: {repair}"
     kept = f"use its files as they are: cp -r {artifact.path} ./kept, then give ./kept"

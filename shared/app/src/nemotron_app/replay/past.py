@@ -26,11 +26,10 @@ from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import WHAT, what_it_was
 from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
-from nemotron_shared.runtime.provenance import environment
-from nemotron_shared.runtime.segments import FOLDER, changed_modules, promises_bytes
+from nemotron_shared.runtime.records import FOLDER, Identity, changed_modules, differences, environment, promises_bytes
+from nemotron_shared.runtime.start import load
 from nemotron_shared.runtime.step import Step
 
 IMPORT = "import"
@@ -140,9 +139,9 @@ def with_inputs(how: Arguments, home: Path, references: Mapping[str, str]) -> Ar
 
 
 def _plan(past: Past, how: Arguments) -> Plan:
-    checked = preflight(past.step, how)
+    checked = preflight(past.step, load(past.step, how))
     refuse(checked.problems + checked.lacking)
-    return identify(past.step, checked)
+    return identify(checked)
 
 
 def _changes(past: Past, now: Identity) -> list[str]:

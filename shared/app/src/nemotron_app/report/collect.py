@@ -20,7 +20,7 @@ from nemotron_app.inspect.splits import Split
 from nemotron_app.report.results import NO_RESULTS, read_results, read_samples, results_problem
 from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
+from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import NotFound, UserError, did_you_mean

@@ -35,7 +35,7 @@ from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, p
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import bar, clock, tell
 from nemotron_shared.runtime.metrics import FILE, METRICS, Metric
@@ -340,7 +340,7 @@ def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: flo
     if not trainings_running(store):
         raise UserError(f"no training is running in {store.home / 'runs'}", "see what was stopped: nemotron runs")
     console = open_console()
-    console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings go on)"), soft_wrap=True)
+    console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings keep running)"), soft_wrap=True)
     seen = dict[str, Trained]()
     with suppress(KeyboardInterrupt), _shown_on(console) as show:
         last_seen = time.monotonic()

@@ -4,11 +4,12 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from nemotron_shared.artifacts.manifest import (
     MANIFEST,
@@ -246,3 +247,39 @@ def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
 def utc(seconds: float) -> str:
     """Seconds since the epoch as ISO 8601 in UTC, without fractions."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+FOLDER = "finetune"
+"""Folder in the store with the configs of fine-tunings."""
+CONFIG = re.compile(rf"\b{FOLDER}/([^/]+)/(?:data|train-v\d+)\.yaml")
+
+KeyT = TypeVar("KeyT")
+
+
+def fine_tuning_of(command: str) -> str | None:
+    """The fine-tuning whose config a command uses.
+
+    >>> fine_tuning_of("python -m stages.sft.train -c .nemotron/finetune/chats-4eb45ac9/train-v2.yaml")
+    'chats-4eb45ac9'
+    """
+    found = CONFIG.search(command)
+    return found[1] if found else None
+
+
+def origin(version: KeyT, own: Mapping[KeyT, str], parents: Mapping[KeyT, Sequence[KeyT]]) -> frozenset[str]:
+    """The fine-tuning that made a version; for any other version, the fine-tunings it derives from.
+
+    Args:
+        own: the fine-tuning of each version made by one.
+    """
+    found, seen, waiting = set(), set(), [version]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if one in own:
+            found.add(own[one])
+        else:
+            waiting += parents.get(one, ())
+    return frozenset(found)

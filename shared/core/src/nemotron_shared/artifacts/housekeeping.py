@@ -1,4 +1,4 @@
-"""Free space in a store: remove a version, or all that are no longer needed.
+"""Free space in a store: remove a version, or all unneeded ones.
 
     remove(store, reference)   remove a version that nothing was made from and no unfinished run reads
     plan_cleanup(store, 1)     the versions and leftovers a cleanup would remove; `clean` removes them
@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from nemotron_shared import atomic
-from nemotron_shared.artifacts.claim import STAGING, STALE_SECONDS, last_change
-from nemotron_shared.artifacts.fine_tunings import origin
+from nemotron_shared.artifacts.artifact import origin
 from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
-from nemotron_shared.artifacts.store import Store
+from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
 from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 
@@ -239,7 +238,7 @@ def _parents_without_entry(store: Store, child: Reference, error: UserError, use
             return recorded
         what = f"{file}: key 'parents' is not a list of references"
     raise UserError(
-        f"{what}; so nobody can tell what {child} was made from",
+        f"{what}, so the inputs of {child} are unknown",
         f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
     ) from error
 

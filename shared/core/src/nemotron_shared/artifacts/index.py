@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemotron_shared import atomic
-from nemotron_shared.artifacts import fine_tunings, manifest
+from nemotron_shared.artifacts import artifact, manifest
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing, unreadable
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
@@ -196,7 +196,7 @@ def entry_of(found: Manifest) -> Entry:
     """The entry of a manifest."""
     size = sum(file.bytes for file in found.files.values())
     parents = [parent.reference for parent in found.parents]
-    by = fine_tunings.fine_tuning_of(found.producer.command)
+    by = artifact.fine_tuning_of(found.producer.command)
     return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents, by)
 
 
@@ -204,5 +204,5 @@ def entry_of(found: Manifest) -> Entry:
 def _reader() -> str:
     """Digest of the code that makes entries: when it changes, they are rebuilt."""
     return hashlib.sha256(
-        b"".join(Path(file).read_bytes() for file in (__file__, fine_tunings.__file__, manifest.__file__))
+        b"".join(Path(file).read_bytes() for file in (__file__, artifact.__file__, manifest.__file__))
     ).hexdigest()

@@ -10,11 +10,15 @@
 The caller gives the family (`super3`) for short forms and class names.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from nemotron_shared import atomic
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.lock import locked
 from nemotron_shared.stages import STAGES, products
 
 LATEST = "latest"
@@ -30,7 +34,7 @@ EXACT = re.compile(rf"({WORD.pattern}):v([1-9][0-9]{{0,8}})")
 RESERVED_ALIAS = re.compile(r"latest|v?[0-9]+")
 EXAMPLE = "write NAME or NAME:VERSION, for example super3-sft-model:v2, sft:latest or sft-data:best"
 
-# The full name after the family, by itself or its short form.
+# The full name after the family, by full name or short form.
 SHORT_NAMES = {stage.name: stage.result.kind for stage in STAGES.values()} | {
     made.kind: made.kind for made in products()
 }
@@ -108,3 +112,51 @@ def check_alias(alias: str) -> None:
         raise UserError(
             f"'{alias}' is not an alias", "use a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
         )
+
+
+ALIASES = "aliases.json"
+REUSED = "reused.json"
+ALIAS_LOCK = ".aliases.lock"
+
+
+def aliases_of(shelf: Path) -> dict[str, int]:
+    """Aliases of an artifact name, with their versions."""
+    path = f"{shelf}/{ALIASES}"
+    remedy = "correct the file, or delete it: its aliases are lost then"
+    aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
+    if not isinstance(aliases, dict) or not all(type(number) is int for number in aliases.values()):
+        raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
+    return aliases
+
+
+def set_alias(shelf: Path, alias: str, version: int) -> None:
+    """Point an alias to this version."""
+    with locked(shelf / ALIAS_LOCK, wait=True):
+        atomic.write_json(shelf / ALIASES, aliases_of(shelf) | {alias: version})
+
+
+def drop_aliases(shelf: Path, version: int) -> list[str]:
+    """Remove a version's aliases, and return them."""
+    if version not in aliases_of(shelf).values():
+        return []
+    with locked(shelf / ALIAS_LOCK, wait=True):
+        aliases = aliases_of(shelf)
+        dropped = [alias for alias, number in aliases.items() if number == version]
+        atomic.write_json(shelf / ALIASES, {key: aliases[key] for key in aliases if key not in dropped})
+    return dropped
+
+
+def use_again(shelf: Path, version: int, newest: int) -> None:
+    """Make this version `latest` until one newer than `newest` is published."""
+    atomic.write_json(shelf / REUSED, {"version": version, "newest": newest})
+
+
+def latest_of(shelf: Path, versions: Sequence[int]) -> int:
+    """The newest version, or the older one that was reused last."""
+    path = f"{shelf}/{REUSED}"
+    remedy = f"delete it: rm {path}"
+    reused = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
+    if not isinstance(reused, dict):
+        raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', remedy)
+    newest, again = versions[-1], reused.get("version")
+    return again if type(again) is int and again in versions and reused.get("newest") == newest else newest

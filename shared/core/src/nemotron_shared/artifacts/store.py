@@ -12,8 +12,10 @@
 A version appears with a single rename of a finished folder that already contains its manifest: see `claim`.
 """
 
+import errno
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,9 +24,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.artifacts import aliases, names
+from nemotron_shared import atomic
+from nemotron_shared.artifacts import names
 from nemotron_shared.artifacts.artifact import Artifact, folder_at, is_folder, problems, seal, table_digest, utc
-from nemotron_shared.artifacts.claim import HOME_VARIABLE, claim
 from nemotron_shared.artifacts.index import (
     VERSION_FOLDER,
     Entry,
@@ -43,6 +45,76 @@ from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SCHEME, Refe
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.redaction import redact, redact_values
+
+HOME_VARIABLE = "NEMOTRON_HOME"
+STAGING = ".staging"
+STALE_SECONDS = 24 * 3600
+TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+
+
+def claim(root: Path, directory: Path, manifest: Manifest) -> Artifact:
+    """Take the first free version number by renaming, rewriting the manifest for each attempt."""
+    shelf = root / manifest.name
+    _make_folder(shelf)
+    while True:
+        atomic.write_bytes(directory / MANIFEST, manifest.to_bytes())
+        folder = shelf / f"v{manifest.version}"
+        try:
+            directory.rename(folder)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                return _claim_copy(root, directory, manifest)
+            if error.errno not in TAKEN:
+                raise UserError(f"{directory}: cannot be moved to {folder}: {error.strerror}") from error
+            manifest = replace(manifest, version=manifest.version + 1)
+        else:
+            atomic.sync(shelf)
+            return Artifact(manifest, folder)
+
+
+def _claim_copy(root: Path, directory: Path, manifest: Manifest) -> Artifact:
+    """Copy into the store's file system first; the original is removed once the copy is published."""
+    staging = root / STAGING
+    _make_folder(staging)
+    sweep(staging)
+    staged = atomic.temporary_folder(staging, f"{manifest.name}-")
+    try:
+        try:
+            # Contents only: the copies get new times, which tell `sweep` they are in use.
+            shutil.copytree(directory, staged, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{directory}: cannot be copied into the store: {error}", "free space there") from error
+        if table_digest(seal(staged, links=True)) != manifest.digest:
+            raise UserError(f"{directory}: changed while it was copied", "publish when nothing writes to it")
+        artifact = claim(root, staged, manifest)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    shutil.rmtree(directory)
+    return artifact
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be made: {error.strerror}", f"set {HOME_VARIABLE} to a folder you can write to"
+        ) from error
+
+
+def sweep(staging: Path) -> None:
+    """Remove the remains of killed copies once nothing in them has changed for a day."""
+    for folder in staging.iterdir():
+        if last_change(folder) < time.time() - STALE_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def last_change(folder: Path) -> float:
+    try:
+        return max(path.lstat().st_mtime for path in [folder, *folder.rglob("*")])
+    except FileNotFoundError:
+        return time.time()  # another process is publishing or sweeping it
+
 
 DEFAULT_HOME = ".nemotron"
 HUGGING_FACE = "-hf"
@@ -97,7 +169,7 @@ class Store:
 
     def aliases(self, name: str) -> dict[str, int]:
         """Aliases of an artifact name, with their versions."""
-        return aliases.aliases_of(self.root / name)
+        return names.aliases_of(self.root / name)
 
     def load(self, name: str, version: int) -> Artifact:
         """Load one version, which must exist."""
@@ -252,20 +324,20 @@ class Store:
     def set_alias(self, name: str, version: int, alias: str) -> None:
         """Point `name:alias` to this version."""
         names.check_alias(alias)
-        aliases.set_alias(self.root / name, alias, self.version_of(Reference(name, version)))
+        names.set_alias(self.root / name, alias, self.version_of(Reference(name, version)))
 
     def drop_aliases(self, name: str, version: int) -> list[str]:
         """Remove a version's aliases, and return them."""
-        return aliases.drop_aliases(self.root / name, version)
+        return names.drop_aliases(self.root / name, version)
 
     def use_again(self, artifact: Artifact) -> None:
         """Make this version `latest` until a newer one is published, because a run just reused it."""
         name = artifact.manifest.name
-        aliases.use_again(self.root / name, artifact.manifest.version, self.versions(name)[-1])
+        names.use_again(self.root / name, artifact.manifest.version, self.versions(name)[-1])
 
     def latest_of(self, name: str, versions: Sequence[int]) -> int:
         """The newest version, or the older one that was reused last."""
-        return aliases.latest_of(self.root / name, versions)
+        return names.latest_of(self.root / name, versions)
 
     def verify(self, artifact: Artifact, *, fast: bool = False) -> list[str]:
         """Problems with the files: missing, extra, or changed, by hash (by size if `fast`)."""
@@ -285,7 +357,7 @@ class Store:
         versions = self.versions(reference.name)
         if not versions:
             known = self.names()
-            message = f"there is no artifact '{reference.name}' in {self.root}"
+            message = f"no artifact '{reference.name}' in {self.root}"
             if Path(reference.name).is_dir():
                 raise NotFound(message, f"for the folder, write ./{reference.name}")
             if not known:
@@ -299,7 +371,7 @@ class Store:
         named = [f"{alias} -> v{version}" for alias, version in known_as.items()]
         has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
         near = did_you_mean(wanted, known_as) if isinstance(wanted, str) else None
-        raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
+        raise NotFound(f"no {reference} in {self.root}", near or f"{reference.name} has: {has}")
 
 
 def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserError:

@@ -1,22 +1,28 @@
-"""Read users' YAML files, refusing those beyond any hand-written size.
+"""Read users' YAML files, refusing those beyond any hand-written size; and write the configs that we choose.
 
     content = parsed(path, read_text(path))
+    write_choices(file, "local", [Choice("data_prep.pack_size", 256, "the longest conversation has 212 tokens")])
 
 With aliases, a file of a few hundred bytes can expand to billions of values, and endlessly nested brackets crash the C
 parser; so we count a file's events before building anything from them.
 """
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader if PyYAML was built with it: ten times as fast."""
+YAML_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's if PyYAML was built with it: ten times as fast."""
 LARGEST = 1_000_000
 MOST_VALUES = 20_000
 DEEPEST = 50
@@ -147,3 +153,36 @@ def _count(path: Path, text: str) -> None:
         if total > MOST_VALUES or len(within) > DEEPEST:
             what = f"more than {MOST_VALUES:,} values" if total > MOST_VALUES else f"more than {DEEPEST} levels"
             raise UserError(f"{path}: {what}, with its aliases and references", REMEDY)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A dotted key, its value, and the reason for it."""
+
+    key: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={json.dumps(self.value)}  ({self.why})"
+
+
+def write_choices(file: Path, base: str, choices: Iterable[Choice], given: Mapping[str, Any]) -> None:
+    """Write a config over `base` with the chosen settings, and their reasons in a comment at the top.
+
+    Args:
+        given: settings that did not have to be chosen, by dotted key.
+    """
+    chosen = list(choices)
+    values: dict[str, Any] = {}
+    for key, value in [*given.items(), *((choice.key, choice.value) for choice in chosen)]:
+        *sections, name = key.split(".")
+        section = values
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
+    reasons = "".join(f"#   {choice}\n" for choice in chosen)
+    body = yaml.safe_dump({"defaults": [base, "_self_"], **values}, sort_keys=False, allow_unicode=True)
+    write_text(
+        file, f"# Chosen once, and used by every later run. Change a value here, or delete the file.\n{reasons}{body}"
+    )

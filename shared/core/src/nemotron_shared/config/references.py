@@ -2,19 +2,106 @@
 
 `${art:data,FIELD}` reads the artifact that the run consumes as `data` (or `model`): FIELD is `path`, `name`,
 `version`, `digest`, or a key of the artifact's metadata such as `pack_size`.
+
+What references expand to is bounded: ten lines, each with four references to the line above, are a million values.
+Every kind counts: `${key}`, `${oc.select:key}`, `${oc.create:...}`, and keys that are references.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf.base import Container
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from nemotron_shared.config.expansion import bounded
+from nemotron_shared.config.files import LARGEST, MOST_VALUES
+from nemotron_shared.config.overrides import leaves
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import as_references, keep_secret
+
+Way = TypeVar("Way", bound=Callable[..., Any])
+
+
+@dataclass
+class _Spent:
+    """What references have expanded to so far."""
+
+    values: int = 0
+    characters: int = 0
+
+    @property
+    def too_much(self) -> bool:
+        return self.values > MOST_VALUES or self.characters > LARGEST
+
+    def add(self, found: Any) -> None:
+        """Count one reference's value; a section counts with everything in it."""
+        if OmegaConf.is_config(found):
+            found = OmegaConf.to_container(found, resolve=False)
+        rest = [found._value() if isinstance(found, Node) else found]
+        while rest and not self.too_much:
+            one = rest.pop()
+            self.values += 1
+            self.characters += len(one) if isinstance(one, str | bytes) else 0
+            rest += [*one, *one.values()] if isinstance(one, dict) else one if isinstance(one, list | tuple) else ()
+
+
+_spent: ContextVar[_Spent | None] = ContextVar("spent", default=None)
+
+
+@contextmanager
+def _counted() -> Generator[_Spent]:
+    """The current count; the outermost call starts a new one."""
+    spent = _spent.get() or _Spent()
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+
+
+@contextmanager
+def bounded() -> Generator[None]:
+    """Resolve references inside the block under one common bound.
+
+    Raises:
+        UserError: they expand to more than a hand-written config would.
+    """
+    key = ""
+    with _counted() as spent:
+        try:
+            yield
+        except Exception as error:  # the caller, such as Hydra, may have wrapped our error
+            if not spent.too_much or isinstance(error, UserError):
+                raise
+            key = getattr(error, "full_key", "")
+    if spent.too_much:  # check again: `oc.select` swallows the error and returns its default
+        what = f"with its references more than {MOST_VALUES:,} values, or {LARGEST:,} characters"
+        remedy = "references to references multiply: refer to fewer of them, or write the value itself"
+        raise UserError(f"{key or 'config'}: {what}", remedy)
+
+
+def _counting(fill_in: Way) -> Way:
+    @wraps(fill_in)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        with _counted() as spent:
+            found = None if spent.too_much else fill_in(*args, **kwargs)
+            spent.add(found)
+            if spent.too_much:
+                raise InterpolationResolutionError("its references stand for more than people write")
+            return found
+
+    return cast(Way, counted)
+
+
+# the two methods through which OmegaConf resolves any reference, alone or within a text
+Container._resolve_node_interpolation = _counting(Container._resolve_node_interpolation)
+Container._evaluate_custom_resolver = _counting(Container._evaluate_custom_resolver)
+
 
 ReadField = Callable[[str, str], Any]
 
@@ -66,6 +153,11 @@ def setting(tree: DictConfig, key: str) -> Any:
     """
     with _told(), bounded():
         return plain(OmegaConf.select(tree, key))
+
+
+def leaf_keys(tree: DictConfig) -> Iterator[str]:
+    """Dotted keys of all values; see `leaves`."""
+    return (key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False)))
 
 
 def engine_of(tree: DictConfig) -> str | None:

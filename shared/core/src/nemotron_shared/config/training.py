@@ -10,7 +10,7 @@ An engine that several stages share is written against these, with its own secti
     def translate(config: SupervisedConfig[AutomodelEngine], ...) -> ...
 """
 
-from typing import Generic, Literal
+from typing import ClassVar, Generic, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,7 +32,7 @@ class TrainBase(Section):
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
     """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
-    pass."""
+    pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
@@ -129,9 +129,9 @@ class SchedulerSection(Section):
     lr_decay_style: Literal["constant", "linear", "cosine", "WSD"]
     """`constant`, `linear`, `cosine` or `WSD` (warmup, stable, decay)."""
     lr_warmup_iters: int = Field(ge=0)
-    """Steps of warmup; all but the last one, where the training is shorter."""
+    """Steps of warmup; in a shorter training, all but the last step."""
     lr_wsd_decay_iters: int = Field(ge=0)
-    """Steps of decay at the end of `WSD`, as far as the warmup leaves them; other styles ignore it."""
+    """Steps of decay at the end of `WSD`, at most those that the warmup leaves; other styles ignore it."""
 
     def fitted(self, train_iters: int) -> "SchedulerSection":
         """The same for a training of so many steps: the warmup ends by the last step, which then has the peak, and the
@@ -152,7 +152,7 @@ class CheckpointSection(Section):
     """Keep the checkpoint with the best validation as well, however old (engines `transformers`, `trl` and
     `automodel`)."""
     keep_last_state: How[bool]
-    """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
+    """Keep the last checkpoint of a finished training, so that a longer training can continue from it."""
     checkpoint_dir: How[str | None]
     """Path of a link to the checkpoints of the run, and to the result once it has ended. It may replace an empty folder
     or an earlier link. `null`: they are in the run's folder, below `run.home`."""
@@ -190,7 +190,10 @@ class LoggerSection(TrackerSection):
 
 
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
-    """What every training is told."""
+    """Settings of every training."""
+
+    rows_are_packed: ClassVar[bool] = False
+    """Whether a row holds several sequences, which must not see each other."""
 
     model: ModelSection
     train: TrainBase
@@ -241,6 +244,15 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     def rows_per_update(self) -> int:
         """What one update of the optimizer learns from."""
         return self.rows_per_step
+
+    def micro_rows(self, readers: int) -> int:
+        """Rows of one forward pass, where `readers` processes or groups of them read different rows.
+
+        This alone says what `train.micro_batch_size=null` means.
+        """
+        one_by_one = self.rows_are_packed and self.engine.packed_rows_one_by_one
+        whole = 1 if one_by_one else max(1, self.rows_per_update // max(1, readers))
+        return self.train.micro_batch_size or whole
 
 
 class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):

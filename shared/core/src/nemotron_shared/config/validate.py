@@ -2,15 +2,22 @@
 
 error: tiny.yaml:14: unknown key 'optimizer.learning_rate'
   did you mean 'optimizer.lr'?
+
+`engine.overrides`, a free-form tree, is checked against the types that the engine's library declares:
+
+    has_type(int | None, "64")     # False
+    refusal("engine.overrides.model.hiden", "no such field", task.origins, "did you mean 'hidden_size'?")
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
-from nemotron_shared.config.keys import is_at, leaves, of_the_same_name
+from nemotron_shared.config.overrides import is_at, leaves, of_the_same_name
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -100,3 +107,34 @@ def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[
         members = (annotation, *get_args(annotation))  # a section, possibly optional
         section = next((one for one in members if isinstance(one, type) and issubclass(one, BaseModel)), None)
     return known
+
+
+def has_type(hint: Any, value: Any, *, strict: bool = True) -> bool | None:
+    """Whether a value has the declared type: an int passes as a float, a bool never as an int, null only if allowed.
+
+    Args:
+        hint: an annotation; None if nothing is declared.
+        strict: False accepts a list for a tuple and a mapping for a dataclass, as YAML has neither.
+
+    Returns:
+        None if it cannot be decided: nothing is declared, or nothing pydantic understands.
+    """
+    if hint is None:
+        return None
+    # a dataclass has its own settings, and pydantic accepts no others then
+    config = None if dataclasses.is_dataclass(hint) else ConfigDict(arbitrary_types_allowed=True)
+    try:
+        TypeAdapter(hint, config=config).validate_python(value, strict=strict)
+    except ValidationError:
+        return False
+    except (PydanticUserError, TypeError):
+        return None
+    return True
+
+
+def refusal(key: str, message: str, origins: Mapping[str, str], remedy: str | None = None) -> UserError:
+    """The error for one key of the tree, starting with its origin if `origins` are known."""
+    # A section created on the command line has no origin, but its keys do.
+    inside = (origin for name, origin in origins.items() if name.startswith(f"{key}."))
+    origin = origins.get(key) or next(inside, None) or origin_of(key, origins)
+    return UserError(f"{origin}: {key}: {message}" if origins else f"{key}: {message}", remedy)

@@ -22,7 +22,7 @@ SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
 OPTIONS = (
     click.Option(["-c", "--config"], metavar="NAME|PATH", help="config file; without it, the production recipe"),
     click.Option(
-        ["--setting"], nargs=2, multiple=True, hidden=True, help="an override, and who says so: ORIGIN KEY=VALUE"
+        ["--setting"], nargs=2, multiple=True, hidden=True, help="an override with its origin: ORIGIN KEY=VALUE"
     ),
     click.Option(["--sample"], type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)"),
     click.Option(["--workers"], type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)"),
@@ -44,8 +44,13 @@ CONFIG_ALONE = click.Option(["--config-alone"], is_flag=True, hidden=True)
 IN_PIPELINE = click.Option(["--in-pipeline"], is_flag=True, hidden=True)
 """For a pipeline's dry run: earlier steps would first make, or reuse, this step's inputs."""
 
+COMPOSED = click.Option(["--composed"], type=click.Path(path_type=Path), hidden=True)
+"""For `nemotron`, which has composed the config already: the file to read it from."""
+
 REHEARSE = click.Option(["--rehearse"], is_flag=True, hidden=True)
 """For `nemotron finetune`: take one training step on the first rows, and keep nothing."""
+
+HIDDEN = (CONFIG_ALONE, IN_PIPELINE, REHEARSE, COMPOSED)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Arguments:
         in_pipeline: the dry run is for a step whose inputs earlier steps would make.
         rehearse: take one step of a training on a little data, to see whether it works.
         trust_code: a model's Python files may run. It has no config key: no file can grant that.
+        composed: the file with the composed config; `config` and `overrides` are then read from it.
     """
 
     config: str
@@ -69,13 +75,14 @@ class Arguments:
     config_alone: bool = False
     in_pipeline: bool = False
     rehearse: bool = False
+    composed: Path | None = None
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
     """Parse a step's command line; options may come before or after overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
-    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, REHEARSE, overrides], help=unwrapped)
+    command = click.Command(program, params=[*OPTIONS, *HIDDEN, overrides], help=unwrapped)
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
@@ -86,8 +93,20 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
     asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
-    hidden = values["config_alone"], values["in_pipeline"], values["rehearse"]
+    hidden = values["config_alone"], values["in_pipeline"], values["rehearse"], values["composed"]
     return Arguments(values["config"] or "default", overridden, *asked, *hidden)
+
+
+def command_words(arguments: Arguments) -> tuple[str, ...]:
+    """The words of a command line that asks for the same."""
+    words = ["-c", arguments.config]
+    for text in arguments.overrides:
+        words += ["--setting", text.origin, text] if isinstance(text, Said) else [text]
+    words += ["--dry-run"] if arguments.dry_run else []
+    words += ["--machine", str(arguments.machine)] if arguments.machine else []
+    words += ["--json"] if arguments.json else []
+    words += ["--trust-code"] if arguments.trust_code else []
+    return tuple(words)
 
 
 def machine_of(options: dict[str, Any]) -> Path | None:

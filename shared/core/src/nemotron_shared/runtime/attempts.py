@@ -2,61 +2,46 @@
 
 [super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
 [super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
-[super3-sft-model] made anew, not as in the finished super3-sft-model-1f0c...: code of stages.sft.packs
+[super3-sft-model] made again, because it differs from the finished super3-sft-model-1f0c...: code of stages.sft.packs
 [super3-sft-model] extending super3-sft-model:v1 from step 300 to 600
 """
 
-import json
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
-from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
-from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
-from nemotron_shared.artifacts.names import parse_exact
-from nemotron_shared.atomic import link_or_copy, read_json, read_regular, write_json, write_text
+from nemotron_shared.artifacts import Artifact, Reference
+from nemotron_shared.artifacts.housekeeping import INPUTS, state_folder
+from nemotron_shared.atomic import link_or_copy, write_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked
 from nemotron_shared.redaction import redact_values, with_references
 from nemotron_shared.runtime import checkpoints
-from nemotron_shared.runtime.identity import LENGTH, Identity, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
-from nemotron_shared.runtime.run import LOCK_NAME, Run
-from nemotron_shared.runtime.segments import (
+from nemotron_shared.runtime.plan import STATE, Extension, Plan
+from nemotron_shared.runtime.records import (
+    LENGTH,
     SEGMENTS,
+    WHAT,
     changed_modules,
     changes,
+    differences,
     made,
     new_segment,
     read_segments,
+    what_it_was,
     write_segments,
 )
+from nemotron_shared.runtime.run import LOCK_NAME, Run
 
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.plan import Plan
-
-WHAT, STATE = "what.json", "state.json"
 MOST_SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Extension:
-    """Last state of a finished training that had fewer steps."""
-
-    artifact: Artifact
-    folder: Path
-    step: int
-
-    def as_parent(self) -> Parent:
-        """The shorter training as a parent of the longer one."""
-        return self.artifact.as_parent("extends")
-
-
-def begin(plan: "Plan", run: Run) -> None:
+def begin(plan: Plan, run: Run) -> None:
     """Decide what this attempt starts from, report it in one line, and record it in the run's folder.
 
     Raises:
@@ -64,14 +49,16 @@ def begin(plan: "Plan", run: Run) -> None:
     """
     segment = new_segment(plan.identity)
     before = [] if plan.config.run.force else read_segments(run.directory)
+    why_new = None
     if not before:
+        why_new = _why_new(plan, run.directory)
         run.forget()  # logs of a finished run, and possibly folders of another program
         before = []
     if before:
         found = changes(before[-1], segment)
         _refuse_where_asked(plan, found)
         if found and plan.config.run.on_change == "restart":
-            run.say(f"beginning anew (run.on_change=restart); since the unfinished run: {_listed(found)}")
+            run.say(f"starting over (run.on_change=restart); changed since the unfinished run: {_listed(found)}")
             run.forget()
             before = []
         elif found:
@@ -80,8 +67,8 @@ def begin(plan: "Plan", run: Run) -> None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
         before = _take_over(plan.extends, run)
-    elif not plan.config.run.force:
-        _say_why_new(plan, run)
+    elif why_new is not None and not plan.config.run.force:
+        run.say(why_new)
     shown = yaml.safe_dump(with_references(plan.movable_values()), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
     what = {"what": redact_values(plan.identity.what), "modules": plan.identity.modules}
@@ -93,12 +80,7 @@ def begin(plan: "Plan", run: Run) -> None:
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
 
-def is_recorded(config: Path) -> bool:
-    """Whether a config was recorded by a run: it then states every value, including defaults."""
-    return (config.parent / WHAT).is_file()
-
-
-def require_resumable(plan: "Plan") -> None:
+def require_resumable(plan: Plan) -> None:
     """Refuse what a start would refuse if it resumed an unfinished run, without changing anything.
 
     Raises:
@@ -113,36 +95,33 @@ def require_resumable(plan: "Plan") -> None:
         checkpoints.require_one_left(plan.run_directory / "checkpoints")
 
 
-def _refuse_where_asked(plan: "Plan", found: list[str]) -> None:
+def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
     if found and plan.config.run.on_change == "refuse":
         raise UserError(
             f"{plan.run_directory}: an unfinished run, and since then: {_listed(found)}",
-            "run.on_change=continue goes on with it, run.on_change=restart begins anew",
+            "set run.on_change=continue to continue it, or run.on_change=restart to start over",
         )
 
 
-def _say_why_new(plan: "Plan", run: Run) -> None:
-    """Report how this run differs from the newest run, finished or not, for the same artifact name."""
-    others = list(run.directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+def _why_new(plan: Plan, directory: Path) -> str | None:
+    """How this run differs from the one in its own folder, else from the newest for the same artifact name.
+
+    A run's folder is named after its result, so the run found there differs in its code alone.
+    """
+    others = (
+        [directory / WHAT] if (directory / WHAT).is_file() else list(directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+    )
     if not others:
-        return
+        return None
     newest = max(others, key=lambda path: path.stat().st_mtime)
     other, before = newest.parent, what_it_was(newest)
     if before is None:
-        return
+        return None
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
-        run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
-    elif found := changed_modules(before["modules"], plan.identity.modules):
-        run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")
-
-
-def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
-    """The record of a run; None if it is damaged."""
-    with suppress(OSError, UserError):
-        content = read_json(file)
-        if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
-            return content
+        return f"a new run, not the {state} {other.name}: {_listed(found)}"
+    if found := changed_modules(before["modules"], plan.identity.modules):
+        return f"made again, because it differs from the {state} {other.name}: {found[0]}"
     return None
 
 
@@ -164,7 +143,7 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
         shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
     except shutil.Error as error:  # one entry per file that could not be copied
         file, _, why = error.args[0][0]
-        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or begin anew: --force") from error
+        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or start over: --force") from error
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)
@@ -173,38 +152,7 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
     return [replace(one, how=shorter | one.how) for one in read_segments(extends.folder)]
 
 
-def find_extension(store: Store, name: str, identity: Identity) -> Extension | None:
-    """The longest finished training that differs only in having fewer steps, and whose state was kept."""
-    length = identity.what.get(LENGTH)
-    found = []
-    for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
-        try:
-            state = json.loads(read_regular(file).decode())
-            version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
-        except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            continue  # incomplete: saved state is optional, without it the training starts from scratch
-        if series != identity.series or length is None or step >= length or version not in store.versions(name):
-            continue
-        if checkpoints.any_marked(file.parent / "checkpoints"):  # otherwise it would start from scratch
-            found.append((step, version, file.parent))
-    if not found:
-        return None
-    step, version, folder = max(found)
-    return Extension(store.load(name, version), folder, step)
-
-
-def extension_of(store: Store, directory: Path, identity: Identity, on_change: str) -> Extension | None:
-    """The training an unfinished run extends, from its record; None if the run will start over."""
-    recorded: Any = (what_it_was(directory / WHAT) or {}).get("extends")
-    with suppress(KeyError, TypeError, IndexError, UserError):
-        if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):
-            return None
-        reference, step = parse_exact(recorded["reference"]), recorded["step"]
-        return Extension(store.resolve(reference), state_folder(store, reference), step) if reference else None
-    return None
-
-
-def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
+def finish(plan: Plan, artifact: Artifact, run: Run, *, keep: bool) -> None:
     """Remove everything a later attempt could resume from by mistake. Safe to repeat after a kill.
 
     Args:
@@ -223,7 +171,7 @@ def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
         (run.directory / name).unlink(missing_ok=True)
 
 
-def finish_again(plan: "Plan", artifact: Artifact, *, keep: bool) -> None:
+def finish_again(plan: Plan, artifact: Artifact, *, keep: bool) -> None:
     """Complete `finish` for the run that made an artifact, in case it was killed right after publishing."""
     directory = plan.run_directory
     if not (directory / SEGMENTS).is_file():

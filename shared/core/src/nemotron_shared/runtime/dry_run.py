@@ -6,23 +6,21 @@ Nothing is written. The exit code is 0 only if the step could start.
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import as_used, with_origins
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.attempts import require_resumable
 from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.engine import engine_of
-from nemotron_shared.runtime.estimate import lines as estimate_lines
-from nemotron_shared.runtime.launcher import launch_command
+from nemotron_shared.runtime.needs import lines as estimate_lines
 from nemotron_shared.runtime.plan import identify, require_usable
-from nemotron_shared.runtime.preflight import Preflight, preflight
-
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.step import Step
+from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.process import launch_command
+from nemotron_shared.runtime.spec import Step
+from nemotron_shared.runtime.start import Preflight, Start
 
 CANNOT_RUN = 1
 SHOWN = 3
@@ -46,28 +44,17 @@ class Preview:
     problems: list[str] = field(default_factory=list)
 
 
-def dry_run(step: "Step", arguments: Arguments) -> int:
-    """Print the preview as text, or as JSON on stdout."""
-    preview = make_preview(step, arguments)
-    preview = Preview(**redact_values(vars(preview)))  # previews are often saved or shown to others
-    if arguments.json:
-        tell_json(vars(preview))
-    else:
-        tell(as_text(preview))
-    return CANNOT_RUN if preview.problems else 0
-
-
-def make_preview(step: "Step", arguments: Arguments) -> Preview:
+def preview(step: Step, start: Start) -> Preview:
     """Resolve as much as possible, collecting problems instead of stopping at them."""
-    checked = preflight(step, arguments)
-    config = checked.config
+    checked = preflight(step, start)
+    config, arguments = checked.config, start.arguments
     for note in checked.notes:
         say(note)
     problems = checked.problems + checked.lacking
     if not checked.problems and not checked.prepares and checked.is_decided and not arguments.config_alone:
-        problems = _problems_of_result(step, checked, arguments)
+        problems = _problems_of_result(checked)
     command, rendered = launch_command(step.module, checked.machine.processes), None
-    if config is not None and step.engines is not None:
+    if config is not None and step.trains:
         engine = engine_of(config)
         command = engine.command(step.module, checked.machine.processes)
         if not checked.problems:
@@ -79,7 +66,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         config=as_used(checked.values, config),
         origins=checked.composed.origins,
         inputs=checked.shown,
-        produces=step.produces.format(family=checked.run.family),
+        produces=checked.name,
         sources=_summary(checked.sources),
         rendered=rendered,
         disk_bytes=checked.needs.disk_bytes,
@@ -90,15 +77,24 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     )
 
 
-def _problems_of_result(step: "Step", checked: Preflight, arguments: Arguments) -> list[UserError]:
+def show(preview: Preview, *, as_json: bool) -> None:
+    """Print the preview as text, or as JSON on stdout."""
+    shown = Preview(**redact_values(vars(preview)))  # previews are often saved or shown to others
+    if as_json:
+        tell_json(vars(shown))
+    else:
+        tell(as_text(shown))
+
+
+def _problems_of_result(checked: Preflight) -> list[UserError]:
     """What a start would refuse given its result: it may already exist, complete or damaged."""
-    name, home = step.produces.format(family=checked.run.family), checked.store.home
+    name, home = checked.name, checked.store.home
     known = checked.store.versions(name) or any((home / "runs").glob(f"{name}-*"))
     if not known or not checked.machine.sees_files:
         return checked.lacking
     try:
-        plan = identify(step, checked)
-        require_usable(plan, step, arguments)
+        plan = identify(checked)
+        require_usable(plan, checked)
         if plan.finished is not None:
             return []  # the existing result would be reused, and nothing is lacking
         require_resumable(plan)
@@ -130,7 +126,7 @@ def as_text(preview: Preview) -> str:
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += _read(preview.sources)
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
-    lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
+    lines += ["", "# input of the engine's own program", preview.rendered] if preview.rendered else []
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
     lines += ["", "# notes", *preview.notes] if preview.notes else []
     short = preview.estimate is not None and preview.estimate["fits"] is False

@@ -19,22 +19,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
-from nemotron_shared.config.typed_values import refusal
+from nemotron_shared.config.validate import refusal
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.environments import how_to_get
-from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem, missing
-from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.process import launch_command
+from nemotron_shared.runtime.spec import Inputs, Outcome, Task
 
 OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app", "nemotron_serving")
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
-Inputs = Mapping[str, Artifact | None]
-"""The artifact for each role; None if it is missing."""
 
 
 class Engine(Protocol[ConfigT]):
@@ -52,7 +49,7 @@ class Engine(Protocol[ConfigT]):
     """
 
     small_models: ClassVar[str | None] = None
-    """The module that makes a small model for a rehearsal of a training; None where there is none."""
+    """The module that makes a small model for rehearsals; None if the engine has none."""
 
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""

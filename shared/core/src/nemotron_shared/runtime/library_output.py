@@ -1,19 +1,25 @@
-"""Redirect what a library or a program prints and logs to a file, with secrets redacted.
+"""Redirect what a library or a program prints and logs to a file, with secrets redacted, and parse it.
 
 stdout is for results, and stderr for what concerns the user.
 
 with library_output(run.directory / "megatron.log"):
     pretrain(container, forward_step)
+
+A `LibraryLog` says which lines, records and TensorBoard scalars of a library are which of our metrics.
 """
 
 import logging
 import os
+import re
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 
+from nemotron_shared.config.registry import Registry, shown
+from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 
 PATIENCE = 10.0
@@ -64,3 +70,59 @@ def library_output(path: Path) -> Generator[None]:
         finally:
             root.handlers = before
             root.setLevel(level)
+
+
+@dataclass(frozen=True)
+class LibraryLog:
+    """How one library logs its metrics.
+
+    Attributes:
+        title: the library's name.
+        lines: a word a line must contain, which is fast to search for, and the pattern to match it with. Named groups
+            are metrics. `step` applies to the following lines as well, `steps` is the total, and `time` is when the
+            line was written.
+        records: names of JSON-lines files.
+        keys: our names for the keys in those files; other keys keep theirs.
+        first_step: the library's number for the first step.
+        scalars: reads (metric, step, value) from a TensorBoard file, if the library logs more there.
+    """
+
+    title: str
+    lines: Mapping[str, str]
+    records: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    first_step: int = 1
+    scalars: Callable[[Path], Iterable[tuple[str, int, float]]] | None = None
+
+
+LIBRARY_LOGS: Registry[LibraryLog] = Registry(
+    "library log",
+    "nemotron.library_logs",
+    {
+        "nemotron": "nemotron_shared.runtime.progress:LOG",
+        "nemo_rl": "nemotron_engines.nemo_rl.training:LOG",
+        "automodel": "nemotron_engines.automodel.dialect:LOG",
+    },
+    lambda found: isinstance(found, LibraryLog),
+    "a LibraryLog",
+)
+
+
+def require_usable(name: str, log: LibraryLog) -> None:
+    """Refuse the log of a package whose lines and files cannot be looked for.
+
+    Raises:
+        UserError: naming it.
+    """
+    try:
+        texts = [log.title, *log.records, *log.keys, *log.keys.values(), *log.lines, *log.lines.values()]
+        wrong = [one for one in texts if not isinstance(one, str)]
+        problem = f"{shown(wrong[0])} is not text" if wrong else None
+        if type(log.first_step) is not int:
+            problem = f"first_step is {shown(log.first_step)}, not a whole number"
+        for pattern in () if wrong else log.lines.values():
+            re.compile(pattern)
+    except (TypeError, AttributeError, re.error) as error:
+        problem = str(error)
+    if problem:
+        raise UserError(f"library log '{name}' of {LIBRARY_LOGS.module_of(name)}: {problem}")

@@ -13,12 +13,14 @@ A description is YAML or TOML; sizes are in GB (10^9 bytes):
     free_disk_gb: 20000
     packages: {torch: 2.9.0, megatron-core: 0.19.2, megatron-bridge: 0.6.2}
 
-Only `processes` is required: checks of anything left out are skipped.
+Only `processes` is required: checks of anything left out are skipped. `DEVICES` has the data sheets of GPUs: dense
+operations, without sparsity.
 """
 
 import math
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -102,7 +104,7 @@ class Machine:
             UserError: no such file, or an unknown, missing or wrong key.
         """
         if not file.is_file():
-            raise UserError(f"--machine: there is no file {file}", "see docs/configuration.md, What a run would do")
+            raise UserError(f"--machine: file {file} not found", "see docs/configuration.md, What a run would do")
         try:
             text = file.read_bytes().decode()  # keep line ends: a lone carriage return is not one in TOML
             if file.suffix != ".toml":
@@ -230,3 +232,64 @@ def _gpus() -> tuple[GPU, ...]:
     return tuple(
         GPU(name, int(memory) * MIB) for index, uuid, name, memory in rows if chosen is None or {index, uuid} & chosen
     )
+
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """Specifications of one device.
+
+    Attributes:
+        operations: per second, in bfloat16.
+        bandwidth: of its memory, in bytes per second.
+        memory: in bytes.
+    """
+
+    name: str
+    operations: float
+    bandwidth: float
+    memory: float
+
+
+DEVICES = {
+    name: Device(name, teraflops * 1e12, terabytes * 1e12, gibibytes * GIB)
+    for name, teraflops, terabytes, gibibytes in [
+        ("A100-40GB", 312, 1.555, 40),
+        ("A100-80GB", 312, 2.0, 80),
+        ("H100", 989, 3.35, 80),
+        ("H200", 989, 4.8, 140),
+        ("B200", 2250, 8.0, 179),
+        ("GB200", 2500, 8.0, 185),
+        ("B300", 2250, 8.0, 268),
+        ("GB300", 2500, 8.0, 277),
+        ("L40S", 362, 0.864, 48),
+        ("RTX 4090", 165, 1.01, 24),
+        ("RTX 5090", 210, 1.79, 32),
+    ]
+}
+USUAL = {"A100": "A100-80GB"}
+"""The variant meant by a name without a memory size."""
+CORE = "CPU core"
+CORE_OPERATIONS = 17e9
+"""Per second, overall: measured with the tiny model on one core of an AMD EPYC (Zen 3) at 2.4 GHz."""
+
+
+LONGEST_SIZE = 8
+
+
+def device_named(name: str) -> Device | None:
+    """The device named in "NVIDIA H100 80GB HBM3" or "rtx4090"; None for an unknown one or another memory size."""
+    words = re.sub(r"[^A-Z0-9]+", " ", name.upper()).split()
+    told = next((word for word in words if re.fullmatch(r"\d+GB", word)), None)
+    kind = next((one for one in {key.partition("-")[0] for key in DEVICES} if _is_called(one, words)), None)
+    if kind is None or len(told or "") > LONGEST_SIZE:
+        return None
+    found = DEVICES.get(f"{kind}-{told}") or DEVICES[USUAL.get(kind, kind)]
+    # drivers and data sheets may mean GB or GiB
+    return found if told is None or abs(int(told[:-2]) * GIB / found.memory - 1) < 0.1 else None
+
+
+def _is_called(kind: str, words: list[str]) -> bool:
+    return kind in words or (" " in kind and (f" {kind} " in f" {' '.join(words)} " or kind.replace(" ", "") in words))

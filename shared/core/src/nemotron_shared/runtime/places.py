@@ -14,7 +14,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.atomic import TEMPORARY_PREFIX, sync
@@ -23,10 +22,8 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, disk_remedy
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.runtime.plan import Plan
 from nemotron_shared.runtime.run import Run
-
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.plan import Plan
 
 PUBLISH_TO, LOG_DIR, CHECKPOINT_DIR = "run.publish_to", "logger.log_dir", "checkpoint.checkpoint_dir"
 ANOTHER = "name a path that does not exist, or remove what is there"
@@ -43,9 +40,9 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
         below = store.root / name if key == PUBLISH_TO else store.home
         above = next(folder for folder in path.parents if folder.exists())
         if path.parent.resolve().is_relative_to(store.home.resolve()):
-            yield Problem(f"{path} lies in the store", "name a path outside of it", key)
+            yield Problem(f"{path} is inside the store", "choose a path outside of it", key)
         elif not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-            yield Problem(f"{above}: not a folder that this account can write to", "name another path", key)
+            yield Problem(f"{above}: not a folder that this account can write to", "choose another path", key)
         elif key == LOG_DIR and _is_folder(path):
             pass  # the link goes into it
         elif taken := _taken(path, below):
@@ -54,7 +51,7 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
         yield Problem(f"{' and '.join(chosen)} name the same path", "name different paths", next(iter(chosen)))
 
 
-def show_run(plan: "Plan", run: Run) -> None:
+def show_run(plan: Plan, run: Run) -> None:
     """Create the links to a run that starts or resumes.
 
     Raises:
@@ -66,7 +63,7 @@ def show_run(plan: "Plan", run: Run) -> None:
         _link(CHECKPOINT_DIR, path, run.checkpoints, plan.store.home)
 
 
-def show_result(plan: "Plan", artifact: Artifact) -> None:
+def show_result(plan: Plan, artifact: Artifact) -> None:
     """Create the links to a result, just published or reused.
 
     Raises:
@@ -87,7 +84,7 @@ def _chosen(config: StageConfig) -> dict[str, Path]:
     return {key: Path(os.path.abspath(Path(text).expanduser())) for key, text in asked.items() if text is not None}  # noqa: PTH100 - without following links
 
 
-def _show_logs(plan: "Plan", path: Path | None) -> None:
+def _show_logs(plan: Plan, path: Path | None) -> None:
     if path is None:
         return
     inside = _is_folder(path) and any(path.iterdir())

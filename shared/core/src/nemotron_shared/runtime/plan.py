@@ -1,37 +1,69 @@
-"""Plan a step: its configuration, its inputs, and whether its result already exists."""
+"""Identify a step's work: its configuration, its inputs, and whether its result already exists."""
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
-from nemotron_shared.artifacts.housekeeping import run_folder
-from nemotron_shared.artifacts.names import SCHEME
+from nemotron_shared.artifacts.housekeeping import STATES, run_folder, state_folder
+from nemotron_shared.artifacts.names import SCHEME, parse_exact
 from nemotron_shared.artifacts.verified import forced_command, require_intact
+from nemotron_shared.atomic import read_regular
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.digest import json_digest
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.attempts import Extension, extension_of, find_extension
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.identity import CONTENT, Identity, flat, modules_loaded, what_and_how
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import checkpoints
+from nemotron_shared.runtime.arguments import command_words
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
-from nemotron_shared.runtime.preflight import Preflight, preflight
-
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.step import Step
+from nemotron_shared.runtime.records import (
+    CONTENT,
+    LENGTH,
+    WHAT,
+    Identity,
+    changes,
+    flat,
+    modules_loaded,
+    new_segment,
+    read_segments,
+    what_and_how,
+    what_it_was,
+)
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.spec import Task
+from nemotron_shared.runtime.start import Preflight
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
-
+STATE = "state.json"
 ASKED_ONCE = ("run.force", "run.on_change")
 """Settings of a single command, irrelevant to how the work was done."""
 
 
 @dataclass(frozen=True)
+class Extension:
+    """Last state of a finished training that had fewer steps."""
+
+    artifact: Artifact
+    folder: Path
+    step: int
+
+    def as_parent(self) -> Parent:
+        """The shorter training as a parent of the longer one."""
+        return self.artifact.as_parent("extends")
+
+
+@dataclass(frozen=True)
 class Plan(Generic[ConfigT]):
-    """A step's resolved inputs and identity; picklable, so rank 0 can send it to the others."""
+    """A step's resolved inputs and identity; picklable, so rank 0 can send it to the others.
+
+    Attributes:
+        command: the words of the command line, as the result records them.
+        finished: the result, if it already exists.
+        extends: the shorter training whose last state this one starts from.
+    """
 
     name: str
     config: ConfigT
@@ -42,8 +74,13 @@ class Plan(Generic[ConfigT]):
     sources: list[Source]
     run_directory: Path
     store: Store
+    command: tuple[str, ...]
     finished: Artifact | None
     extends: Extension | None
+
+    def task(self, run: Run) -> Task[ConfigT]:
+        """What the work is given."""
+        return Task(self.config, self.inputs, run, self.store, self.origins)
 
     def parents(self) -> list[Parent]:
         """Inputs from the store, and the shorter training this one extends."""
@@ -62,42 +99,11 @@ class Plan(Generic[ConfigT]):
         return [*self.sources, *(Source(found.reference, found.manifest.digest) for found in external)]
 
 
-def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
-    """Check everything, prepare missing data, and look for a finished result.
-
-    Raises:
-        UserError: everything that prevents the step from running, before any work is done.
-    """
-    checked, prepared = preflight(step, arguments), None
-    if checked.prepares and step.prepare is not None:
-        refuse(checked.problems + checked.lacking)
-        say(f"{checked.prepares}: preparing it first")
-        prepared = step.prepare.make(arguments)[0]
-        checked = preflight(step, arguments, prepared)
-    for note in checked.notes:
-        say(note)
-    if checked.problems:
-        refuse(checked.problems + checked.lacking)
-    if checked.is_decided:
-        plan = identify(step, checked)
-        if plan.finished is not None:  # an existing result can be used on any machine, without its inputs
-            return plan
-        refuse(checked.lacking)
-        if not checked.imports:
-            return plan
-    for found in checked.imports:
-        assert found.bring_in is not None
-        found.bring_in()
-    checked = preflight(step, arguments, prepared)
-    refuse(checked.problems + checked.lacking)
-    return identify(step, checked)
-
-
-def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT]:
+def identify(checked: Preflight[ConfigT]) -> Plan[ConfigT]:
     """Identify the work by everything its result depends on, and look for a finished or unfinished run of it."""
-    config, values, inputs, store = checked.config, checked.values, checked.inputs, checked.store
+    step, config, values, inputs = checked.step, checked.config, checked.values, checked.inputs
     assert config is not None, "a config that is not valid was refused"
-    name = step.produces.format(family=config.run.family)
+    name, store = checked.name, checked.store
     tokenizer = inputs.get("tokenizer")  # its files count through the artifact, not as sources
     sources = [found for found in checked.sources if not tokenizer or not found.uri.startswith(f"{tokenizer.path}/")]
     digests = {str(found.path): _content(role, found) for role, found in inputs.items() if found}
@@ -123,17 +129,61 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
         extends = extension_of(store, directory, identity, config.run.on_change)
     elif finished is None and not config.run.force and step.can_extend(config):
         extends = find_extension(store, name, identity)
-    origins = checked.composed.origins
-    return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
+    return Plan(
+        name=name,
+        config=config,
+        values=values,
+        origins=checked.composed.origins,
+        identity=identity,
+        inputs=dict(inputs),
+        sources=sources,
+        run_directory=directory,
+        store=store,
+        command=command_words(checked.start.arguments),
+        finished=finished,
+        extends=extends,
+    )
 
 
-def require_usable(plan: Plan[ConfigT], step: "Step[ConfigT]", arguments: Arguments) -> None:
+def find_extension(store: Store, name: str, identity: Identity) -> Extension | None:
+    """The longest finished training that differs only in having fewer steps, and whose state was kept."""
+    length = identity.what.get(LENGTH)
+    found = []
+    for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
+        try:
+            state = json.loads(read_regular(file).decode())
+            version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
+        except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            continue  # incomplete: saved state is optional, without it the training starts from scratch
+        if series != identity.series or length is None or step >= length or version not in store.versions(name):
+            continue
+        if checkpoints.any_marked(file.parent / "checkpoints"):  # otherwise it would start from scratch
+            found.append((step, version, file.parent))
+    if not found:
+        return None
+    step, version, folder = max(found)
+    return Extension(store.load(name, version), folder, step)
+
+
+def extension_of(store: Store, directory: Path, identity: Identity, on_change: str) -> Extension | None:
+    """The training an unfinished run extends, from its record; None if the run will start over."""
+    recorded: Any = (what_it_was(directory / WHAT) or {}).get("extends")
+    with suppress(KeyError, TypeError, IndexError, UserError):
+        if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):
+            return None
+        reference, step = parse_exact(recorded["reference"]), recorded["step"]
+        return Extension(store.resolve(reference), state_folder(store, reference), step) if reference else None
+    return None
+
+
+def require_usable(plan: Plan, checked: Preflight) -> None:
     """Refuse a finished result that is damaged.
 
     Raises:
         UserError: with the files, and the command that makes it again.
     """
     if plan.finished is not None:
+        step, arguments = checked.step, checked.start.arguments
         how = forced_command(step.stage, step.verb, ["-c", arguments.config, *arguments.overrides])
         require_intact(plan.finished, plan.store.home, f"make it again: {how}", ask_manifest=False)
 

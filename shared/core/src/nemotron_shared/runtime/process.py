@@ -1,4 +1,4 @@
-"""Kill children when their parent dies, even by SIGKILL.
+"""Start the processes of a step, and kill children when their parent dies, even by SIGKILL.
 
     subprocess.Popen(ending_with_us([sys.executable, "-m", "stages.sft.train"]))
 
@@ -164,3 +164,15 @@ def _start(parent: int, group: bool, command: list[str]) -> None:
 
 if __name__ == "__main__":
     _start(int(sys.argv[1]), sys.argv[2] == "group", sys.argv[3:])
+
+
+MUST_SAVE_BY = "NEMOTRON_MUST_SAVE_BY"
+"""Time by which a job must have saved, DD:HH:MM:SS after its start: for a library that ignores signals."""
+
+
+def launch_command(module: str, processes: int) -> list[str]:
+    """`python -m module`, or torchrun for more than one process."""
+    if processes == 1:
+        return [sys.executable, "-m", module]
+    torchrun = ["-m", "nemotron_shared.runtime.torchrun", "--standalone", f"--nproc-per-node={processes}"]
+    return [sys.executable, *torchrun, "-m", module]

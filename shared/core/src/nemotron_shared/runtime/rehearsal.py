@@ -1,8 +1,8 @@
-"""`--rehearse`: one step of this very training, before anything is prepared, loaded or written.
+"""`--rehearse`: run one small training step before anything is prepared, loaded or written.
 
-The step is run as it would be, in a store of its own that is removed afterwards: on the first rows, with a small model
-of the same architecture that has random weights, the real tokenizer and the real settings of everything but size and
-length. What fails there would have failed after minutes, or when hours of training were to be saved.
+The step runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model
+of the same architecture with random weights, the real tokenizer, and the real settings except for size and length. It
+finds failures that would otherwise appear after minutes, or when hours of training are to be saved.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ import importlib
 import io
 import re
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.overrides import override, override_key
@@ -21,13 +21,11 @@ from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import engine_of, refuse
 from nemotron_shared.runtime.inputs import is_named
 from nemotron_shared.runtime.preflight import preflight
-
-if TYPE_CHECKING:
-    from nemotron_shared.runtime.step import Step
+from nemotron_shared.runtime.spec import Made, Step
+from nemotron_shared.runtime.start import Start, load
 
 NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
@@ -42,35 +40,36 @@ SHORT = (
 ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
 
 
-def rehearse(step: "Step", arguments: Arguments) -> str:
-    """What was rehearsed, or why nothing was.
+def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str:
+    """What was rehearsed, or why nothing was; `train` is the script of the step.
 
     Raises:
         UserError: the training would fail, and why.
     """
-    checked = preflight(step, replace(arguments, dry_run=True))
+    start = load(step, replace(arguments, dry_run=True))
+    arguments, checked = start.arguments, preflight(step, start)
     refuse(checked.problems + checked.lacking)
     config, model = checked.config, checked.inputs.get("model")
     if not isinstance(config, SupervisedConfig):
-        return "not rehearsed: its settings follow from data that is not there yet"
+        return "not rehearsed: its settings depend on data that does not exist yet"
     engine = engine_of(config)
     if engine.small_models is None:
-        return f"not rehearsed: the engine {config.engine.name} trains with libraries of its own"
+        return f"not rehearsed: the engine {config.engine.name} trains with other libraries"
     if model is None:
-        return "not rehearsed: the model is not here yet, or is made of random weights"
+        return "not rehearsed: the model is not here yet, or has random weights"
     if model.trusted:
-        return "not rehearsed: the model's own Python files are run by the training alone"
+        return "not rehearsed: only the training itself runs the model's Python files"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
-    # Data that was found by its settings would be refused beside them: they are given again, for fewer rows.
-    data = checked.inputs.get("data") if is_named(checked, step, "data") else None
-    tokenizer = _tokenizer(step, arguments)
+    # data found by its settings would be refused together with them, so pass them again, for fewer rows
+    data = checked.inputs.get("data") if is_named(checked, "data") else None
+    tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):
             folder = Path(place) / str(number) / "model"
             try:
                 small.write(folder, config.run.seed)
-                made = _train(step, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
+                made = _train(step, train, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
                 small_models.load_model(made.path, small_models.ONLY_MADE)
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
@@ -97,15 +96,15 @@ def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
     )
 
 
-def _tokenizer(step: "Step", arguments: Arguments) -> str | None:
+def _tokenizer(step: Step, start: Start) -> str | None:
     """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
     if step.prepare is None:
         return None
-    config: Any = preflight(step.prepare, replace(arguments, dry_run=True)).config
+    config: Any = preflight(step.prepare, start).config
     return None if config is None else config.data_prep.tokenizer.model
 
 
-def _places(folder: Path, data: Artifact | None, step: "Step", config: StageConfig, tokenizer: str | None) -> list[str]:
+def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig, tokenizer: str | None) -> list[str]:
     """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
     named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
     there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
@@ -121,13 +120,8 @@ def _silent() -> Generator[None]:
         yield
 
 
-def _train(step: "Step", arguments: Arguments, changes: Sequence[str]) -> Artifact:
+def _train(step: Step, train: Callable[..., Any], arguments: Arguments, changes: Sequence[str]) -> Artifact:
     given = {override_key(word) for word in changes}
     asked = [word for word in arguments.overrides if override_key(word) not in given]
-    return step.make(replace(arguments, overrides=(*asked, *changes)))[0]
-
-
-def tell(step: "Step", arguments: Arguments) -> int:
-    """The whole of `--rehearse`; the exit code."""
-    say(f"[{step.stage}] {rehearse(step, arguments)}")
-    return 0
+    made: Made = train(load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes))))
+    return made.artifact

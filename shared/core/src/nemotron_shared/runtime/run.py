@@ -6,17 +6,18 @@ therefore finds the folder of an interrupted run and resumes it, even if setting
 
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked, record_of
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.distributed import any_rank, barrier, rank, world_size
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.metrics import MetricsLog
-from nemotron_shared.runtime.segments import continued, read_segments, write_segments
+from nemotron_shared.runtime.records import continued, read_segments, write_segments
 from nemotron_shared.runtime.stop import Interrupted, Stopped, stop_signals
 
 LOCK_NAME = "lock"
@@ -30,6 +31,8 @@ class Run:
 
     Attributes:
         began: start of this attempt, by the monotonic clock.
+        finished: the result, if another run made it before this one got the lock.
+        mirror_result: passes the published artifact and its inputs on to the experiment trackers.
         stop_requested: a signal has arrived.
         stop_at_once: a signal ends the work anywhere, by raising `Interrupted`.
     """
@@ -42,6 +45,8 @@ class Run:
         self.output = directory / "output"
         self.metrics = MetricsLog(directory / METRICS)
         self.began = time.monotonic()
+        self.finished: Artifact | None = None
+        self.mirror_result: Callable[[Artifact, Sequence[Artifact]], None] = lambda artifact, inputs: None
         self.stop_requested = False
         self.stop_at_once = True
 
@@ -72,8 +77,8 @@ class Run:
         """
         if done < asked:
             raise UserError(
-                f"training ended after step {done} of {asked}, and nobody asked it to; nothing is published",
-                f"look at what its library said above, or in {self.directory}; the same command goes on from the last "
+                f"training ended unexpectedly after step {done} of {asked}; nothing is published",
+                f"check its library's output above, or in {self.directory}; the same command continues from the last "
                 "checkpoint",
             )
 
@@ -135,7 +140,7 @@ class Run:
 
 
 @contextmanager
-def open_run(directory: Path, name: str, fingerprint: str) -> Generator[Run]:
+def locked_run(directory: Path, name: str, fingerprint: str) -> Generator[Run]:
     """Lock and enter a run's folder, stopping on SIGTERM or Ctrl-C.
 
     Raises:

@@ -91,8 +91,23 @@ def arguments_of(given: Any) -> Arguments | None:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; numbers keep their spelling."""
-    return json.loads(text, parse_float=_number)
+    """Parse strict JSON; numbers keep their spelling.
+
+    Raises:
+        ValueError: invalid, NaN and infinity included, which no other program reads; or a key twice in an object.
+    """
+    return json.loads(text, parse_float=_number, parse_constant=_no_number, object_pairs_hook=_once)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return made
 
 
 def _number(text: str) -> float | WrittenNumber:

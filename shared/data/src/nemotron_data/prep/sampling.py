@@ -13,9 +13,9 @@ from nemotron_data.sources.files import InputFile, format_of, is_remote, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files, read_range
 from nemotron_data.sources.text import require_text
 from nemotron_shared.config.data import SourceSection
+from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.choices import Choice
-from nemotron_shared.runtime.look import Looked
+from nemotron_shared.runtime.spec import Looked
 
 SHARDS = 8
 ROWS = 24

@@ -21,7 +21,7 @@ from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
-from nemotron_shared.artifacts.claim import STAGING
+from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests
 from nemotron_shared.atomic import copy_content, link_or_copy
 from nemotron_shared.digest import json_digest
@@ -35,7 +35,7 @@ from nemotron_shared.runtime.models.folder import config_of, is_blob, require_in
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
-from nemotron_shared.runtime.provenance import environment, package_version
+from nemotron_shared.runtime.records import environment, package_version
 from nemotron_shared.stages import products
 
 # Publish an import once: concurrent processes wait for it and reuse the result.

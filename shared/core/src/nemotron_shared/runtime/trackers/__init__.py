@@ -8,14 +8,15 @@
 error, because it was requested; one that fails later is reported once and dropped, because the training matters more.
 """
 
+import netrc
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.redaction import redact, redact_values
@@ -24,11 +25,50 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Problem
 from nemotron_shared.runtime.stop import Interrupted, Stopped
-from nemotron_shared.runtime.trackers.wandb_key import can_log
+from nemotron_shared.runtime.trackers.base import Ending, Tracker
 
-Ending = Literal["finished", "stopped", "failed"]
-SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json", "results.json")
-"""Files of a result to upload; its manifest has the location and digests of the others."""
+KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
+WITHOUT_KEY = ("offline", "disabled", "dryrun")
+
+
+def can_log(environment: Mapping[str, str] = os.environ, *, files: bool = True) -> bool:
+    """Whether there is a key, or none is required.
+
+    Args:
+        environment: of the process that will log.
+        files: whether that process has this account's files.
+    """
+    if any(environment.get(name) for name in KEYS) or environment.get("WANDB_MODE", "").lower() in WITHOUT_KEY:
+        return True
+    return files and (_has_own_settings(environment) or _is_logged_in(environment))
+
+
+def _has_own_settings(environment: Mapping[str, str]) -> bool:
+    """Whether W&B's settings file may waive the key: `wandb offline` or another server, left to W&B."""
+    folder = environment.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
+    files = (Path(folder).expanduser() / "settings", Path(environment.get("WANDB_DIR") or ".") / "wandb" / "settings")
+    return any("mode" in text or "base_url" in text for text in map(_text, files))
+
+
+def _is_logged_in(environment: Mapping[str, str]) -> bool:
+    """Whether `wandb login` left an entry in netrc."""
+    named = environment.get("NETRC")
+    places = [Path(place).expanduser() for place in ([named] if named else ["~/.netrc", "~/_netrc"])]
+    file = next((place for place in places if place.exists()), None)
+    try:
+        hosts = netrc.netrc(file).hosts if file else {}
+    except (netrc.NetrcParseError, OSError, UnicodeDecodeError):
+        return False
+    server = environment.get("WANDB_BASE_URL", "").partition("//")[2].strip("/")
+    return any("wandb" in host or host in ("default", server) for host in hosts)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
 
 LONGEST = 200
 OPENED = {
@@ -44,57 +84,27 @@ JOB_REMEDY = (
 )
 
 
-def section_of(config: StageConfig) -> TrackerSection | None:
-    """The config section that names trackers."""
-    section = getattr(config, "logger", None)
-    return section if isinstance(section, TrackerSection) else None
+def tracker_problems(section: TrackerSection, machine: Machine) -> Iterator[Problem]:
+    """What the machine lacks for the trackers that the section names: packages, and W&B's key.
 
-
-def _logs_to_wandb(config: StageConfig) -> bool:
-    section = section_of(config)
-    return section is not None and section.wandb_project is not None
-
-
-def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]:
-    """Packages that the config's trackers need and the machine lacks."""
-    section = section_of(config)
-    if section is None or not machine.knows_packages:
-        return
+    The key is checked now, because W&B would refuse the run only after everything else is prepared.
+    """
     for key, value, packages in (
         ("logger.wandb_project", section.wandb_project, ("wandb",)),
         ("logger.mlflow_tracking_uri", section.mlflow_tracking_uri, ("mlflow-skinny", "mlflow")),
     ):
-        if value is not None and not any(machine.version_of(package) for package in packages):
+        absent = machine.knows_packages and not any(machine.version_of(package) for package in packages)
+        if value is not None and absent:
             yield Problem(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
+    if section.wandb_project is not None and not (can_log() if machine.is_here else machine.wandb is not False):
+        remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
+        yield Problem(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
 
 
-def missing_key(config: StageConfig, machine: Machine) -> Iterator[Problem]:
-    """Report a missing W&B key now: W&B would refuse the run only after everything else is prepared."""
-    if not _logs_to_wandb(config) or (can_log() if machine.is_here else machine.wandb is not False):
-        return
-    remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
-    yield Problem(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
-
-
-def unknown_key(config: StageConfig, machine: Machine) -> Iterator[str]:
-    """Report requirements on another machine that cannot be checked from here."""
-    if _logs_to_wandb(config) and not machine.is_here and machine.wandb is None:
+def unseen_key(section: TrackerSection, machine: Machine) -> Iterator[str]:
+    """Report that the key on another machine cannot be checked from here."""
+    if section.wandb_project is not None and not machine.is_here and machine.wandb is None:
         yield f"logger.wandb_project: W&B's key must be there, which is not seen from here: {KEY_REMEDY}"
-
-
-class Tracker(Protocol):
-    """A service opened for one run. Any method may raise anything."""
-
-    name: str
-
-    def figures(self, step: int, values: Mapping[str, float]) -> None:
-        """Log a step's metrics."""
-
-    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
-        """Log the result and its inputs."""
-
-    def end(self, ending: Ending) -> None:
-        """Send what is pending, and close."""
 
 
 class Trackers:

@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.training import EXPERIMENT, TrackerSection
-from nemotron_shared.runtime.trackers import SMALL_FILES, Ending
+from nemotron_shared.runtime.trackers.base import SMALL_FILES, Ending
 
 STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 NAME_TAG = "nemotron.run"

@@ -13,7 +13,7 @@ import wandb
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.config.training import TrackerSection
-from nemotron_shared.runtime.trackers import SMALL_FILES, Ending
+from nemotron_shared.runtime.trackers.base import SMALL_FILES, Ending
 
 EXIT_CODES: dict[Ending, int] = {"finished": 0, "stopped": 130, "failed": 1}
 

@@ -1,0 +1,334 @@
+"""Identity of a piece of work, and what its run's folder records: what is made, in which attempts, and with what.
+
+    identity.what       identifies the result: settings, inputs, raw sources. Another value is another result.
+    identity.how        may differ between attempts at one result: micro batch, checkpoint interval, processes.
+    identity.modules    the code the step really loads, a digest for each module.
+
+A run's folder is named by `what` alone, so an unfinished run continues after a change of the other two. A finished
+result is reused only if `what` and code are the same. If all attempts that made a result are alike, its bytes are those
+of an uninterrupted run.
+
+runs/super3-sft-model-1f0c.../what.json
+{"what": {"train.train_iters": 300, ...}, "modules": {"stages.sft.train": "5e88..."}}
+runs/super3-sft-model-1f0c.../segments.json
+[{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
+  "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "cores": 2, ...}}]
+"""
+
+import importlib.metadata
+import platform
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Producer
+from nemotron_shared.artifacts.artifact import utc
+from nemotron_shared.artifacts.manifest import Manifest
+from nemotron_shared.atomic import read_json, write_json
+from nemotron_shared.config.schema import Section
+from nemotron_shared.digest import json_digest
+from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
+from nemotron_shared.redaction import redact, redact_values
+from nemotron_shared.runtime.code import PRESENTATION, modules_of
+from nemotron_shared.runtime.distributed import world_size
+from nemotron_shared.runtime.machine import hardware
+
+PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
+LENGTH = "train.train_iters"
+"""Number of training steps. Part of `what`, but a finished training can be extended to more."""
+CONTENT = "content of "
+"""Prefix of a setting's key, for the digest of the content it refers to."""
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Flat values by dotted key, and digests by module."""
+
+    what: dict[str, Any]
+    how: dict[str, Any]
+    modules: dict[str, str]
+
+    @property
+    def result(self) -> str:
+        """Result id, ignoring code."""
+        return json_digest(self.what)
+
+    @property
+    def code(self) -> str:
+        """One digest over all modules."""
+        return json_digest(self.modules)
+
+    @property
+    def fingerprint(self) -> str:
+        """Id of the result together with its code."""
+        return json_digest({"what": self.result, "code": self.code})
+
+    @property
+    def series(self) -> str:
+        """Id of results that differ only in the number of training steps."""
+        return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
+
+
+def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split one section's values into `what` and `how`, by its schema."""
+    what: dict[str, Any] = {}
+    how: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = getattr(section, name)
+        if name in section.extra_keys() and not inner:
+            continue
+        if name in section.how_keys():
+            how[name] = value
+        elif isinstance(inner, Section) and isinstance(value, dict):
+            what[name], how[name] = what_and_how(value, inner)
+        else:
+            what[name] = value
+    return what, how
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values; an empty mapping yields none."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
+    """Digests of the modules a step loads.
+
+    Args:
+        entries: the step's module, and the chosen engine's.
+        without: a module not to follow: the step that prepares the data, whose result counts by its content.
+        directory: the stage's folder.
+    """
+    stage = ".".join(entries[0].split(".")[:2])
+    roots = {stage: directory}
+    outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
+    for package in {*PACKAGES, *outside}:  # `outside`: the package of an engine outside this repository
+        if (spec := find_spec(package)) and spec.origin:
+            roots[package] = Path(spec.origin).parent
+    cache = FileCache(cache_file)
+    found = modules_of(entries, roots, cache, PRESENTATION | ({without} if without else set()))
+    cache.save()
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`train.micro_batch_size 8 -> 4` for each key whose value differs.
+
+    Digests are shortened; the content of a setting is left out if the setting itself differs.
+    """
+    unlike = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    found = []
+    for key in unlike:
+        is_of_another = key.startswith(CONTENT) and key.removeprefix(CONTENT) in unlike
+        if not is_of_another:
+            old, new = (_short(values.get(key, "(none)")) for values in (before, now))
+            found.append(f"{key} {old} -> {new}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = DIGEST.sub(lambda found: found[0][:12], str(value))
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+RECORDED_PACKAGES = (
+    "torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow", "megatron-core", "megatron-bridge",
+    "nemo-automodel", "nemo-evaluator", "vllm", "mamba-ssm", "causal-conv1d",
+)  # fmt: skip
+
+TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
+
+
+def producer(
+    stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str, words: Sequence[str]
+) -> Producer:
+    """Build the `producer` entry of a manifest; `words` are those of the command line."""
+    return Producer(
+        stage=stage,
+        verb=verb,
+        stage_version=package_version(f"nemotron-{stage}") or "not installed",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest=config_digest,
+        code_digest=code_digest,
+        git=git_commit(stage_directory),
+        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *words]),
+        environment=environment(),
+    )
+
+
+def environment() -> dict[str, str]:
+    """Versions of the software that computed the result."""
+    versions = {name: package_version(name) for name in RECORDED_PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed distribution, None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def ask_git(directory: Path) -> subprocess.Popen[str] | None:
+    """Start asking git for the commit, so that it takes no time after the work; None without git."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that contains `directory`, with `-dirty` appended if it has changes; None outside one.
+
+    Code that travels with a job brings its commit along, because it may be unpacked inside another checkout.
+    """
+    if TRAVELLED.is_file():
+        return TRAVELLED.read_text(encoding="utf-8").strip() or None
+    git = ask_git(directory)
+    return (git.communicate()[0].strip() or None) if git else None
+
+
+WHAT, SEGMENTS = "what.json", "segments.json"
+FOLDER = "folder"
+"""Working folder of the command, in a segment's machine, for relative paths. It does not affect results."""
+MOST_NAMED = 6
+
+
+def is_recorded(config: Path) -> bool:
+    """Whether a config was recorded by a run: it then states every value, including defaults."""
+    return (config.parent / WHAT).is_file()
+
+
+def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
+    """The record of a run; None if it is damaged."""
+    with suppress(OSError, UserError):
+        content = read_json(file)
+        if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
+            return content
+    return None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One attempt. `from_step` is the step it resumed after, None if it used nothing of an earlier attempt."""
+
+    began: str
+    from_step: int | None
+    how: dict[str, Any]
+    modules: dict[str, str]
+    machine: dict[str, Any]
+
+
+def new_segment(identity: Identity) -> Segment:
+    """A segment for an attempt starting here and now."""
+    folder = {FOLDER: redact(str(Path.cwd()))}
+    machine = {"host": platform.node(), **folder, "processes": world_size(), **hardware(), **environment()}
+    return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
+
+
+def read_segments(directory: Path) -> list[Segment]:
+    """Attempts recorded in a run's folder, oldest first.
+
+    Raises:
+        UserError: the file is damaged, so it is unknown how the unfinished run was made.
+    """
+    file, remedy = directory / SEGMENTS, "start this run over: the same command with --force"
+    entries = read_json(file, remedy) if file.is_file() else []
+    if not isinstance(entries, list) or not all(map(_is_segment, entries)):
+        raise UserError(f"{file}: damaged: not the attempts of a run", remedy)
+    return [Segment(**entry) for entry in entries]
+
+
+def _is_segment(entry: object) -> bool:
+    """Whether this has a segment's fields, with the right types."""
+    if not isinstance(entry, dict) or set(entry) != set(Segment.__dataclass_fields__):
+        return False
+    step, modules = entry["from_step"], entry["modules"]
+    texts = [entry["began"], *(modules.values() if isinstance(modules, dict) else [None])]
+    sections = isinstance(entry["how"], dict) and isinstance(entry["machine"], dict)
+    is_step = step is None or (type(step) is int and step >= 0)
+    return sections and is_step and all(isinstance(text, str) for text in texts)
+
+
+def write_segments(directory: Path, segments: list[Segment]) -> None:
+    """Replace the recorded attempts."""
+    write_json(directory / SEGMENTS, [asdict(segment) for segment in segments])
+
+
+def continued(segments: list[Segment], step: int) -> list[Segment]:
+    """Segments once the last one resumes from `step`; from the start (0), earlier ones no longer count."""
+    before = segments[:-1] if step else []
+    return [*before, replace(segments[-1], from_step=step)]
+
+
+def changes(before: Segment, now: Segment) -> list[str]:
+    """Differences between two attempts, one phrase each: `how` settings, modules, libraries, machine."""
+    found = differences(before.how, now.how) + changed_modules(before.modules, now.modules)
+    machines = [{key: value for key, value in one.machine.items() if key != FOLDER} for one in (before, now)]
+    return found + differences(*machines)
+
+
+def promises_bytes(manifest: Manifest) -> bool:
+    """Whether an uninterrupted run gives the same bytes: all attempts had the same settings, code and machine."""
+    attempts = [_what_counts(one) for one in manifest.segments]
+    return bool(attempts) and all(one == attempts[0] for one in attempts)
+
+
+def _what_counts(segment: object) -> list[Any]:
+    """The parts to compare of a segment in a manifest."""
+    told = segment if isinstance(segment, dict) else {}
+    machine = told.get("machine")
+    machine = {key: value for key, value in machine.items() if key != FOLDER} if isinstance(machine, dict) else None
+    return [told.get("how"), told.get("modules"), machine]
+
+
+def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """One phrase naming the modules whose code differs; empty if none does."""
+    modules = sorted({name for name, _ in before.items() ^ now.items()})
+    more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
+    return [f"code of {', '.join(modules[:MOST_NAMED])}{more}"] if modules else []
+
+
+def segments_of_result(directory: Path, seconds: float) -> list[dict[str, Any]]:
+    """Attempts that made a result: the last one that started from scratch, and those that resumed it.
+
+    In the manifest's form: one digest for all modules, and the duration of the last attempt.
+    """
+    found = read_segments(directory)
+    starts = [index for index, segment in enumerate(found) if not segment.from_step]
+    made_in = found[starts[-1] :] if starts else found
+    written = [asdict(segment) | {"modules": json_digest(segment.modules)} for segment in made_in]
+    if written:
+        written[-1]["seconds"] = round(seconds, 1)
+    return written
+
+
+def made(manifest: Manifest, directory: Path) -> bool:
+    """Whether the attempts in a run's folder are those that made an artifact."""
+
+    def undated(attempts: list[Any]) -> list[Any]:
+        return [one | {"seconds": None} if isinstance(one, dict) else one for one in attempts]
+
+    return undated(segments_of_result(directory, 0)) == undated(manifest.segments)

@@ -1,0 +1,25 @@
+"""What every experiment tracker is: it gets the metrics of each step, and the result."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from nemotron_shared.artifacts import Artifact
+
+Ending = Literal["finished", "stopped", "failed"]
+SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json", "results.json")
+"""Files of a result to upload; its manifest has the location and digests of the others."""
+
+
+class Tracker(Protocol):
+    """A service opened for one run. Any method may raise anything."""
+
+    name: str
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        """Log a step's metrics."""
+
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+        """Log the result and its inputs."""
+
+    def end(self, ending: Ending) -> None:
+        """Send what is pending, and close."""
