@@ -4,7 +4,7 @@
 
 A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "session": false} with the files for
 the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. Commands that start
-steps (`nemotron super3 sft`) ask the servers for them, too. `heavy` has torch and all training libraries; `light` does
+steps (`nemotron super3 sft`), and torchrun, ask the servers for what they start, too. `heavy` has torch and all training libraries; `light` does
 not, like the real process of a preparation. In the environment of an engine, `heavy` has that engine, with its
 stand-ins for a GPU.
 """
@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 STAGES = ("pretrain", "sft", "rl", "eval")
+TORCHRUN = "torch.distributed.run"
 LIGHT = ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES for verb in ("data_prep", "train"))]
 HEAVY = [
     *LIGHT,
     *(f"stages.{stage}.engines.transformers.train" for stage in ("pretrain", "sft")),
     "stages.rl.engines.trl.train",
     "stages.eval.engines.lm_eval.ask",
+    TORCHRUN,
     "transformers.models.nemotron_h.modeling_nemotron_h",
 ]
 SUPERVISED = [
@@ -120,6 +122,9 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     launch.run_process = run_again
     if program == "-m":
         program, *words = words
+        if program == TORCHRUN:
+            handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+            importlib.import_module(handler).SubprocessHandler._popen = start_rank
     elif Path(program).parent.parent.name == "stages":
         program = f"stages.{Path(program).parent.name}.{Path(program).stem}"
     sys.argv = [program, *words]
@@ -135,6 +140,15 @@ def run_again(command: list[str], stdout: Any = None) -> int:
 
     sys.stdout.flush()
     return Forked(command, Path.cwd(), os.environ, stdout or sys.stdout, sys.stderr).wait()
+
+
+def start_rank(handler: Any, command: tuple[str, ...], environment: dict[str, str]) -> Any:
+    """Replacement for the method with which torchrun starts a process."""
+    from support import Forked
+
+    sys.stdout.flush()
+    stdout, stderr = handler._stdout or sys.stdout, handler._stderr or sys.stderr
+    return Forked([sys.executable, *command[command.index("-u") + 1 :]], Path.cwd(), environment, stdout, stderr, True)
 
 
 def leave(code: object) -> NoReturn:
