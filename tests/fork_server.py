@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 STAGES = ("pretrain", "sft", "rl", "eval")
-TORCHRUN = "torch.distributed.run"
+TORCHRUN, OURS = "torch.distributed.run", "nemotron_shared.runtime.torchrun"
 LIGHT = ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES for verb in ("data_prep", "train"))]
 HEAVY = [
     *LIGHT,
@@ -122,7 +122,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     launch.run_process = run_again
     if program == "-m":
         program, *words = words
-        if program == TORCHRUN:
+        if program in (TORCHRUN, OURS):
             handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
             importlib.import_module(handler).SubprocessHandler._popen = start_rank
     elif Path(program).parent.parent.name == "stages":
@@ -131,6 +131,8 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     if program.endswith(".py"):
         sys.path.insert(0, str(Path(program).parent))
         return runpy.run_path(program, run_name="__main__") and 0
+    if program == OURS:
+        return runpy.run_module(program, run_name="__main__") and 0
     return importlib.import_module(program).main(words)
 
 
