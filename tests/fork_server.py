@@ -78,6 +78,7 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
                     found = importlib.import_module(module)
                     if function:
                         getattr(found, function)()
+                importlib.import_module("parsed_once").install(modules)
                 gc.collect()
                 gc.freeze()  # or each fork copies these pages as soon as its collector looks at them
                 note_cpu(path, time.process_time(), "imports")
