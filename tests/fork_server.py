@@ -18,6 +18,7 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -130,6 +131,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
         program = f"stages.{Path(program).parent.name}.{Path(program).stem}"
     sys.argv = [program, *words]
     if program.endswith(".py"):
+        subprocess.run = run_forked_where_possible
         sys.path.insert(0, str(Path(program).parent))
         return runpy.run_path(program, run_name="__main__") and 0
     if program == OURS:
@@ -143,6 +145,20 @@ def run_again(command: list[str], stdout: Any = None) -> int:
 
     sys.stdout.flush()
     return Forked(command, Path.cwd(), os.environ, stdout or sys.stdout, sys.stderr).wait()
+
+
+def run_forked_where_possible(command: Any, run: Any = subprocess.run, **options: Any) -> Any:
+    """Replacement for the function with which our own programs start commands and capture what they say."""
+    from support import can_be_forked, run_forked
+
+    captured = options.get("capture_output") or options.get("stdout") == subprocess.PIPE
+    if not (captured and can_be_forked(command)):
+        return run(command, **options)
+    stderr = options.get("stderr")
+    done = run_forked(command, options.get("cwd") or Path.cwd(), options.get("env") or os.environ, stderr)
+    if not options.get("text"):
+        done.stdout, done.stderr = done.stdout.encode(), done.stderr.encode()  # type: ignore[assignment]
+    return done
 
 
 def start_rank(handler: Any, command: tuple[str, ...], environment: dict[str, str]) -> Any:

@@ -137,10 +137,16 @@ def can_be_forked(command: Sequence[str]) -> bool:
     return program == sys.executable and here
 
 
-def run_forked(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> "CompletedProcess[str]":
-    """Run a command in a fork of a process that has imported everything, and capture its output."""
+def run_forked(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], errors: IO | None = None
+) -> "CompletedProcess[str]":
+    """Run a command in a fork of a process that has imported everything, and capture its output.
+
+    Args:
+        errors: a file for what it says on stderr, which is then not captured.
+    """
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
-        code = Forked(command, cwd, env, stdout, stderr).wait()
+        code = Forked(command, cwd, env, stdout, errors or stderr).wait()
         stdout.seek(0)
         stderr.seek(0)
         return CompletedProcess(command, code, stdout.read(), stderr.read())
