@@ -2,11 +2,11 @@
 
     python fork_server.py SOCKET light|heavy
 
-A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "session": false} with the files for
+A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "group": false} with the files for
 the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. Commands that start
-steps (`nemotron super3 sft`), and torchrun, ask the servers for what they start, too. `heavy` has torch and all training libraries; `light` does
-not, like the real process of a preparation. In the environment of an engine, `heavy` has that engine, with its
-stand-ins for a GPU.
+steps (`nemotron super3 sft`), and torchrun, ask the servers for what they start, too. `heavy` has torch and all
+training libraries; `light` does not, like the real process of a preparation. In the environment of an engine, `heavy`
+has that engine, with its stand-ins for a GPU.
 """
 
 import atexit
@@ -80,6 +80,7 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
                     if function:
                         getattr(found, function)()
                 importlib.import_module("parsed_once").install(modules)
+                importlib.import_module("advised").install()
                 gc.collect()
                 gc.freeze()  # or each fork copies these pages as soon as its collector looks at them
                 note_cpu(path, time.process_time(), "imports")

@@ -130,7 +130,9 @@ def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_another_number_of_processes_goes_on_with_the_same_rows(run, whole: Path, tmp_path: Path, strategy: str) -> None:
+def test_another_number_of_processes_goes_on_with_the_same_rows(
+    run, whole: Path, tmp_path: Path, strategy: str
+) -> None:
     how, stopped = f"engine.strategy={strategy}", tmp_path / "stopped"
     shutil.copytree(whole / "home" / "artifacts" / DATA, stopped / "artifacts" / DATA)
     stop_after(3, recording(tmp_path / "two.jsonl", how, processes=2), stopped, tmp_path)
