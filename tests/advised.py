@@ -49,7 +49,7 @@ def problem_of(words: tuple[str, ...]) -> str | None:
             if not (rest := [*context._protected_args, *context.args]):
                 return None  # a group that does something by itself
             name, command, rest = command.resolve_command(context, rest)
-    except click.exceptions.Exit:  # --help
+    except (click.exceptions.Exit, click.MissingParameter):  # --help, or a command that is only named
         return None
     except (click.UsageError, UserError) as error:
         return str(error)

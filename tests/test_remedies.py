@@ -100,7 +100,7 @@ ALL = [
 
 
 def test_an_error_that_advises_what_does_not_exist_fails_its_test() -> None:
-    wrong = ("artifact list", "runs --al", "super3 sft -c tinny", "super4 sft", "super3 data pre sft", "jobs logs")
+    wrong = ("artifact list", "runs --al", "super3 sft -c tinny", "super4 sft", "super3 data pre sft", "jobs lgos")
     for words in wrong:
         with pytest.raises(AssertionError, match="does not exist"):
             UserError("not there", f"make it: nemotron {words} (or give another)")
