@@ -12,8 +12,8 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
-
-import click
+from importlib.util import find_spec
+from typing import Any
 
 from nemotron_shared.errors import UserError
 
@@ -34,15 +34,16 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def problem_of(words: tuple[str, ...]) -> str | None:
     """Why `nemotron` would refuse these words before it looks at any file; None: it understands them."""
+    import click
+
     from nemotron_app.main import nemotron
 
-    command: click.Command | None = nemotron
+    command: Any = nemotron
     context: click.Context | None = None
     name: str | None = "nemotron"
     rest = list(words)
     try:
         while True:
-            assert command is not None
             context = command.make_context(name, rest, parent=context)
             if not isinstance(command, click.Group):
                 break
@@ -56,7 +57,7 @@ def problem_of(words: tuple[str, ...]) -> str | None:
     return problem_of_step(context.params) if command.name == "step" else None
 
 
-def problem_of_step(options: dict) -> str | None:
+def problem_of_step(options: dict[str, Any]) -> str | None:
     """The same for the command of a step, all of whose words click takes: its model, its stage and its config."""
     from nemotron_app.recipes import names
     from nemotron_shared.families import families
@@ -84,7 +85,9 @@ def require_understood(words: tuple[str, ...]) -> None:
 
 
 def install() -> None:
-    """Check the remedy of each `UserError` of this process and of its forks."""
+    """Check the remedy of each `UserError` of this process and of its forks, where the command is installed."""
+    if find_spec("nemotron_app") is None:  # a member of the workspace by itself
+        return
     original = UserError.__init__
 
     def init(self: UserError, message: str, remedy: str | None = None) -> None:
