@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import advised
+import parsed_once
 import pytest
 
 pytest_plugins = ["slurm_support", "browser"]
@@ -27,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork servers once for all xdist workers; they import nothing before the first command."""
+    parsed_once.install()
+    advised.install()
     if hasattr(config, "workerinput"):
         return
     folder = Path(tempfile.mkdtemp(prefix="fork-"))
