@@ -75,7 +75,7 @@ def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     plain = Layout(devices, config.rows_per_step, row_tokens, config.micro_rows(devices))
     if config.engine.name not in SHARING:
         return _whole(config, plain)
-    shared = import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, plain)
+    shared = import_module(f"nemotron_engines.{config.engine.name}.needs").layout(config, plain)
     return replace(shared, micro_rows=config.micro_rows(shared.replicas))
 
 
