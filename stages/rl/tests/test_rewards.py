@@ -86,13 +86,13 @@ def test_what_a_reward_gives_is_looked_at(monkeypatch: pytest.MonkeyPatch, gives
 def test_a_number_beyond_all_floats_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.given", 10**400, raising=False)
     monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:mine")  # ty: ignore[invalid-argument-type]
-    with pytest.raises(UserError, match=r"the reward 'mine' gave 1000+\.\.\., which is no finite number"):
+    with pytest.raises(UserError, match=r"the reward 'mine' returned 1000+\.\.\., not a finite number"):
         rewarded("mine", "3+4?", "seven", "7")
 
 
 def test_a_reward_that_ends_the_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:ends")  # ty: ignore[invalid-argument-type]
-    with pytest.raises(UserError, match=r"the reward 'mine' ended with SystemExit: 0"):
+    with pytest.raises(UserError, match=r"the reward 'mine' raised SystemExit: 0"):
         rewarded("mine", "3+4?", "seven", "7")
 
 
