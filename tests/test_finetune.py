@@ -54,7 +54,7 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     tune = [*nemotron("finetune", "super3-pretrain-model", "facts.csv"), "--dry-run", f"--home={made}"]
     told = run(*tune, "data_prep.pack_size=512")
     assert "question_answer, from the fields Question, Answer" in told.stderr
-    assert "too few rows to hold some out" in told.stderr
+    assert "too few to hold some out" in told.stderr
     assert "[finetune] data_prep.pack_size" not in told.stderr
     first, second, third = told.stdout.splitlines()
     assert first.startswith("nemotron super3 data prep sft -c ")

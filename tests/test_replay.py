@@ -103,7 +103,7 @@ def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> No
     shutil.rmtree(data.path)
     missing = run(*REPLAY, "sft:v2", ok=False)
     assert missing.returncode == 2
-    assert "super3-sft-model:v2 was made from super3-sft-data:v1: no super3-sft-data:v1" in missing.stderr
+    assert "super3-sft-model:v2 was made from super3-sft-data:v1: no artifact 'super3-sft-data'" in missing.stderr
     brought = Producer("sft", "import", "0", "0", "", "", None, "nemotron model import ./x", {})
     published_again(store, model, producer=brought)
     imported = run(*REPLAY, "sft:v3", ok=False)
