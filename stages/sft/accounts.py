@@ -24,9 +24,9 @@ from stages.sft.encode import (
     CALLS_IN_TEXT,
     HIDDEN,
     NO_ANSWER_WITHIN,
-    OTHERWISE,
     ROWS_OF,
     TOO_LONG,
+    UNLIKE_LAST,
     UNTOLD,
     Conversations,
     Rendering,
@@ -40,13 +40,13 @@ DOCUMENTS = (
 )
 
 ADVICE = {
-    UNTOLD: "the model learns to call what it is never told of; name their field: data_prep.tools_field=NAME",
-    CALLS_IN_TEXT: "learnt as they are written, not in the form in which the chat template has calls",
+    UNTOLD: "no prompt describes these tools to the model; name their field: data_prep.tools_field=NAME",
+    CALLS_IN_TEXT: "learnt as written, not in the chat template's own form of calls",
 }
 """By count, what people should know of rows that are trained on as they are."""
 OF_TURNS = {
-    "auto": "each question is a sequence of its own, as the model is asked (data_prep.split_turns=never: one sequence)",
-    "never": "learnt so, and the model is asked for all of them as for the last one (data_prep.split_turns=auto)",
+    "auto": "each question becomes a separate sequence, like a prompt (data_prep.split_turns=never: one sequence)",
+    "never": "learnt in a form that no prompt asks for (data_prep.split_turns=auto separates them)",
 }
 
 
@@ -101,7 +101,7 @@ def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
         yield line
     for name in sorted(name for name in counts if name.endswith(HIDDEN) and counts[name]):
         yield f"{told(name.removesuffix(HIDDEN).split(', '))}: {counts[name]:,} rows lose theirs"
-    for name, advice in (*ADVICE.items(), (OTHERWISE, OF_TURNS[settings.split_turns])):
+    for name, advice in (*ADVICE.items(), (UNLIKE_LAST, OF_TURNS[settings.split_turns])):
         if counts[name]:
             yield f"{counts[name]:,} {name}: {advice}"
 

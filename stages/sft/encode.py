@@ -90,7 +90,7 @@ HIDDEN = " that the chat template does not show"
 """After the names of what is hidden. Hidden reasoning alone is counted but not a loss: many models do without."""
 UNTOLD = "rows that call tools and describe none"
 CALLS_IN_TEXT = "rows that call tools in their text"
-OTHERWISE = "rows with earlier answers that the chat template writes otherwise than the last one"
+UNLIKE_LAST = "rows whose earlier answers the chat template formats unlike the last one"
 WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
 BEFORE_ANSWER = 32
 """Characters that hold the end of a prompt."""
@@ -280,12 +280,12 @@ class Renderer(Conversations):
         self, messages: list[Message], tools: Any, whole: tuple[str, list[Span]] | None
     ) -> list[tuple[str, list[Span]]]:
         """Many templates show only the reasoning of the last question's answers, as a model sees it. If that would lose
-        earlier reasoning, or if earlier answers are written otherwise than a model is asked for them, each question
-        with all before it becomes a text in which only its own answers count.
+        earlier reasoning, or if the template formats earlier answers unlike those to a prompt, each question with
+        everything before it becomes a text in which only its own answers count.
         """
         whole = whole or self.template.render_with_spans(messages, tools)
         if self.settings.split_turns == "never" or not (
-            self.writes_otherwise(messages) or self._gains_by_splitting(messages, tools)
+            self.formats_earlier_unlike_last(messages) or self._gains_by_splitting(messages, tools)
         ):
             return [whole]
         texts: list[tuple[str, list[Span]]] = []
@@ -313,7 +313,7 @@ class Renderer(Conversations):
             raise UserError(what, "set data_prep.split_turns=never")
         return len(asked)
 
-    def writes_otherwise(self, messages: list[Message]) -> bool:
+    def formats_earlier_unlike_last(self, messages: list[Message]) -> bool:
         """Whether the template writes an earlier answer without a thought in another form than it would as the last.
 
         Qwen3's template writes an empty thought before the last answer only, also before one that had none.
@@ -534,7 +534,7 @@ class Batch:
         counts = self.reader.counts
         counts[UNTOLD] += calls_untold(conversation.messages, conversation.tools)
         counts[CALLS_IN_TEXT] += any(map(calls_in_text, conversation.messages))
-        counts[OTHERWISE] += self._renderer.writes_otherwise(conversation.messages)
+        counts[UNLIKE_LAST] += self._renderer.formats_earlier_unlike_last(conversation.messages)
         counts[", ".join(hidden) + HIDDEN] += bool(hidden)
         if self._renderer.format == AUTO:
             counts[f"{ROWS_OF}{conversation.format}"] += 1

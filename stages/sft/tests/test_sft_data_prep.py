@@ -344,7 +344,7 @@ def test_what_people_should_know_of_rows_that_are_learnt_as_they_are(
     for count in ("rows that call tools and describe none", "rows that call tools in their text"):
         assert counts[count] == 1
     said = "".join(capsys.readouterr())
-    assert "1 rows that call tools and describe none: the model learns to call" in said
+    assert "1 rows that call tools and describe none: no prompt describes these tools" in said
     ids = [np.frombuffer(raw, np.int32).tolist() for raw, _ in sequences_in(made)]
     tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
     text = "".join(tokenizer.decode(one, skip_special_tokens=False) for one in ids)

@@ -144,17 +144,17 @@ def test_an_empty_thought_before_the_last_answer_is_learnt_for_each(how: str) ->
     free, thinking = thought_and_answer(None), thought_and_answer("why")
     last, earlier = "<think>\n</think>4<|end|>", "4<|end|>"
     assert trained(renderer, free + free) == ([last, last] if how == "auto" else [earlier + last])
-    assert renderer.writes_otherwise(free + free)
-    assert renderer.writes_otherwise(free + thinking)
+    assert renderer.formats_earlier_unlike_last(free + free)
+    assert renderer.formats_earlier_unlike_last(free + thinking)
     unlearnt = [free[0], {**free[1], "weight": 0}]
     for turns in (free, unlearnt + free, thinking + free):
-        assert not renderer.writes_otherwise(turns)
+        assert not renderer.formats_earlier_unlike_last(turns)
     assert trained(renderer, unlearnt + free) == [last]
     for source in (LAST_THINKS, find_template("nano3"), find_template("plain")):
-        assert not Renderer(settings(), ChatTemplate(source, eos_token="</s>")).writes_otherwise(free + free)
+        assert not Renderer(settings(), ChatTemplate(source, eos_token="</s>")).formats_earlier_unlike_last(free + free)
 
 
-@pytest.mark.parametrize(("how", "said"), [("auto", "each question is a sequence"), ("never", "learnt so, and the")])
+@pytest.mark.parametrize(("how", "said"), [("auto", "each question becomes a"), ("never", "learnt in a form that no")])
 def test_answers_in_two_forms_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, said: str
 ) -> None:
@@ -165,7 +165,7 @@ def test_answers_in_two_forms_are_counted(
     words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", f"data_prep.split_turns={how}"]
     words.append(f"data_prep.chat_template={file}")
     made = prepare_data(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False))).artifact
-    assert f"1 rows with earlier answers that the chat template writes otherwise than the last one: {said}" in (
+    assert f"1 rows whose earlier answers the chat template formats unlike the last one: {said}" in (
         capsys.readouterr().err
     )
     assert made.manifest.metadata["splits"]["train"]["sequences"] == (2 if how == "auto" else 1)
