@@ -1,5 +1,6 @@
 """Composition: what wins, where it came from, and what a mistake says."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -373,6 +374,11 @@ def test_a_value_is_what_was_typed(configs: Path, text: str) -> None:
     found = OmegaConf.to_container(composed.tree.run, resolve=False)
     assert (found["data"], found["more"]) == (text, text)
     assert composed.origins["run.data"] == "env.toml [far]"
+
+
+def test_an_override_keeps_its_origin_when_it_is_sent_to_another_process() -> None:
+    sent = pickle.loads(pickle.dumps(Said("run.seed=3", "env.toml [far]")))
+    assert sent == "run.seed=3" and sent.origin == "env.toml [far]"
 
 
 def test_the_entries_of_a_list_are_what_was_typed(configs: Path) -> None:

@@ -126,7 +126,7 @@ def test_what_counts_as_layers() -> None:
         ({"hidden_size": 10_000_000}, r"[\d,]+ parameters, but its weights have [\d,]+"),
         ({"layers_block_type": ["moe"] * 5_000}, r"5,000 layers, but its weights are \d+ tensors"),
         ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers; at most 10,000 are supported"),
-        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers, and 10,000"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers; at most 10,000"),
         ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, but its weights are"),
         ({"model_type": "gpt_bigcode", "hidden_size": 2, "num_attention_heads": 1, "max_position_embeddings": 300_000},
          "90,000,000,000 bytes of masks or tables, but its weights have"),
@@ -144,7 +144,7 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     folder = shutil.copytree(whole, tmp_path / "model")
     (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | fields))
     before = torch.get_rng_state()
-    with pytest.raises(UserError, match=rf"config\.json: speaks of {said}"):
+    with pytest.raises(UserError, match=rf"config\.json: declares {said}"):
         load_model(folder, CHOICES)
     assert torch.equal(torch.get_rng_state(), before), "nothing was drawn"
 
@@ -168,7 +168,7 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
         ({"base_model_tp_plan": 5}, ""),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "cannot build a model from it: ImportError"),
         ({"quantization_config": {"quant_method": "compressed-tensors"}}, "cannot build a model from it: ImportError"),
-        ({"eos_token_id": [[1]]}, "(eos_token_id is neither the id|not a model's config)"),
+        ({"eos_token_id": [[1]]}, "(eos_token_id must be a token id|not a model's config)"),
     ],
 )
 def test_what_the_library_makes_no_model_of_names_the_config(
@@ -191,11 +191,11 @@ def test_what_the_library_makes_no_model_of_names_the_config(
         ('{"temperature": "warm"}', "temperature must be a number from 0 to 100"),
         ('{"temperature": NaN}', "temperature must be a number from 0 to 100"),
         ('{"do_sample": true, "top_p": 1.5}', "top_p must be a number from 0 to 1"),
-        ('{"do_sample": "x"}', "do_sample is neither"),
-        ('{"eos_token_id": [[1]]}', "eos_token_id is neither"),
-        ('{"eos_token_id": {}}', "eos_token_id is neither"),
-        ('{"eos_token_id": "x"}', "eos_token_id is neither"),
-        ('{"max_new_tokens": "x"}', "cannot be used: "),
+        ('{"do_sample": "x"}', "do_sample must be true or false"),
+        ('{"eos_token_id": [[1]]}', "eos_token_id must be a token id"),
+        ('{"eos_token_id": {}}', "eos_token_id must be a token id"),
+        ('{"eos_token_id": "x"}', "eos_token_id must be a token id"),
+        ('{"max_new_tokens": "x"}', "unusable: "),
     ],
 )
 def test_a_generation_config_is_looked_at_before_the_weights(whole: Path, tmp_path: Path, text: str, said: str) -> None:

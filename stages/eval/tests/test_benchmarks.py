@@ -264,7 +264,7 @@ def test_a_model_is_asked_all_of_them(step, folders, monkeypatch) -> None:
     monkeypatch.setattr(nltk.data, "find", lambda name: name)  # no instruction here counts sentences
     step(data_prep, *chosen(folders, *folders))
     folder, said = step(
-        train.STEP, "run.model=null", "evaluation.run_generated_code=true", "evaluation.max_new_tokens=8",
+        train, "run.model=null", "evaluation.run_generated_code=true", "evaluation.max_new_tokens=8",
         "evaluation.num_samples=2", "evaluation.temperature=1.0",
     )  # fmt: skip
     assert "gsm8k: answers of up to 8 tokens (lm-eval's own definition: 256)" in said

@@ -30,6 +30,10 @@ class Said(str):
         said.origin = origin
         return said
 
+    def __getnewargs__(self) -> tuple[str, str]:
+        """Arguments to build a copy with: rank 0 sends the words of a start to the others."""
+        return str(self), self.origin
+
 
 def override(key: str, value: str | Sequence[str]) -> str:
     """`key=value` or `key=[one,'and two']`, quoted for Hydra's grammar where necessary."""
