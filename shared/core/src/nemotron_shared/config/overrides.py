@@ -30,9 +30,9 @@ class Said(str):
         said.origin = origin
         return said
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        """Arguments to build a copy with: rank 0 sends the words of a start to the others."""
-        return str(self), self.origin
+    def __reduce__(self) -> tuple[type["Said"], tuple[str, str]]:
+        """How to pickle it: rank 0 sends the words of a start to the other ranks."""
+        return Said, (str(self), self.origin)
 
 
 def override(key: str, value: str | Sequence[str]) -> str:
