@@ -163,6 +163,11 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, node
 
 
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree; an empty mapping counts as none."""
+    return ((key, value) for key, value in leaves(dict(values)) if not isinstance(value, dict))
+
+
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """A tree from dotted keys and their values: {"a.b": 1} gives {"a": {"b": 1}}."""
     tree: dict[str, Any] = {}

@@ -24,7 +24,7 @@ from nemotron_shared.artifacts.names import SCHEME, Reference, is_path, parse_ex
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.overrides import override_key
+from nemotron_shared.config.overrides import flat, override_key
 from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.families import families
@@ -33,7 +33,7 @@ from nemotron_shared.runtime.models.finding import look_before_hashing, require_
 from nemotron_shared.runtime.models.folder import OPTION, config_of, needs_code
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
-from nemotron_shared.runtime.records import WHAT, flat, is_recorded, what_and_how, what_it_was
+from nemotron_shared.runtime.records import WHAT, is_recorded, what_and_how, what_it_was
 from nemotron_shared.runtime.start import Preflight
 from nemotron_shared.stages import STAGES
 

@@ -21,7 +21,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -94,15 +94,6 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
         else:
             what[name] = value
     return what, how
-
-
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; an empty mapping yields none."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
