@@ -20,6 +20,7 @@ from decimal import Decimal
 from typing import Any
 
 from nemotron_data.formats.json_lines import is_missing, is_number, text_of
+from nemotron_data.sources.json_rows import unique_keys
 from nemotron_shared.errors import UserError, did_you_mean
 
 MARK = secrets.token_hex(8)
@@ -96,18 +97,11 @@ def parse_json(text: str) -> Any:
     Raises:
         ValueError: invalid, NaN and infinity included, which no other program reads; or a key twice in an object.
     """
-    return json.loads(text, parse_float=_number, parse_constant=_no_number, object_pairs_hook=_once)
+    return json.loads(text, parse_float=_number, parse_constant=_no_number, object_pairs_hook=unique_keys)
 
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a key stands twice in an object")
-    return made
 
 
 def _number(text: str) -> float | WrittenNumber:
@@ -379,9 +373,13 @@ def _with_begun_thought(message: Message) -> Message:
     """
     said = message.get("content")
     begun = any(message.get(name) for name in REASONING_NAMES)
-    if begun or not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
-        return message
-    if QUOTED_END.search(said):
+    if (
+        begun
+        or not isinstance(said, str)
+        or said.count("</think>") != 1
+        or "<think>" in said
+        or QUOTED_END.search(said)
+    ):
         return message
     thought, _, answer = said.partition("</think>")
     return {**message, "reasoning_content": thought.strip("\n"), "content": answer.lstrip("\n")}
