@@ -49,11 +49,9 @@ def begin(plan: Plan, run: Run) -> None:
     """
     segment = new_segment(plan.identity)
     before = [] if plan.config.run.force else read_segments(run.directory)
-    why_new = None
+    why_new = None if before or plan.config.run.force else _why_new(plan, run.directory)
     if not before:
-        why_new = _why_new(plan, run.directory)
         run.forget()  # logs of a finished run, and possibly folders of another program
-        before = []
     if before:
         found = changes(before[-1], segment)
         _refuse_where_asked(plan, found)
@@ -67,7 +65,7 @@ def begin(plan: Plan, run: Run) -> None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
         before = _take_over(plan.extends, run)
-    elif why_new is not None and not plan.config.run.force:
+    elif why_new is not None:
         run.say(why_new)
     shown = yaml.safe_dump(with_references(plan.movable_values()), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
