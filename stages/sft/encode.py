@@ -320,7 +320,7 @@ class Renderer(Conversations):
         """
         last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
         earlier = (message for message in messages[:last] if message["role"] == "assistant" and counts(message))
-        return any(not thought_of(message) for message in earlier) and self._marks_only_the_last()
+        return self._marks_only_the_last() and any(not thought_of(message) for message in earlier)
 
     def _marks_only_the_last(self) -> bool:
         """Whether the marks of a thought before a plain answer depend on what follows the answer; looked up once."""
