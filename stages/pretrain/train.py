@@ -49,7 +49,7 @@ STEP = Step(
 
 
 def train(start: Start) -> Made | Preview:
-    """Pretrain a model on the token shards, or use the one that was made of the same."""
+    """Pretrain a model on the token shards, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start, data_prep.prepare_data)
@@ -62,7 +62,7 @@ def train(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and train; returns the exit code."""
+    """Load the config from the command line and train; return the exit code."""
     return run_program(STEP, train, words)
 
 

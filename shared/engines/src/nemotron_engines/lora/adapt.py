@@ -93,7 +93,7 @@ def mamba_out_allowed() -> Generator[None]:
     """Let PEFT adapt Mamba's `out_proj`.
 
     PEFT refuses it, because the fused kernel reads the weight of `out_proj` without calling the module. `never_fuse`
-    disables that kernel for our models, and `reached.py` checks that every adapter gets a gradient.
+    disables that kernel for our models, and `AdaptersReached` checks that every adapter gets a gradient.
     """
     stock = LoraModel._check_target_module_compatiblity
     LoraModel._check_target_module_compatiblity = lambda *_: None  # ty: ignore[invalid-assignment]

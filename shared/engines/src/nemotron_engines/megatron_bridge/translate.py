@@ -1,6 +1,6 @@
 """Translate our YAML into Megatron-Bridge's ConfigContainer, and merge `engine.overrides` into it strictly.
 
-    install_stubs()                      # without a GPU only: see stubs.py
+    install_stubs()                      # without a GPU only: see transformer_engine.py
     container = build_config(task)       # recipe, our sections, engine.overrides, data; then checked by Bridge
     pretrain(container, forward_step)
 

@@ -180,7 +180,7 @@ def _replacements() -> list[tuple[Any, dict[str, Any]]]:
 
 @contextmanager
 def faked_cuda() -> Generator[None]:
-    """Let the CPU answer for CUDA inside the block. The stubs (stubs.py) must have been installed."""
+    """Let the CPU answer for CUDA inside the block. The stubs (transformer_engine.py) must have been installed."""
     with ExitStack() as stack:
         for target, names in _replacements():
             for name, value in names.items():

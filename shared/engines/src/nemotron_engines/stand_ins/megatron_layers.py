@@ -6,7 +6,7 @@ megatron-core only has specs for hybrids with Transformer Engine's layers. On a 
 
 Norms stand before the layers instead of inside them; checkpoints and conversion know both forms, except that
 Bridge knows no such norm before the attention of multi-token prediction. Import this after the stubs are installed
-(stubs.py).
+(transformer_engine.py).
 """
 
 from functools import partial

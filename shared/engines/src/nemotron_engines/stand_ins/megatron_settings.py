@@ -75,7 +75,7 @@ DDP_OFF = (
 
 
 def use_cpu_settings(container: Any) -> None:
-    """Change a ConfigContainer in place; the settings of te_only.py must already be off."""
+    """Change a ConfigContainer in place; `switch_off` must have been called."""
     use_cpu_model(container.model)
     _set(container.optimizer, dict.fromkeys(OPTIMIZER_OFF, False) | {"params_dtype": torch.float32})
     _set(container.ddp, dict.fromkeys(DDP_OFF, False))
