@@ -45,6 +45,7 @@ OTHER_COMMANDS = {
     "doctor": "nemotron_app.doctor",
     "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
+    "env": "nemotron_app.environments",
     "export": "nemotron_serving.export",
     "finetune": "nemotron_app.finetune.command",
     "jobs": "nemotron_app.jobs",

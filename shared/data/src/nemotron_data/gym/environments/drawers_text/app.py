@@ -1,0 +1,27 @@
+"""The environment as a server of NeMo-Gym in Gymnasium's form."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.openai_utils import NeMoGymResponse
+from resources_servers.gymnasium import GymnasiumServer, extract_text
+
+sys.path.insert(0, str(Path(__file__).parent))
+import drawers_text
+
+
+class DrawersTextServer(GymnasiumServer):
+    async def reset(self, metadata: dict[str, Any], session_id: str | None = None) -> tuple[str | None, dict[str, Any]]:
+        self.session_state[session_id] = episode = drawers_text.Episode(metadata)
+        return episode.reset(), {}
+
+    async def step(
+        self, action: NeMoGymResponse, metadata: dict[str, Any], session_id: str | None = None
+    ) -> tuple[str | None, float, bool, bool, dict[str, Any]]:
+        found = self.session_state[session_id].step(extract_text(action))
+        return found.get("observation"), found["reward"], found["terminated"], False, found.get("info", {})
+
+
+if __name__ == "__main__":
+    DrawersTextServer.run_webserver()
