@@ -4,6 +4,7 @@
     nemotron env start drawers                   serve it on 127.0.0.1 until Ctrl-C, or until this terminal is closed
     nemotron env start nemo_gym:drawers          the same by NeMo-Gym (nemotron engine install nemo_gym)
     nemotron env stop drawers                    from another terminal
+    nemotron env new mine                        one of your own to begin with, in environments/mine
     nemotron env try drawers rows.jsonl          its first rows and tools, and an episode that you write
     nemotron env try drawers rows.jsonl --say '<tool_call>{"name": "find", "arguments": {"name": "55"}}</tool_call>' \\
         --say white
@@ -26,7 +27,7 @@ import click
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import table_lines
 from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
-from nemotron_data.gym.catalogue import available, find_environment
+from nemotron_data.gym.catalogue import available, find_environment, new_environment
 from nemotron_data.gym.play import play
 from nemotron_data.gym.server import memory_mb, serving
 from nemotron_shared.artifacts.store import Store
@@ -126,6 +127,21 @@ def try_(name: str, rows: Path | None, turns: tuple[str, ...], count: int) -> in
     with tempfile.TemporaryDirectory() as folder:
         for line in play(name, shown[0], turns, Path(folder)):
             tell(line)
+    return 0
+
+
+@command.command("new")
+@click.argument("name")
+def new(name: str) -> int:
+    """Write an environment of your own to begin with, in ./environments; also: nemotron new environment NAME."""
+    folder = new_environment(name)
+    tell(
+        f"wrote {folder}: {name}.py is the game, app.py serves it with NeMo-Gym, rows.py makes rows, rl.yaml trains\n"
+        f"  nemotron env try {name}\n"
+        f"  python -m pytest {folder}/test_{name}.py\n"
+        f"  python {folder}/rows.py 500 {folder}/rows.jsonl\n"
+        f"  nemotron super3 rl -c {folder}/rl.yaml run.model=sft"
+    )
     return 0
 
 

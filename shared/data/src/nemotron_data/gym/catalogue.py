@@ -11,6 +11,9 @@ anything with a slash is a folder. Ours are served by `small_server`, which need
 logic, and `nemo_gym:drawers`, by NeMo-Gym itself, in its own Python.
 """
 
+import keyword
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from nemotron_shared.atomic import write_text
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError, did_you_mean
@@ -25,6 +29,7 @@ from nemotron_shared.runtime.environments import environment_of
 
 SHIPPED = Path(__file__).resolve().parent / "environments"
 OWN = Path("environments")
+TEMPLATE = Path(__file__).resolve().parent / "template" / "number_game"
 NEMO_GYM = "nemo_gym"
 """The engine environment with NeMo-Gym's wheel; also the prefix of a name that NeMo-Gym is to serve."""
 TOOLS_AGENT, TURNS_AGENT = "simple_agent", "gymnasium_agent"
@@ -112,6 +117,25 @@ def contents_of(key: str, section: EnvironmentsSection | None) -> dict[str, Any]
         folder.name: [path for path in tree_files(folder) if "__pycache__" not in path.parts] for folder in folders
     }
     return {key: {name: {path.name: file_digest(path) for path in paths} for name, paths in files.items()}}
+
+
+def new_environment(name: str, parent: Path = OWN) -> Path:
+    """Write an environment to begin with: logic, server, rows, configs and a test. Returns its folder.
+
+    Raises:
+        UserError: the name is none for a module, or taken.
+    """
+    folder = parent / name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UserError(f"'{name}' is no name for an environment", "take lower-case letters, digits and '_'")
+    if folder.exists() or name in {one.name for one in _folders(SHIPPED)}:
+        raise UserError(f"there is an environment '{name}' already", "give another name")
+    for source in tree_files(TEMPLATE):
+        if "__pycache__" not in source.parts:
+            place = folder / str(source.relative_to(TEMPLATE)).replace(TEMPLATE.name, name)
+            write_text(place, source.read_text(encoding="utf-8").replace(TEMPLATE.name, name))
+    write_text(folder / "app.py", (SHIPPED / "drawers" / "app.py").read_text(encoding="utf-8"))
+    return folder
 
 
 def available() -> dict[str, list[str]]:

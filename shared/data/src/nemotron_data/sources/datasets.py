@@ -9,6 +9,7 @@ three quarters and one quarter of the tokens that training sees. Keys that begin
 `blend:NAME` refers to a blend that a stage ships in config/blends/NAME.json.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -17,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -397,7 +397,7 @@ class RowKind:
     synthetic: SyntheticRows
     synthetic_name: str
     presplit: bool = True
-    more: Mapping[str, SyntheticRows] = MappingProxyType({})
+    more: Mapping[str, SyntheticRows] = dataclasses.field(default_factory=dict)
 
     def synthetic_rows(self, source: str | list[str] | None) -> tuple[SyntheticRows, str]:
         """What makes the rows of a built-in source, and what they are called.

@@ -1,6 +1,12 @@
-"""The environment as a resources server of NeMo-Gym (0.4.0 and later): for ng_run, and NeMo-RL on a cluster."""
+"""The environment of this folder as a resources server of NeMo-Gym: for ng_run, and for NeMo-RL on a cluster.
 
+The same file for every environment with tools: the logic is the module with the folder's name.
+"""
+
+import importlib
 import sys
+from collections.abc import Callable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +19,11 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.server_utils import SESSION_ID_KEY
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-sys.path.insert(0, str(Path(__file__).parent))
-import drawers
-
-
-class Find(BaseModel):
-    name: str
-
-
-class Open(BaseModel):
-    box: str
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+logic = importlib.import_module(FOLDER.name)
 
 
 class Row(BaseModel):
@@ -39,25 +38,32 @@ class Verified(BaseVerifyResponse):
     model_config = ConfigDict(extra="allow")
 
 
-class DrawersServer(SimpleResourcesServer):
+class Server(SimpleResourcesServer):
     config: BaseResourcesServerConfig
     episodes: dict[str, Any] = Field(default_factory=dict)
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()
-        app.post("/find")(self.find)
-        app.post("/open")(self.open)
+        for tool in logic.TOOLS:
+            app.post(f"/{tool['name']}")(self.endpoint(tool["name"]))
         return app
 
+    def endpoint(self, name: str) -> Callable[..., Any]:
+        """A tool's route; its arguments are checked by the annotations of the method."""
+        parameters = list(signature(getattr(logic.Episode, name), eval_str=True).parameters.values())[1:]
+        defaults = {one.name: ... if one.default is Parameter.empty else one.default for one in parameters}
+        fields: dict[str, Any] = {one.name: (one.annotation, defaults[one.name]) for one in parameters}
+        arguments = create_model(name, **fields)
+
+        async def call(request: Request, body: arguments) -> dict[str, Any]:
+            given = {key: getattr(body, key) for key in arguments.model_fields}
+            return getattr(self.episodes[request.session[SESSION_ID_KEY]], name)(**given)
+
+        return call
+
     async def seed_session(self, request: Request, body: Row) -> BaseSeedSessionResponse:
-        self.episodes[request.session[SESSION_ID_KEY]] = drawers.Episode(body.model_dump())
+        self.episodes[request.session[SESSION_ID_KEY]] = logic.Episode(body.model_dump())
         return BaseSeedSessionResponse()
-
-    async def find(self, request: Request, body: Find) -> dict[str, str]:
-        return self.episodes[request.session[SESSION_ID_KEY]].find(body.name)
-
-    async def open(self, request: Request, body: Open) -> dict[str, str]:
-        return self.episodes[request.session[SESSION_ID_KEY]].open(body.box)
 
     async def verify(self, request: Request, body: Verify) -> Verified:
         episode = self.episodes.pop(request.session[SESSION_ID_KEY])  # nobody closes sessions in 0.4.0
@@ -68,4 +74,4 @@ class DrawersServer(SimpleResourcesServer):
 
 
 if __name__ == "__main__":
-    DrawersServer.run_webserver()
+    Server.run_webserver()

@@ -1,5 +1,9 @@
-"""The environment as a server of NeMo-Gym in Gymnasium's form."""
+"""The environment of this folder as a server of NeMo-Gym in Gymnasium's form.
 
+The same file for every environment of turns: the logic is the module with the folder's name.
+"""
+
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,13 +11,14 @@ from typing import Any
 from nemo_gym.openai_utils import NeMoGymResponse
 from resources_servers.gymnasium import GymnasiumServer, extract_text
 
-sys.path.insert(0, str(Path(__file__).parent))
-import drawers_text
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+logic = importlib.import_module(FOLDER.name)
 
 
-class DrawersTextServer(GymnasiumServer):
+class Server(GymnasiumServer):
     async def reset(self, metadata: dict[str, Any], session_id: str | None = None) -> tuple[str | None, dict[str, Any]]:
-        self.session_state[session_id] = episode = drawers_text.Episode(metadata)
+        self.session_state[session_id] = episode = logic.Episode(metadata)
         return episode.reset(), {}
 
     async def step(
@@ -24,4 +29,4 @@ class DrawersTextServer(GymnasiumServer):
 
 
 if __name__ == "__main__":
-    DrawersTextServer.run_webserver()
+    Server.run_webserver()
