@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -51,12 +51,12 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
     install "$engine" --from "$NEMO_RL_CHECKOUTS/v0.7.0"
     export PYTHONPATH=$NEMO_RL_CHECKOUTS/v0.7.0 # for the programs of a checkout that the tests start
     ;;
-nemo_run) # a program in it is asked by the command, whose own environment is an ordinary one
+nemo_run | nemo_gym) # a program in it is asked by the command, whose own environment is an ordinary one
     install "$engine"
     python=$app/bin/python
     ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym" >&2
     exit 2
     ;;
 esac

@@ -36,9 +36,10 @@ class Characters:
         """No prompt: nobody reads it."""
         return Prompt([])
 
-    def following(self, messages: Sequence[Any], more: Sequence[Any], *_: Any) -> Prompt:
-        """What the environment said."""
-        return Prompt([ord(sign) for message in more for sign in str(message["content"])])
+    def following(self, messages: Sequence[Any], more: Sequence[Any], tools: Any, end: str, most: int) -> Prompt | None:
+        """What the environment said, if there is room for it."""
+        said = [ord(sign) for message in more for sign in str(message["content"])]
+        return Prompt(said) if len(said) <= most else None
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         """The text of some tokens."""
