@@ -51,7 +51,11 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
     install "$engine" --from "$NEMO_RL_CHECKOUTS/v0.7.0"
     export PYTHONPATH=$NEMO_RL_CHECKOUTS/v0.7.0 # for the programs of a checkout that the tests start
     ;;
-nemo_run | nemo_gym) # a program in it is asked by the command, whose own environment is an ordinary one
+nemo_run) # a program in it is asked by the command, whose own environment is an ordinary one
+    install "$engine"
+    python=$app/bin/python
+    ;;
+nemo_gym) # it serves environments to our ordinary environment
     install "$engine"
     python=$app/bin/python
     ;;
