@@ -141,7 +141,7 @@ def test_a_failure_stops_with_one_error(
         played(section(faulty, **changes), [row_of("faulty", [tool])], [turns], tmp_path)
     assert error.value.message.startswith("environment 'faulty': ")
     assert reason in error.value.message
-    assert "on_failure=mask" in str(error.value.remedy)
+    assert ("on_failure=mask" in str(error.value.remedy)) == (tool != "die"), "nobody is left to answer"
 
 
 def test_no_number_is_a_failure_and_a_masked_episode_is_counted(faulty: str, tmp_path: Path) -> None:
@@ -150,11 +150,14 @@ def test_no_number_is_a_failure_and_a_masked_episode_is_counted(faulty: str, tmp
         played(section(faulty), rows, turns, tmp_path)
     found = played(section(faulty, on_failure="mask"), rows, turns, tmp_path)
     assert [one.ended for one in found] == ["failed", "answered"]
-    with pytest.raises(UserError, match="all 1 episodes of a batch failed"):
-        played(section(faulty, on_failure="mask"), rows[:1], turns[:1], tmp_path)
+    with pytest.raises(UserError, match="all 8 episodes of a batch failed"):
+        played(section(faulty, on_failure="mask"), rows[:1] * 8, turns[:1] * 8, tmp_path)
 
 
-def test_a_server_that_is_killed_in_the_middle_of_an_episode_is_one_error(faulty: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["stop", "mask"])
+def test_a_server_that_is_killed_in_the_middle_of_an_episode_is_one_error(
+    faulty: str, tmp_path: Path, policy: str
+) -> None:
     pids = []
 
     def kill(environments: Environments) -> None:
@@ -162,8 +165,9 @@ def test_a_server_that_is_killed_in_the_middle_of_an_episode_is_one_error(faulty
         pids.append(int(line.rsplit(" ", 1)[1]))
         os.kill(pids[0], signal.SIGKILL)
 
-    with pytest.raises(UserError, match="ended \\(signal 9\\)"):
-        played(section(faulty), [row_of("faulty", ["echo"])], [[ECHO, ended("right")]], tmp_path, meanwhile=kill)
+    with pytest.raises(UserError, match="ended \\(signal 9\\)"):  # nothing to mask: nobody will answer any more
+        row, turns = row_of("faulty", ["echo"]), [ECHO, ended("right")]
+        played(section(faulty, on_failure=policy), [row], [turns], tmp_path, meanwhile=kill)
     assert not is_alive(pids[0])
 
 

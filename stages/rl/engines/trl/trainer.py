@@ -172,7 +172,8 @@ class JudgedTrainer(TeachingRowsTrainer):
         whole = torch.from_numpy(rewards).to(self.accelerator.device)
         if processes > 1:
             torch.distributed.all_reduce(whole)
-        metrics = {f"{metric_key_prefix}_reward": _mean(self._summed(whole.cpu().numpy()))}
+        reward = _mean(self._summed(whole.cpu().numpy()))
+        metrics = {} if math.isnan(reward) else {f"{metric_key_prefix}_reward": reward}
         return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
 
     def _answered(self, rows: list[dict[str, str]], numbers: list[int]) -> np.ndarray:

@@ -37,6 +37,9 @@ from nemotron_shared.errors import UserError
 
 TO_THE_MODEL = (200, 400, 422)
 """Statuses of a tool's answer that the model reads, as simple_agent has it: it may have called the tool wrongly."""
+ENDING_SECONDS = 0.5
+FEWEST_FAILED = 8
+"""Episodes that fail all together are no accident: with `on_failure=mask` a run stops there as well."""
 FIXED = {"agent_ref", PARAMETERS, "response", "reward"}
 
 Ended = Literal["answered", "turns", "tokens", "cut", "failed"]
@@ -189,9 +192,13 @@ class Environments:
         finally:
             self.seconds += time.monotonic() - began
         self.requests += len(posts)
-        if any(isinstance(one, Failure) for one in answers) and (state := server.state()):
+        if any(isinstance(one, Failure) for one in answers) and (state := server.state(ENDING_SECONDS)):
             return [Failure(f"{one}; {state}") if isinstance(one, Failure) else one for one in answers]
         return answers
+
+    def has_ended(self, name: str) -> bool:
+        """Whether a server has ended."""
+        return bool(self._servers[name].state())
 
     def log_of(self, name: str) -> Any:
         """The file that a server's output goes to."""
@@ -219,8 +226,8 @@ class Loop:
         """Play one episode for each row, to their ends.
 
         Raises:
-            UserError: an environment failed, with `on_failure=stop`, or failed in all of them; or the template
-                writes earlier turns anew.
+            UserError: an environment failed, with `on_failure=stop`, or has ended, or failed in all of many episodes;
+                or the template writes earlier turns anew.
         """
         episodes = [
             Episode(one, number, list(one.prompt.ids), messages=list(one.messages), in_thought=one.prompt.in_thought)
@@ -356,11 +363,9 @@ class Loop:
                 continue
             episode.reward = float(reward)  # ty: ignore[invalid-argument-type]
             episode.figures |= _numbers(fields, episode.asked.row)
-        failed = [one for one in episodes if one.ended == "failed"]
-        if failed and len(failed) == len(episodes):
-            raise UserError(
-                f"all {len(failed)} episodes of a batch failed; the last: {self._last}", "mend the environment"
-            )
+        failed = sum(one.ended == "failed" for one in episodes)
+        if failed == len(episodes) >= FEWEST_FAILED:
+            raise UserError(f"all {failed} episodes of a batch failed; the last: {self._last}", "mend the environment")
 
     def _asked(
         self, episodes: Sequence[Episode], post: Callable[[Episode], tuple[str, Mapping[str, Any]]]
@@ -389,6 +394,8 @@ class Loop:
         """Take an episode out, or stop."""
         name = episode.asked.agent.environment
         self._last = f"environment '{name}': {failure}"
+        if self.environments.has_ended(name):  # nobody will answer any more, so there is nothing to go on with
+            raise UserError(self._last, f"see {self.environments.log_of(name)}")
         if self._settings.on_failure == "stop":
             log = self.environments.log_of(name)
             raise UserError(self._last, f"see {log}; on_failure=mask leaves such episodes out, and counts them")

@@ -85,8 +85,14 @@ class Server:
             return f"install what it needs: uv pip install --python {python} and the packages of {needed}"
         return f"see {self.log}"
 
-    def state(self) -> str:
-        """How it ended, with its last lines; empty while it lives."""
+    def state(self, wait: float = 0) -> str:
+        """How it ended, with its last lines; empty while it lives.
+
+        Args:
+            wait: seconds to see whether it ends, since connections are lost a moment before that is known.
+        """
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait)
         code = self._process.poll()
         if code is None:
             return ""
