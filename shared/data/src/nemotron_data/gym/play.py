@@ -87,7 +87,7 @@ def solution(name: str, row: RLRow) -> list[str]:
         raise UserError(
             f"'{environment.name}' does not say what is right", "give the model's turns: --say TEXT --say TEXT"
         )
-    return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]  # ty: ignore[unresolved-attribute]
+    return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]
 
 
 def as_call(name: str, arguments: dict[str, Any]) -> str:
