@@ -184,6 +184,13 @@ def test_the_shipped_environments_reward_their_solution(name: str, tmp_path: Pat
     assert last == "reward 0  used_tools 0"
 
 
+def test_a_turn_that_was_cut_is_a_move_and_the_last_one(tmp_path: Path) -> None:
+    rows = list(beginnings("drawers_text", 3, 2))
+    right, wrong = rows[0]["expected_answer"], "find 55"
+    found = played(section("drawers_text"), rows, [[right], [wrong]], tmp_path)
+    assert [(one.ended, one.turns, one.reward) for one in found] == [("cut", 1, 1.0), ("cut", 1, 0.0)]
+
+
 def test_other_agents_are_left_to_another_engine(faulty: str, tmp_path: Path) -> None:
     config = Path(faulty) / "configs" / "faulty.yaml"
     config.write_text(config.read_text().replace("simple_agent:\n      entry", "swe_agents:\n      entry"))

@@ -81,7 +81,10 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         began, waited = time.monotonic(), self.loop.environments.seconds
         played = self._play(names)
         self._note_episodes(played, time.monotonic() - began, self.loop.environments.seconds - waited)
-        if played[0].experts:
+        for one in played:
+            if not one.ids:  # its environment failed before its first turn; TRL needs a token
+                one.add_environment(Prompt(list(self.eos_token_ids)[:1]))
+        if self._sampled_experts:
             self._sampled_experts = [torch.tensor(one.experts) for one in played]
         return {
             "prompt_ids": [one.prompt for one in played],

@@ -241,7 +241,7 @@ class Loop:
             for episode, sampled in zip(live, sample(live, turn), strict=True):
                 episode.add(sampled)
                 self._read(episode, sampled)
-            self._act([episode for episode in live if episode.ended is None])
+            self._act(live)
         self._verify(episodes)
         return episodes
 
@@ -281,13 +281,17 @@ class Loop:
             episode.ended = "answered"
 
     def _act(self, live: Sequence[Episode]) -> None:
-        """Have the environment answer the turn of each, and put that behind it where the episode goes on."""
+        """Have the environment answer the turn of each, and put that behind it where the episode goes on.
+
+        A turn that was cut is a move as well where turns are rewarded: else rambling would be a way around a loss.
+        """
         answers: dict[int, list[Message]] = {episode.number: [] for episode in live}
         turns = [episode for episode in live if episode.asked.agent.kind == TURNS_AGENT]
         for episode, fields in self._asked(
             turns, lambda one: ("/step", dict(one.asked.row) | _response(one.output[one.read :]))
         ):
             self._step(episode, fields, answers[episode.number])
+        live = [episode for episode in live if episode.ended is None]
         self._call([episode for episode in live if episode.asked.agent.kind == TOOLS_AGENT], answers)
         for episode in live:
             if episode.ended is not None:
@@ -295,10 +299,8 @@ class Loop:
             if episode.turns >= min(self._settings.max_turns, episode.asked.agent.max_steps or math.inf):
                 episode.ended = "turns"
                 continue
-            more, most = (
-                answers[episode.number],
-                self._settings.max_episode_tokens - len(episode.ids) - self._turn_tokens,
-            )
+            more = answers[episode.number]
+            most = self._settings.max_episode_tokens - len(episode.ids) - self._turn_tokens
             end = self._tokenizer.decode([episode.ids[-1]])
             said = self._prompter.following(episode.messages, more, episode.asked.shown, end, max(0, most))
             if said is None:
@@ -316,7 +318,8 @@ class Loop:
         episode.reward += float(reward)  # ty: ignore[invalid-argument-type]
         episode.figures |= _numbers(info, ())
         if fields.get("terminated") or fields.get("truncated"):
-            episode.ended = "answered"
+            episode.ended = episode.ended or "answered"
+        if episode.ended is not None:
             return
         for told in info.get("tool_outputs", ()):
             answers.append(_result(episode, str(told["call_id"]), str(told["output"])))
