@@ -17,7 +17,7 @@ from nemotron_data.chat.prompt import Prompter
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled, told
-from nemotron_engines.modeling.generation import ends_of
+from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.spec import Task
 from stages.eval.schema import EvalConfig
@@ -33,7 +33,7 @@ def play_episodes(task: Task[EvalConfig], model: Any, tokenizer: Any, about: Eva
     """
     settings, section = task.config.evaluation, task.config.evaluation.environments
     assert section is not None, "task_problems says so before"
-    ends, prompter = ends_of(model, tokenizer), Prompter(tokenizer)
+    ends, prompter = ends_of(model, tokenizer), Prompter(tokenizer, embeddings=embeddings_of(model))
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     with Environments(section, task.run.directory / "environments") as environments:
         loop = Loop(environments, prompter, tokenizer, ends, settings.max_new_tokens)

@@ -1,4 +1,4 @@
-"""Reinforce with TRL's GRPOTrainer."""
+"""Train with TRL's GRPOTrainer."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,8 @@ from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.gym.episodes import Asked, Environments, Loop
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
-from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_engines.modeling.start import starting_weights
-from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
+from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
@@ -24,7 +23,7 @@ from stages.rl.schema import RLConfig, TRLEngine
 
 
 def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
-    """Sample groups of completions, reward them, and follow what did better than its group."""
+    """Sample groups of completions, reward them, and reinforce those that beat their group."""
     settings = task.config.engine.environments
     if settings is None:
         return train_with(task, None)
@@ -38,13 +37,13 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     set_threads(config.run.threads)
     base = task.inputs["model"]
     folder = base.path if base is not None else run.directory / "tokenizer"
-    if base is None:  # random weights, where the config allows it
+    if base is None:  # random weights, if the config allows them
         distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
     model = starting_weights(task, folder)
     # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
-    prompter, asked = Prompter(tokenizer), dict[str, Asked]()
+    prompter, asked = Prompter(tokenizer, embeddings=embeddings_of(model)), dict[str, Asked]()
 
     def read(file: Path) -> tuple[Dataset, dict[str, Prompt]]:
         if environments is None:
@@ -84,14 +83,14 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
             run.say(line)
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
-        run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: the bits of training")
+        run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
     if penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:
-    """Our names to TRL's."""
+    """Translate our settings to TRL's."""
     grpo = config.grpo
     return {
         "num_generations": grpo.num_generations_per_prompt,
@@ -100,7 +99,7 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "top_p": grpo.top_p,
         "beta": 0.0,  # see `compare_with`
         "use_bias_correction_kl": False,  # as in NeMo-RL's configs
-        # more than 1 has TRL note the log-probabilities before the first update, as `StepTrainer` makes several
+        # with more than 1, TRL records log-probabilities before the first update; `StepTrainer` makes several updates
         "num_iterations": grpo.updates_per_step,
         "loss_type": "dapo",
         "epsilon": grpo.ratio_clip_min,
@@ -114,10 +113,10 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
 
 
 def named(name: str) -> Any:
-    """Something of that name for TRL, which counts by it; see `JudgedTrainer` for what judges."""
+    """A placeholder that gives TRL the reward's name; `JudgedTrainer` computes the rewards."""
 
     def reward(**_: Any) -> list[float]:
-        raise AssertionError("JudgedTrainer asks the rewards itself")
+        raise AssertionError("JudgedTrainer computes the rewards itself")
 
     reward.__name__ = name
     return reward
