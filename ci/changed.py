@@ -27,12 +27,13 @@ FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: 
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
     f"stages.{name}": FOLDERS[name] for name in STAGES
 }
-ENGINES = ("automodel", "evaluator", "megatron", "nemo_rl", "nemo_run")
+ENGINES = ("automodel", "evaluator", "megatron", "nemo_gym", "nemo_rl", "nemo_run")
 """Names used by `ci/engine.sh`."""
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
+    "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),
 }

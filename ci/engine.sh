@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -55,8 +55,12 @@ nemo_run) # a program in it is asked by the command, whose own environment is an
     install "$engine"
     python=$app/bin/python
     ;;
+nemo_gym) # it serves environments to our ordinary environment
+    install "$engine"
+    python=$app/bin/python
+    ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym" >&2
     exit 2
     ;;
 esac

@@ -78,7 +78,7 @@ def way(command: Command) -> str:
         return LOOKED
     if rest[:2] in (["engine", "install"], ["airgap", "build"]):
         return LOOKED
-    if rest[0] in ANSWERS:
+    if rest[0] in ANSWERS or (rest[0] == "env" and rest[1:] not in (["list"], ["try", "drawers"])):
         return READ
     trains = stage_steps(command) and not only_prepares(command)
     starts = trains or rest[0] == "finetune" or rest[:2] == ["airgap", "fetch"]

@@ -35,6 +35,7 @@ class Environment:
         source: the module that comes from a checkout, because no registry has the package.
         unlocked: packages installed after the locked ones, overriding the lock.
         requirements: a module and a file next to it that pins all packages, used instead of the lock.
+        used_by: who uses it, if it is no engine.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Environment:
     source: str | None = None
     unlocked: tuple[str, ...] = field(default=())
     requirements: tuple[str, str] | None = None
+    used_by: tuple[str, ...] = ()
 
     @property
     def needs(self) -> str:
@@ -139,6 +141,19 @@ ENVIRONMENTS = (
         systems=("Linux", "Darwin"),
         runs_step=False,
         requirements=("nemotron_cluster.backends", "nemo_run.txt"),
+        used_by=("jobs",),
+    ),
+    # not an engine: serves environments for `rl` and `eval`. Later versions need Python 3.13.14, and NeMo-RL 0.7.0
+    # brings this one
+    Environment(
+        "nemo_gym",
+        engines=(),
+        packages={"nemo-gym": "nemo_gym"},
+        pythons=("3.12", "3.13"),
+        systems=("Linux", "Darwin"),
+        runs_step=False,
+        requirements=("nemotron_data.gym", "nemo_gym.txt"),
+        used_by=("rl", "eval"),
     ),
 )
 
