@@ -34,7 +34,14 @@ from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install
 from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.generation import require_generation
-from nemotron_engines.modeling.loaded import require_finite, require_numbers, require_one_head, require_same_tensors
+from nemotron_engines.modeling.loaded import (
+    is_quantized,
+    require_finite,
+    require_numbers,
+    require_one_head,
+    require_same_tensors,
+    require_scales,
+)
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
     ANOTHER_MODEL,
@@ -221,6 +228,8 @@ def _load_checked(
     code = trusted and needs_code(config_of(path))
     require_generation(path)
     require_sizes(path, config, count=not code)
+    if is_quantized(config_of(path)):
+        require_scales(path)
     try:
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
