@@ -82,7 +82,7 @@ def stages_of_engines() -> dict[str, list[str]]:
 def show() -> int:
     """Print the table of engines."""
     rows = []
-    others = {each.name: ["jobs"] for each in ENVIRONMENTS if not each.engines}
+    others = {each.name: [each.used_by] for each in ENVIRONMENTS if not each.engines}
     for name, stages in (stages_of_engines() | others).items():
         environment = environment_of(name)
         if environment is None:
@@ -123,7 +123,7 @@ def install(name: str, source: Path | None) -> int:
         say(f"making {folder} from {file}")
         with importlib.resources.as_file(importlib.resources.files(module) / file) as requirements:
             commands = [["uv", "venv", "--quiet", "--allow-existing", "--python", python, str(folder)]]
-            commands.append([*add, "--requirements", str(requirements)])
+            commands.append([*add, *environment.options, "--requirements", str(requirements)])
     else:
         say(f"making {folder} from uv.lock; the first time this fetches some gigabytes")
         commands = [["uv", "sync", "--frozen", "--quiet", "--python", python, *environment.sync]]

@@ -35,6 +35,8 @@ class Environment:
         source: the module that comes from a checkout, because no registry has the package.
         unlocked: packages installed after the locked ones, overriding the lock.
         requirements: a module and a file next to it that pins all packages, used instead of the lock.
+        options: of uv's installer, for those packages.
+        used_by: what it is for, if it serves no engine.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Environment:
     source: str | None = None
     unlocked: tuple[str, ...] = field(default=())
     requirements: tuple[str, str] | None = None
+    options: tuple[str, ...] = ()
+    used_by: str = "jobs"
 
     @property
     def needs(self) -> str:
@@ -139,6 +143,22 @@ ENVIRONMENTS = (
         systems=("Linux", "Darwin"),
         runs_step=False,
         requirements=("nemotron_cluster.backends", "nemo_run.txt"),
+    ),
+    # not an engine: llama.cpp's converter, for `nemotron export --for llama.cpp`. Its sources are Python, and need the
+    # torch and transformers of the environment that starts it; the library itself is not compiled
+    Environment(
+        "llama_cpp",
+        engines=(),
+        packages={"llama-cpp-python": "conversion"},
+        systems=("Linux", "Darwin"),
+        runs_step=False,
+        requirements=("nemotron_app", "llama_cpp.txt"),
+        used_by="export",
+        options=(
+            "--no-deps",
+            "--config-setting=wheel.cmake=false",
+            "--config-setting=wheel.packages=llama_cpp;vendor/llama.cpp/conversion;vendor/llama.cpp/gguf-py/gguf",
+        ),
     ),
 )
 
