@@ -4,8 +4,11 @@ import json
 import pickle
 import shutil
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -59,6 +62,7 @@ from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 
 disable_progress_bar()  # our own progress line is the only one
 # The first model that is loaded or saved has these rules made, which takes 0.4 s; made now, copies of this process
@@ -202,7 +206,27 @@ def require_tensors(path: Path) -> None:
     Raises:
         UserError: as `load_model`.
     """
-    _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, device_map="meta")
+    with _without_values(path) as headers:
+        _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, headers=headers, device_map="meta")
+
+
+@contextmanager
+def _without_values(path: Path) -> Generator[Path]:
+    """The folder with files of weights that are as long as its own, and empty behind their headers.
+
+    The library maps a file, and whole stretches of it may then count as memory, although no value is looked at.
+    """
+    with TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        for file in filter(Path.is_file, path.iterdir()):
+            target = Path(made) / file.name
+            if file.suffix != ".safetensors":
+                target.symlink_to(file.resolve())
+                continue
+            with file.open("rb") as source, target.open("wb") as sparse:
+                length = source.read(8)
+                sparse.write(length + source.read(min(int.from_bytes(length, "little"), LARGEST_HEADER)))
+                sparse.truncate(file.stat().st_size)
+        yield Path(made)
 
 
 def require_sound(path: Path) -> None:
@@ -217,9 +241,19 @@ def require_sound(path: Path) -> None:
 
 
 def _load_checked(
-    path: Path, engine: ModelLoadingEngine, *, trusted: bool, dtype: torch.dtype, **placed: Any
+    path: Path,
+    engine: ModelLoadingEngine,
+    *,
+    trusted: bool,
+    dtype: torch.dtype,
+    headers: Path | None = None,
+    **placed: Any,
 ) -> PreTrainedModel:
-    """The model as the library loads it, if all of its folder is as its config says."""
+    """The model as the library loads it, if all of its folder is as its config says.
+
+    Args:
+        headers: a folder to load in its place, whose weights have no values.
+    """
     config = read_config(path, trusted=trusted)
     if isinstance(config, NemotronHConfig):
         # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
@@ -233,7 +267,7 @@ def _load_checked(
     try:
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
-            path,
+            headers or path,
             config=config,
             dtype=dtype,
             local_files_only=True,
