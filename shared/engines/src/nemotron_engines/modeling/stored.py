@@ -27,7 +27,7 @@ TYPES = {
 }  # fmt: skip
 FLOATS = ("F64", "F32", "F16", "BF16")
 """What may be written in another of these types: fewer bits are numbers only together with their scales."""
-AT_ONCE = 2**22
+AT_ONCE = 2**20
 """Values that are in memory together."""
 
 
