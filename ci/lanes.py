@@ -29,7 +29,7 @@ LANES = {
     ORDINARY: ["uv", "run", "pytest", DURATIONS],
     SLOW: ["uv", "run", "pytest", "-m", "slow", DURATIONS],
     "checks": ["ci/check.sh"],
-    **{name: ["ci/engine.sh", name, DURATIONS] for name in ("automodel", "megatron", "evaluator", "nemo_run")},
+    **{name: ["ci/engine.sh", name, DURATIONS] for name in ("automodel", "megatron", "evaluator", "nemo_run", "llama_cpp")},
     "nemo_rl": ["ci/engine.sh", "nemo_rl", DURATIONS],
 }
 CHECKOUTS = "NEMO_RL_CHECKOUTS"

@@ -48,7 +48,12 @@ def main(folder: Path, file: Path, dtype: str, pre: str) -> None:
                 raise
             return pre
 
+    def no_sentencepiece(self: Any) -> None:
+        raise FileNotFoundError("tokenizer.model")  # what makes the converter read tokenizer.json
+
     TextModel.get_vocab_base_pre = pre_of
+    if not (folder / "tokenizer.model").is_file():  # else it imports a library first, only to find that out
+        TextModel._set_vocab_sentencepiece = no_sentencepiece
     told = converter.set_gguf_parameters
 
     def with_context(self: Any) -> None:

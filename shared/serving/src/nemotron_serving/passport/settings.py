@@ -265,7 +265,7 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
     get = config.get
     inner = None if get("mamba_num_heads") is None else config["mamba_num_heads"] * config["mamba_head_dim"]
     kinds = get("layers_block_type")
-    experts = "expert_count" in file.settings
+    experts = "moe" in (kinds or ()) or "expert_count" in file.settings and not kinds
     found = {
         "block_count": len(kinds) if kinds else get("num_hidden_layers"),
         "context_length": get("max_position_embeddings"),
@@ -298,7 +298,9 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
     return {
         key: value[0] if isinstance(value, list) else value
         for key, value in found.items()
-        if value is not None and (key in file.settings or key in needed)
+        if value is not None
+        and (key in file.settings or key in needed)
+        and (experts or not key.startswith(("expert_", "moe_")))
     }
 
 
