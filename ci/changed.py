@@ -32,7 +32,7 @@ ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "nemo_rl", "nemo_r
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
-    "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file", "nemotron_serving.layouts"),
+    "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file"),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),

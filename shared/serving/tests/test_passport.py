@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from passport_support import (
@@ -20,7 +21,16 @@ from passport_support import (
 from nemotron_app.main import main
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.passport.compare import verified
-from nemotron_serving.passport.parts import Passport
+from nemotron_serving.passport.numbers import (
+    GREEDY,
+    SAME,
+    Readings,
+    allowed_for,
+    compare_numbers,
+    compare_task,
+)
+from nemotron_serving.passport.parts import NUMBERS, TASK, Part, Passport
+from nemotron_serving.passport.rows import Rows
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError
 
@@ -282,3 +292,61 @@ def test_a_sound_export_raises_no_alarm(
     assert [part["verdict"] for part in told["parts"]] == ["the same", "the same", "the same", "not looked at"]
     held = {one.dtype for one in stored_in(tmp_path / "out").values()}
     assert {"bfloat16": "BF16", "float16": "F16", None: "F32"}[dtype] in held
+
+
+def test_the_command_tells_by_its_exit_code_and_on_a_page(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copied(model, tmp_path / "model")
+    export = copied(model, tmp_path / "export")
+    words = ["verify", "export", "--home", "home", "--against", "./model"]
+    assert main([*words, "--no-run"]) == 0
+    assert json.loads((export / "passport.json").read_text())["same"]
+    change_weights(export, TENSOR_FAULTS["swapped experts"][0])
+    capsys.readouterr()
+    assert main(words) == 1
+    assert f"{UP}: holds the values of" in capsys.readouterr().out
+    page = (export / "passport.html").read_text()
+    assert f"<code>{UP}</code>" in page and "not run, because tensors differ" in page
+    assert main(["verify", "export", "--home", "home"]) == 2  # a folder's model has no name in a store
+    assert "--against MODEL" in capsys.readouterr().err
+    assert main(["verify", "absent", "--home", "home"]) == 2
+    assert main(["verify", "./model", "--home", "home", "--alone"]) == 0
+    assert not (tmp_path / "model" / "passport.json").exists()
+    change_json(export, "config.json", lambda config: config.update(num_nextn_predict_layers=1))
+    assert main(["verify", "export", "--home", "home", "--alone"]) == 1
+    assert "num_nextn_predict_layers: promises 1 block" in capsys.readouterr().out
+
+
+def test_an_export_that_differs_is_not_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copied(model, tmp_path / "model")
+    monkeypatch.setattr("nemotron_serving.layouts.DTYPES", {"float32": "F32", "bfloat16": "F16", "float16": "F16"})
+    assert main(["export", "./model", "out", "--home", "home", "--dtype", "bfloat16"]) == 2
+    assert "the export is not its model: " in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_and_held_out_rows_that_are_worse_are_found() -> None:
+    draw = np.random.default_rng(0)
+    logits = draw.normal(size=(9, 30))
+    logps = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    bits = np.stack([draw.uniform(5, 9, 40), np.full(40, 7.0)], 1)
+    before = Readings({"row": logps}, {"row": [1] * GREEDY}, bits)
+    other = np.roll(logps, 1, 1)
+    after = Readings({"row": other}, {"row": [1] * GREEDY}, bits + np.array([0.5, 0.0]))
+    rows = Rows("data:v1", [], [], "test", [])
+    for made, found in ((before, 0), (after, 1)):
+        numbers, task = Part(NUMBERS), Part(TASK)
+        compare_numbers("transformers", before, made, allowed_for({"F32"}, before, None), numbers)
+        compare_task(before, made, rows, task)
+        assert (len(numbers.findings), len(task.findings)) == (found, found)
+    assert "paired 95% interval +0.0714 to +0.0714" in dict(task.facts)["difference"]
+    not_finite = Readings({"row": other * np.nan}, {"row": [1] * GREEDY}, bits)
+    part = Part(NUMBERS)
+    compare_numbers("vllm", before, not_finite, 1.0, part)
+    assert part.findings[0].what == "gives no number for some tokens"
+    assert allowed_for({"BF16"}, before, after) > SAME == allowed_for({"F32"}, before, after)

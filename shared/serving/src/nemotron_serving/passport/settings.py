@@ -265,7 +265,7 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
     get = config.get
     inner = None if get("mamba_num_heads") is None else config["mamba_num_heads"] * config["mamba_head_dim"]
     kinds = get("layers_block_type")
-    experts = "moe" in (kinds or ()) or "expert_count" in file.settings and not kinds
+    experts = "moe" in (kinds or ()) or ("expert_count" in file.settings and not kinds)
     found = {
         "block_count": len(kinds) if kinds else get("num_hidden_layers"),
         "context_length": get("max_position_embeddings"),
