@@ -1,6 +1,8 @@
 """Weights are read and written part by part, and 8-bit weights without their scales are refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,25 @@ def test_scales_that_are_lost_or_would_be_are_refused(
     assert said in str(refused.value)
     with pytest.raises(UserError, match="scale"):  # before a training loads it
         require_tensors(tmp_path)
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+from nemotron_engines.modeling.loaded import require_finite
+from nemotron_engines.modeling.stored import rewrite
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+before, file = peak(), Path(sys.argv[1])
+require_finite(file)
+rewrite(file, file.with_name("other"), lambda tensor: "BF16")
+print(peak() - before)
+"""
+
+
+def test_a_large_file_is_never_in_memory(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({f"layer.{number}": torch.ones(2**24) for number in range(4)}, file, metadata={"format": "pt"})  # 268 MB
+    command = [sys.executable, "-c", MEMORY, str(file)]
+    grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert grown < 60  # MB
