@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import advised
+import parsed_once
 import pytest
 
 pytest_plugins = ["slurm_support", "browser"]
@@ -22,11 +24,13 @@ SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--fuzz N`, for a long campaign."""
-    parser.addoption("--fuzz", type=int, metavar="N", help="damaged inputs for each parser, drawn anew (default: 100)")
+    parser.addoption("--fuzz", type=int, metavar="N", help="new damaged inputs for each parser (default: 100)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork servers once for all xdist workers; they import nothing before the first command."""
+    parsed_once.install()
+    advised.install()
     if hasattr(config, "workerinput"):
         return
     folder = Path(tempfile.mkdtemp(prefix="fork-"))

@@ -116,8 +116,9 @@ def main() -> int:
         (work / name).write_bytes(make(known))
         began = time.monotonic()
         made = json.loads(nemotron(work, "finetune", "super3-pretrain-model:v1", name, "--again", "--json", *few))
-        raw = ["--raw"] if name.endswith(TEXT) else []
-        nemotron(work, "generate", made["model"], "asked.jsonl", "--out", f"{name}.said", "--force", *raw)
+        how = ["--raw"] if name.endswith(TEXT) else []
+        how += ["--max-tokens=16"] if options.rehearse else []  # a model of two steps never ends an answer
+        nemotron(work, "generate", made["model"], "asked.jsonl", "--out", f"{name}.said", "--force", *how)
         seconds = time.monotonic() - began
         said = [json.loads(line)["response"] for line in (work / f"{name}.said").read_text().splitlines()]
         right = sum(answer in text for text, (_, answer) in zip(said, known, strict=True))

@@ -5,8 +5,9 @@
     python benchmarks/gpu.py results/ --only training,lora --minutes 5
     python benchmarks/gpu.py results/ --before ../older-checkout        the same training with older sources, too
 
-Every part is a program with a limit of its own, and none that fails ends the next. Results are written as they come:
-results/gpu.json and results/gpu.txt; logs lie in --work. Programs load side by side and use the GPU one at a time.
+Every part is a program with its own time limit, and a failure does not stop the next part. Results are written as they
+come, to results/gpu.json and results/gpu.txt; logs are in --work. Programs load in parallel but use the GPU one at a
+time.
 """
 
 import argparse

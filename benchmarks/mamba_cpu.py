@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h as modeling
 
-from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.kernels.experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import REFERENCE_KERNELS, install_cpu_ops
 from nemotron_engines.modeling.packed import packed_inputs
 

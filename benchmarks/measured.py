@@ -28,7 +28,7 @@ How far the small models of the families are from what they should compute. A fa
 
 {twins}
 
-`super49b` has no twin of its own: its layers are never built here, and nothing on this page is about them.
+`super49b` has no twin: its layers are never built here, so this page does not cover them.
 
 Each row is a figure of a test, which fails if the figure is above the limit. A distance is the norm of the difference \
 divided by the norm of the value. The tests run with all others; this page shows one run, at commit {commit}, on \

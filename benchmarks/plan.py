@@ -20,10 +20,9 @@ import numpy as np
 import yaml
 from scipy import optimize
 
-from nemotron_engines.estimate.layouts import Layout
-from nemotron_engines.estimate.speed import terms
+from nemotron_engines.estimate.memory import Layout
+from nemotron_engines.estimate.speed import terms, work_of
 from nemotron_engines.estimate.training import VOCABULARY
-from nemotron_engines.estimate.work import work_of
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.machine import DEVICES

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def code_to_record() -> str:
-    """The commit to record; asked before a measurement begins, because people edit meanwhile."""
+    """The commit to record; read before a measurement starts, because the tree may change during it."""
     return git_commit(FOLDER.parent) or "of no commit"
 
 

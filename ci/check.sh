@@ -10,6 +10,8 @@ uv run ruff format --check .
 uv run ruff check .
 uv run ty check
 uv run lint-imports
+uv run python ci/pages.py --check # generated tables of READMEs and documents
+uv run python tests/seeds_page.py --check
 uv run python ci/site.py
 # Shell scripts, where the program that reads them is at hand. Parts of jobs' scripts are read where they are put together.
 ! command -v shellcheck >/dev/null || shellcheck .ci/run ci/*.sh tests/slurm/*.sh

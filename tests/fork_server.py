@@ -2,13 +2,15 @@
 
     python fork_server.py SOCKET light|heavy
 
-A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "session": false} with the files for
+A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "group": false} with the files for
 the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. Commands that start
-steps (`nemotron super3 sft`) ask the servers for them, too. `heavy` has torch and all training libraries; `light` does
-not, like the real process of a preparation. In the environment of an engine, `heavy` has that engine, with its
-stand-ins for a GPU.
+steps (`nemotron super3 sft`), and torchrun, ask the servers for what they start, too. `heavy` has torch and all
+training libraries; `light` does not, like the real process of a preparation. In the environment of an engine, `heavy`
+has that engine, with its stand-ins for a GPU.
 """
 
+import atexit
+import gc
 import importlib
 import importlib.util
 import json
@@ -16,18 +18,22 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 STAGES = ("pretrain", "sft", "rl", "eval")
+TORCHRUN, OURS = "torch.distributed.run", "nemotron_shared.runtime.torchrun"
 LIGHT = ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES for verb in ("data_prep", "train"))]
 HEAVY = [
     *LIGHT,
     *(f"stages.{stage}.engines.transformers.train" for stage in ("pretrain", "sft")),
     "stages.rl.engines.trl.train",
     "stages.eval.engines.lm_eval.ask",
+    TORCHRUN,
     "transformers.models.nemotron_h.modeling_nemotron_h",
 ]
 SUPERVISED = [
@@ -73,6 +79,10 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
                     found = importlib.import_module(module)
                     if function:
                         getattr(found, function)()
+                importlib.import_module("parsed_once").install(modules)
+                importlib.import_module("advised").install()
+                gc.collect()
+                gc.freeze()  # or each fork copies these pages as soon as its collector looks at them
                 note_cpu(path, time.process_time(), "imports")
                 modules = []
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -115,12 +125,18 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     launch.run_process = run_again
     if program == "-m":
         program, *words = words
+        if program in (TORCHRUN, OURS):
+            handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
+            importlib.import_module(handler).SubprocessHandler._popen = start_rank
     elif Path(program).parent.parent.name == "stages":
         program = f"stages.{Path(program).parent.name}.{Path(program).stem}"
     sys.argv = [program, *words]
     if program.endswith(".py"):
+        subprocess.run = run_forked_where_possible
         sys.path.insert(0, str(Path(program).parent))
         return runpy.run_path(program, run_name="__main__") and 0
+    if program == OURS:
+        return runpy.run_module(program, run_name="__main__") and 0
     return importlib.import_module(program).main(words)
 
 
@@ -130,6 +146,41 @@ def run_again(command: list[str], stdout: Any = None) -> int:
 
     sys.stdout.flush()
     return Forked(command, Path.cwd(), os.environ, stdout or sys.stdout, sys.stderr).wait()
+
+
+def run_forked_where_possible(command: Any, run: Any = subprocess.run, **options: Any) -> Any:
+    """Replacement for the function with which our own programs start commands and capture what they say."""
+    from support import can_be_forked, run_forked
+
+    captured = options.get("capture_output") or options.get("stdout") == subprocess.PIPE
+    if not (captured and can_be_forked(command)):
+        return run(command, **options)
+    stderr = options.get("stderr")
+    done = run_forked(command, options.get("cwd") or Path.cwd(), options.get("env") or os.environ, stderr)
+    if not options.get("text"):
+        done.stdout, done.stderr = done.stdout.encode(), done.stderr.encode()  # type: ignore[assignment]
+    return done
+
+
+def start_rank(handler: Any, command: tuple[str, ...], environment: dict[str, str]) -> Any:
+    """Replacement for the method with which torchrun starts a process."""
+    from support import Forked
+
+    sys.stdout.flush()
+    stdout, stderr = handler._stdout or sys.stdout, handler._stderr or sys.stderr
+    return Forked([sys.executable, *command[command.index("-u") + 1 :]], Path.cwd(), environment, stdout, stderr, True)
+
+
+def leave(code: object) -> NoReturn:
+    """Exit as `sys.exit` does, but do not free object after object: with torch imported, that takes two seconds."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
 
 
 def heavy() -> list[str]:
@@ -147,4 +198,9 @@ def is_installed(library: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run(*serve(sys.argv[1], heavy() if sys.argv[2] == "heavy" else LIGHT)))  # type: ignore[call-overload]
+    request, files = serve(sys.argv[1], heavy() if sys.argv[2] == "heavy" else LIGHT)
+    try:
+        code = run(request, files)
+    except SystemExit as ended:
+        code = ended.code
+    leave(code)

@@ -3,6 +3,7 @@
 python tests/seeds_page.py
 """
 
+import sys
 from collections import Counter
 
 from seeds_table import LAST, STATES, Row, read_table
@@ -81,4 +82,8 @@ def _line(row: Row) -> str:
 
 if __name__ == "__main__":
     assert set(SECTIONS) == set(LAST)
-    PAGE.write_text(page(read_table()[0]), encoding="utf-8")
+    made = page(read_table()[0])
+    if "--check" not in sys.argv:
+        PAGE.write_text(made, encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != made:
+        sys.exit(f"{PAGE.name} is out of date: run python tests/seeds_page.py")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import CompletedProcess, TimeoutExpired
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ from nemotron_shared.config.schema import RandomModelSection
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
+TORCHRUN = "torch.distributed.run"
 SHARED = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving")}
 """Shared members, named as in `nemotron-NAME`, and their folders below `shared/`."""
 MEMBERS = (*SHARED, *STAGES)
@@ -39,7 +40,7 @@ def script(stage: str, verb: str = "train") -> list[str]:
 
 def torchrun(stage: str, processes: int = 1) -> list[str]:
     """`torchrun stages/<stage>/train.py` on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launcher = [sys.executable, "-m", TORCHRUN, "--standalone", f"--nproc-per-node={processes}"]
     return [*launcher, str(ROOT / "stages" / stage / "train.py")]
 
 
@@ -59,7 +60,7 @@ def argv(words: Sequence[str]) -> list[str]:
     rest = [str(ROOT / word) if word.startswith("stages/") and word.endswith(".py") else word for word in rest]
     if program == "torchrun":
         # a free port each time, so that two tests can run in parallel
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", *rest]
+        return [sys.executable, "-m", TORCHRUN, "--standalone", *rest]
     assert program == "python", f"no way to run {program}"
     return [sys.executable, *rest]
 
@@ -84,7 +85,8 @@ class Forked:
         """Args: group: make the command lead its own process group."""
         own_program = command[1].endswith(".py") and "stages" not in command[1]
         trains = own_program or any("train" in word for word in command[1:3])
-        kind = "heavy" if trains and not {"--dry-run", "-d"} & set(command) else "light"
+        trains = trains and not {"--dry-run", "-d"} & set(command)
+        kind = "heavy" if trains or {TORCHRUN, "nemotron_shared.runtime.torchrun"} & set(command[:3]) else "light"
         request = {"argv": list(command), "cwd": str(cwd), "env": dict(env) | _servers(), "group": group}
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.connect(str(Path(_servers()["FORK_SERVERS"]) / kind))
@@ -98,9 +100,15 @@ class Forked:
         ready, _, _ = select.select([self.connection], [], [], 0)
         return self.wait() if ready else self.returncode
 
-    def wait(self) -> int:
-        """Wait for the end. Returns the exit code, negative for a signal, as `Popen` does."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Returns the exit code, negative for a signal, as `Popen` does.
+
+        Raises:
+            TimeoutExpired: it has not ended after `timeout` seconds.
+        """
         if self.returncode is None:
+            if timeout is not None and not select.select([self.connection], [], [], timeout)[0]:
+                raise TimeoutExpired("a forked command", timeout)
             self.returncode = int(self.answers.readline())
             self.connection.close()
         return self.returncode
@@ -122,17 +130,23 @@ def _servers() -> dict[str, str]:
 
 
 def can_be_forked(command: Sequence[str]) -> bool:
-    """Whether it is `nemotron` or the script of a step: forks of these behave like new processes."""
+    """Whether it is `nemotron`, the script of a step or torchrun: forks of these behave like new processes."""
     program, first, *rest = command
     module = rest[0] if first == "-m" else ""
-    here = first.endswith(".py") or module == "nemotron_app.main" or module.startswith("stages.")
+    here = first.endswith(".py") or module in ("nemotron_app.main", TORCHRUN) or module.startswith("stages.")
     return program == sys.executable and here
 
 
-def run_forked(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> "CompletedProcess[str]":
-    """Run a command in a fork of a process that has imported everything, and capture its output."""
+def run_forked(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], errors: IO | None = None
+) -> "CompletedProcess[str]":
+    """Run a command in a fork of a process that has imported everything, and capture its output.
+
+    Args:
+        errors: a file for what it says on stderr, which is then not captured.
+    """
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
-        code = Forked(command, cwd, env, stdout, stderr).wait()
+        code = Forked(command, cwd, env, stdout, errors or stderr).wait()
         stdout.seek(0)
         stderr.seek(0)
         return CompletedProcess(command, code, stdout.read(), stderr.read())

@@ -2,19 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import ROOT, Forked, can_be_forked, nemotron, script, short
+from support import ROOT, Forked, nemotron, run_forked, script, short, torchrun
 
-MODEL = "super3-sft-model"
+MODEL, DATA = "super3-sft-model", "super3-sft-data"
 WEIGHTS = "model.safetensors"
 STEPS = 8
 OPTIONS = [
@@ -44,8 +43,7 @@ def stop_after(step: int, command: list[str], home: Path, cwd: Path, env: dict[s
     """Run a command and ask it to stop once it has logged `step`."""
     environment = os.environ | {"NEMOTRON_HOME": str(home)} | (env or {})
     with (cwd / "stopped.log").open("w") as log:
-        start = Forked if can_be_forked(command) else Popen
-        process = start(command, cwd=cwd, env=environment, stdout=log, stderr=log)
+        process = Forked(command, cwd, environment, log, log)
     while not any(len(path.read_text().splitlines()) >= step for path in home.glob(f"runs/{MODEL}-*/metrics.jsonl")):
         assert process.poll() is None, (cwd / "stopped.log").read_text()
         time.sleep(0.02)
@@ -53,10 +51,31 @@ def stop_after(step: int, command: list[str], home: Path, cwd: Path, env: dict[s
     process.wait()
 
 
+def recording(batches: Path, *options: str, processes: int = 1) -> list[str]:
+    """The training, which also writes down the rows of each step."""
+    *launcher, _ = torchrun("sft", processes)
+    return [*launcher, str(ROOT / "tests" / "programs" / "record_batches.py"), str(batches), *OPTIONS, *options]
+
+
+def rows(*files: Path) -> Counter[tuple[int, str]]:
+    """How often each row was trained on in each step."""
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return Counter((line["step"], row) for line in lines for row in line["rows"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the store `home` of a training that was never stopped, and its rows in `rows.jsonl`."""
+    folder = tmp_path_factory.mktemp("whole")
+    environment = os.environ | {"NEMOTRON_HOME": str(folder / "home")}
+    done = run_forked(recording(folder / "rows.jsonl"), folder, environment)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.mark.slow
-def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
-    run(*script("sft"), *OPTIONS)
-    whole = losses(tmp_path / "home")
+def test_how_may_change_and_what_may_not(run, whole: Path, tmp_path: Path) -> None:
+    expected = losses(whole / "home")
     home = tmp_path / "stopped"
     there = {"NEMOTRON_HOME": str(home)}
     stop_after(2, [*script("sft"), *OPTIONS], home, tmp_path)
@@ -77,9 +96,9 @@ def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
     assert "continuing from step" in again
     made = manifest(home, 2)
     assert [bool(segment["from_step"]) for segment in made["segments"]] == [False, True]
-    assert made["fingerprint"] == manifest(tmp_path / "home")["fingerprint"]
-    assert (STEPS, "valid_loss") in whole
-    assert losses(home, 2) == pytest.approx(whole, abs=1e-5)
+    assert made["fingerprint"] == manifest(whole / "home")["fingerprint"]
+    assert (STEPS, "valid_loss") in expected
+    assert losses(home, 2) == pytest.approx(expected, abs=1e-5)
 
     finished = run(*script("sft"), *changed, "optimizer.lr=1e-3", "train.train_iters=1", env=there).stderr
     assert "a new run, not the finished super3-sft-model-" in finished
@@ -110,29 +129,21 @@ def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("then", "strategy"), [(1, "ddp"), (4, "ddp"), (1, "fsdp2"), (4, "fsdp2")])
-def test_another_number_of_processes_goes_on_with_the_same_rows(run, tmp_path: Path, then: int, strategy: str) -> None:
-    def command(processes: int, batches: Path, *options: str) -> list[str]:
-        program = str(ROOT / "tests" / "programs" / "record_batches.py")
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        return [sys.executable, *torchrun, program, str(batches), *OPTIONS, *options]
-
-    def rows(*files: Path) -> Counter[tuple[int, str]]:
-        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-        return Counter((line["step"], row) for line in lines for row in line["rows"])
-
-    run(*script("sft", "data_prep"), *OPTIONS)
-    run(*command(1, tmp_path / "whole.jsonl"))
-    home = tmp_path / "elastic"
-    there = {"NEMOTRON_HOME": str(home)}
-    run(*script("sft", "data_prep"), *OPTIONS, env=there)
-    how = f"engine.strategy={strategy}"
-    stop_after(3, command(2, tmp_path / "two.jsonl", how), home, tmp_path)
-    said = run(*command(then, tmp_path / "then.jsonl", how), env=there).stderr
-    assert f"processes 2 -> {then}" in said
-    assert (f"{strategy.upper()} over {then} process" in said) == (strategy == "fsdp2" or then > 1)
-    assert rows(tmp_path / "two.jsonl", tmp_path / "then.jsonl") == rows(tmp_path / "whole.jsonl")
-    assert losses(home) == pytest.approx(losses(tmp_path / "home"), abs=1e-4)
-    found, wanted = (load_file(where / "artifacts" / MODEL / "v1" / WEIGHTS) for where in (home, tmp_path / "home"))
-    assert found.keys() == wanted.keys()
-    assert all(torch.allclose(found[name], wanted[name], atol=1e-3) for name in wanted)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_another_number_of_processes_goes_on_with_the_same_rows(
+    run, whole: Path, tmp_path: Path, strategy: str
+) -> None:
+    how, stopped = f"engine.strategy={strategy}", tmp_path / "stopped"
+    shutil.copytree(whole / "home" / "artifacts" / DATA, stopped / "artifacts" / DATA)
+    stop_after(3, recording(tmp_path / "two.jsonl", how, processes=2), stopped, tmp_path)
+    for then in (1, 4):
+        home, trained = tmp_path / f"home{then}", tmp_path / f"{then}.jsonl"
+        shutil.copytree(stopped, home, symlinks=True)
+        said = run(*recording(trained, how, processes=then), env={"NEMOTRON_HOME": str(home)}).stderr
+        assert f"processes 2 -> {then}" in said
+        assert (f"{strategy.upper()} over {then} process" in said) == (strategy == "fsdp2" or then > 1)
+        assert rows(tmp_path / "two.jsonl", trained) == rows(whole / "rows.jsonl")
+        assert losses(home) == pytest.approx(losses(whole / "home"), abs=1e-4)
+        found, wanted = (load_file(one / "artifacts" / MODEL / "v1" / WEIGHTS) for one in (home, whole / "home"))
+        assert found.keys() == wanted.keys()
+        assert all(torch.allclose(found[name], wanted[name], atol=1e-3) for name in wanted)

@@ -55,7 +55,7 @@ CASES = {
                            ("engine=megatron",)),
     "missing artifact": Case("sft", ("run.model", "make it: nemotron super3 pretrain"), "train",
                              ("run.missing_model=error",)),
-    "artifact of another name": Case("rl", ("run.model: there is no artifact 'sftt'",), "train",
+    "artifact of another name": Case("rl", ("run.model: no artifact 'sftt'",), "train",
                                      ("run.model=sftt:v9",)),
     "batch": Case("pretrain", ("not a multiple",), "train", ("train.global_batch_size=10", "train.micro_batch_size=4")),
     "unknown reward": Case("rl", ("no reward named 'kindness'", "lenient"), "train",

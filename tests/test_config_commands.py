@@ -88,14 +88,14 @@ def test_every_setting_of_every_stage_can_be_explained(
         (["config", "show", "tiny"], "say one: pretrain/tiny, sft/tiny, rl/tiny, eval/tiny"),
         (["config", "show", "sft/tinny"], "did you mean 'tiny'?"),
         (["config", "show", "sft/tiny", "tiny"], "settings are written key=value"),
-        (["config", "show", "none.yaml"], "there is no file none.yaml"),
-        (["new", "a/../b c", "--from", "sft/tiny"], "is no name for a config"),
+        (["config", "show", "none.yaml"], "file none.yaml not found"),
+        (["new", "a/../b c", "--from", "sft/tiny"], "is not a valid config name"),
         (["new", "mine", "--from", "sft/tinny"], "did you mean 'tiny'?"),
         (["new", "mine", "--from", "sft/tiny", "optimizer.lrr=3"], "optimizer.lrr"),
         (["new", "mine", "--from", "sft/tiny", "~optimizer.lr"], "cannot be written into a config"),
         (["new", "mine"], "--from"),
-        (["new", "", "--from", "sft/tiny"], "'' is no name for a config"),
-        (["new", ".", "--from", "sft/tiny"], "'.' is no name for a config"),
+        (["new", "", "--from", "sft/tiny"], "'' is not a valid config name"),
+        (["new", ".", "--from", "sft/tiny"], "'.' is not a valid config name"),
         (["new", "tiny", "--from", "sft/tiny"], "would begin with itself"),
         (["new", "default", "--from", "sft/tiny"], "give another name: nemotron new my_default --from sft/tiny"),
         (["new", "mine", "--from", "sft/tiny", "optimizer.lr=abc"], "command line: optimizer.lr"),
@@ -146,7 +146,7 @@ def test_a_new_config_is_what_was_asked_for(
         json.loads(ask(capsys, "config", "show", "all.yaml", "--stage", stage, "--json"))["config"] == typed["config"]
     )
     assert main(["new", "mine", "--from", base]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["new", "mine", "--from", base, "--force"]) == 0
 
 

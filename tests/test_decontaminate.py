@@ -84,7 +84,7 @@ def test_stop_names_the_row_and_report_leaves_it(prepare, source, tmp_path: Path
 
 def test_what_is_not_there_or_no_evaluation_is_refused(prepare, source, tmp_path: Path) -> None:
     _, said = prepare(prepare_rl, source("rl"), "data_prep.decontaminate.against=eval-data")
-    assert "data_prep.decontaminate.against: there is no artifact 'super3-eval-data'" in said
+    assert "data_prep.decontaminate.against: no artifact 'super3-eval-data'" in said
     assert "nemotron super3 data prep eval -c tiny" in said
     bad = write(tmp_path / "bad.jsonl", [{"title": "no question"}])
     _, said = prepare(prepare_rl, source("rl"), f"data_prep.decontaminate.against={bad}")

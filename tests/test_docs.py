@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from support import MEMBERS, ROOT, STAGES, call_here, make_model
 
 from nemotron_app.main import OTHER_COMMANDS, main
+from nemotron_app.report.command import COLUMNS
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import leaf_keys
@@ -378,6 +379,12 @@ def test_examples_of_data_are_valid() -> None:
 def objects(text: str) -> list[dict]:
     """One object over many lines, or one per line."""
     return [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_sample_of_a_report_has_its_columns() -> None:
+    sample = (ROOT / "README.md").read_text(encoding="utf-8").partition("```text\n")[2]
+    found = re.split(r"  +", sample.splitlines()[1])
+    assert found[:-1] == list(COLUMNS)
 
 
 def test_generated_parts_of_the_documents_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, nemotron, short
 
-from nemotron_engines import suited
+from nemotron_engines import defaults
 from nemotron_shared.config.compose import compose
 
 PLACES, THINGS = ("Velt", "Orim", "Saku", "Tilde"), ("river", "bakery", "museum")
@@ -45,7 +45,7 @@ def test_a_file_of_facts_is_known_by_heart_afterwards(run, tmp_path: Path) -> No
     assert sum(answer in text for text, (_, answer) in zip(said, FACTS, strict=True)) >= 11
 
     again = run(*tune)  # nothing is chosen or done anew
-    assert "as chosen before" in again.stderr
+    assert "using earlier choices" in again.stderr
     assert json.loads(again.stdout)["model"] == "super3-sft-model:v1"
 
 
@@ -62,7 +62,7 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     assert second.startswith("nemotron super3 sft -c ") and "train-vN.yaml" in second
     assert "finetune itself writes this file" in second
     assert third.startswith("nemotron super3 eval -c held_out run.model=sft run.base=super3-pretrain-model:v1")
-    assert "as chosen before" in run(*tune, "data_prep.pack_size=512").stderr
+    assert "using earlier choices" in run(*tune, "data_prep.pack_size=512").stderr
     assert "[finetune] data_prep.pack_size=128" in run(*tune).stderr  # what was said once holds for that command alone
     assert "[finetune] data_prep.pack_size=128" in run(*tune, "--again").stderr
     # neither settings that cannot be are approved, nor other rows under the same name
@@ -79,7 +79,7 @@ def test_choices_hold_where_the_store_was_moved(run, tmp_path: Path, made: Path)
     tune = nemotron("finetune", "super3-pretrain-model", "facts.csv", "--dry-run")
     run(*tune)
     (tmp_path / "home").rename(tmp_path / "moved")
-    assert "as chosen before" in run(*tune, env={"NEMOTRON_HOME": str(tmp_path / "moved")}).stderr
+    assert "using earlier choices" in run(*tune, env={"NEMOTRON_HOME": str(tmp_path / "moved")}).stderr
     # a tokenizer that is not there is blamed, and not the data
     prepared = ("sft", "-c", "local", "data_prep.source=facts.csv", "data_prep.tokenizer.model=/gone", "--dry-run")
     told = run(*nemotron("super3", *prepared), ok=False, env={"NEMOTRON_HOME": str(tmp_path / "moved")})
@@ -98,8 +98,8 @@ def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path
 
 def test_the_document_says_how_many_steps_are_chosen() -> None:
     text = (ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
-    least = f"{suited.EPOCHS} epochs, and at least {suited.LEAST_STEPS} steps"
-    small = f"at least {suited.SMALL_STEPS} for chats and {suited.SMALL_STEPS_OF_TEXT} for text"
+    least = f"{defaults.EPOCHS} epochs, and at least {defaults.LEAST_STEPS} steps"
+    small = f"at least {defaults.SMALL_STEPS} for chats and {defaults.SMALL_STEPS_OF_TEXT} for text"
     assert least in text and small in text
     for stage, style in (("sft", "chats: cosine"), ("pretrain", "text: WSD")):
         chosen = compose(ROOT / "stages" / stage / "config", "local", []).tree["scheduler"]["lr_decay_style"]

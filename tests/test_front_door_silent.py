@@ -70,7 +70,7 @@ def test_names_of_files_beside_it_mean_nothing(name: str, tmp_path: Path) -> Non
         ({"seed": 1, "rng": {"seed": 2}}, r"seed and rng.seed.*run.seed"),
         ({"packed_sequence": {"packed_sequence_size": 64}, "max_grad_norm": 1.0, "clip_grad_norm": {"max_norm": 2.0}},
          "optimizer.clip_grad"),
-        ({"optimizer": {"_target_": "mine.Lion", "lr": 1e-4}}, "what mine.Lion takes for optimizer.betas"),
+        ({"optimizer": {"_target_": "mine.Lion", "lr": 1e-4}}, "the defaults of mine.Lion for optimizer.betas"),
         ({"peft": {"match_all_linear": True, "target_modules": ["q_proj"]}}, "only one of"),
     ],
 )  # fmt: skip

@@ -106,10 +106,10 @@ def test_an_artifact_keeps_the_name_that_a_folder_without_a_slash_has_too(run, f
     ("name", "said", "remedy"),
     [
         (f"models/nano/{NANO}", "(models holds: mine), and no artifact can have that name", "hf://ORGANISATION/NAME"),
-        ("models/other", "(models holds: mine), and there is no artifact 'models-other' in", "hf://models/other"),
-        ("blank/other", "(blank is empty), and there is no artifact 'blank-other' in", "hf://blank/other"),
-        ("zoo/llama3:v2", "and there is no artifact 'zoo-llama3' in", "hf://ORGANISATION/NAME"),
-        ("zoo/a/b", "and there is no artifact 'zoo-a-b' in", "hf://ORGANISATION/NAME"),
+        ("models/other", "(models holds: mine), and no artifact 'models-other' in", "hf://models/other"),
+        ("blank/other", "(blank is empty), and no artifact 'blank-other' in", "hf://blank/other"),
+        ("zoo/llama3:v2", "and no artifact 'zoo-llama3' in", "hf://ORGANISATION/NAME"),
+        ("zoo/a/b", "and no artifact 'zoo-a-b' in", "hf://ORGANISATION/NAME"),
     ],
 )
 def test_a_name_with_slashes_that_nothing_has_says_all_that_it_could_be(
@@ -157,7 +157,7 @@ def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureF
     ("config", "said"),
     [
         ("[1]", "config.json: not a mapping of a model's settings"),
-        ('{"model_type": ["a"]}', "model_type is no text"),
+        ('{"model_type": ["a"]}', "model_type is not text"),
         ('{"a": ' + "[" * 100_000, "not valid JSON"),
         ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
     ],

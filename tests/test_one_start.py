@@ -127,7 +127,7 @@ def test_every_setting_is_read_by_the_engine_or_said_to_have_no_effect(stage: st
     assert engines is not None and engines.origin is not None
     roots = {f"stages.{stage}": spec.directory, "nemotron_engines": Path(engines.origin).parent}
     # these look at settings for every engine, and follow none of them
-    onlookers = {"nemotron_engines.checks", "nemotron_engines.suited", "nemotron_engines.estimate.layouts"}
+    onlookers = {"nemotron_engines.checks", "nemotron_engines.defaults", "nemotron_engines.estimate.memory"}
     entry = spec.engines.module_of(name)
     modules = modules_of([entry], roots, None, frozenset({*onlookers, f"stages.{stage}.schema"}))
     assert entry in modules

@@ -105,7 +105,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file.write_text("defaults: [tiny, _self_]\ntrain:\n  train_iters: 7\n")
     (found,) = plan(capsys, str(file), "--stage", "sft")
     assert found["estimate"]["steps"] == 7
-    with pytest.raises(UserError, match="of which stage"):
+    with pytest.raises(UserError, match="the stage is ambiguous"):
         dispatch(["plan", str(file)])
 
 
@@ -175,7 +175,7 @@ def test_a_layout_that_megatron_refuses_is_told(
 
 def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = plan(capsys, "pretrain/nano3", "engine.recipe=qwen.qwen3.qwen3_8b_pretrain_config")
-    assert any("12 bytes of each parameter" in said for said in found["estimate"]["assumptions"])
+    assert any("12 bytes per parameter" in said for said in found["estimate"]["assumptions"])
     (known,) = plan(capsys, "pretrain/nano3")
     assert known["estimate"]["memory"]["optimizer"] == 12 * known["estimate"]["parameters"] / 8
     assert not any("12 bytes" in said for said in known["estimate"]["assumptions"])
@@ -186,8 +186,8 @@ def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.Capt
     [
         (["pretrain/supr3"], "no config named 'supr3'", "super3"),
         (["pretain/super3"], "no stage 'pretain'", "pretrain"),
-        (["none.yaml"], "there is no file none.yaml", "STAGE/NAME"),
-        (["sft/tiny", "--", "-1"], "'-1' is no number of GPUs", "64xH100"),
+        (["none.yaml"], "file none.yaml not found", "STAGE/NAME"),
+        (["sft/tiny", "--", "-1"], "'-1' is not a GPU count", "64xH100"),
         (["sft/tiny", "engine.peft=lora"], "engine.peft is a section, and not 'lora'", "engine.peft={alpha: ..., dim"),
         (["sft/nano3", "0xH100"], "0 GPUs", "64xH100"),
         (["sft/nano3", "999999999xH100"], "999999999 GPUs", "100,000"),

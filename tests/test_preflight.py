@@ -23,8 +23,7 @@ from support import ROOT, STAGES, nemotron
 from nemotron_data.formats.eval_tasks import write_tasks
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import Parameters, parameters_of
+from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
@@ -504,9 +503,21 @@ def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Pa
     words = (f"run.data={shelf / 'data'}", f"run.model={other}")
     assert "hidden_size 64 instead of 2688" in told("sft", "nano3", "nano3", *words, home=tmp_path)[1]
     said = told("sft", "super3", "tiny", *words, home=tmp_path)[1]
-    assert "the data was made with another tokenizer than the model's" in said
+    assert "the data was made with a different tokenizer than the model's" in said
     unprepared = told("sft", "super3", "tiny", words[1], home=tmp_path)[1]
-    assert "the data was made with another tokenizer than the model's" in unprepared
+    assert "the data was made with a different tokenizer than the model's" in unprepared
+
+
+def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_path: Path) -> None:
+    few = shutil.copytree(shelf / "super3_tiny", tmp_path / "few")
+    described = json.loads((few / "config.json").read_text())
+    (few / "config.json").write_text(json.dumps({**described, "vocab_size": 3}))
+    for stage in ("sft", "rl"):
+        code, said = told(stage, "super3", "local", f"run.model={few}", home=tmp_path)
+        assert code == 1
+        assert "its chat template writes '<|im_" in said
+        assert "and the model has 3 embeddings" in said
+        assert "resize_token_embeddings(" in said
 
 
 def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     assert "FlashAttention2" in (told := capsys.readouterr().err) and "Traceback" not in told
     assert str(folder) in told and "rehearsal-" not in told
     assert rehearse(folder, "engine=transformers_lora", "engine.peft.target_modules=[nope]") == 2
-    assert "'nope' fits no layer" in capsys.readouterr().err
+    assert "'nope' matches no layer" in capsys.readouterr().err
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     assert rehearse(folder) == 2

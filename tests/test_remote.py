@@ -250,9 +250,9 @@ def test_a_profile_may_be_overruled_and_a_recipe_may_wish(folder: Path) -> None:
 def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) -> None:
     words = ("super3", "sft", "-c", "local", "data_prep.source=chats.jsonl", "--dry-run")
     shared = typed(folder, *words, "--run", "far")
-    assert shared.returncode == 1 and "there is no artifact" in shared.stdout
+    assert shared.returncode == 1 and "no artifact" in shared.stdout
     over_ssh = typed(folder, *words, "--run", "login")
-    assert over_ssh.returncode == 1 and "there is no artifact" not in over_ssh.stdout
+    assert over_ssh.returncode == 1 and "no artifact" not in over_ssh.stdout
     assert "not looked for from here: model, super3-pretrain-model:latest" in over_ssh.stdout
     assert "refused: nobody.invalid cannot be reached" in over_ssh.stdout
     assert "/lustre/me/jobs/super3-sft" in over_ssh.stdout

@@ -81,7 +81,9 @@ def test_what_lies_in_the_place_of_a_file_is_named_and_stays(run, store: Store, 
     refused = run(*REPLAY, DATA, "--repair", ok=False)
     assert refused.returncode == 1 and "put back: rejected.jsonl" in refused.stdout
     assert "damaged: stats.json: a folder; " in refused.stdout
-    assert f"what lies in the place of its files: mv {folder} {tokenizer} ELSEWHERE; then: nemotron" in refused.stdout
+    assert (
+        f"the files that took the place of its own: mv {folder} {tokenizer} ELSEWHERE; then: nemotron" in refused.stdout
+    )
     assert (folder / "notes").read_text() == (mine / "tokenizer.json").read_text() == "of somebody"
     tokenizer.unlink()
     tokenizer.write_text("no folder")
@@ -101,7 +103,7 @@ def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> No
     shutil.rmtree(data.path)
     missing = run(*REPLAY, "sft:v2", ok=False)
     assert missing.returncode == 2
-    assert "super3-sft-model:v2 was made from super3-sft-data:v1: there is no" in missing.stderr
+    assert "super3-sft-model:v2 was made from super3-sft-data:v1: no artifact 'super3-sft-data'" in missing.stderr
     brought = Producer("sft", "import", "0", "0", "", "", None, "nemotron model import ./x", {})
     published_again(store, model, producer=brought)
     imported = run(*REPLAY, "sft:v3", ok=False)

@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from seeds_page import PAGE, page
 from seeds_table import CLAIMS, Row, covered, expected_ids, lanes, read_table
-from support import ROOT, argv, nemotron, run_forked
+from support import ROOT, argv, can_be_forked, run_forked
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import parameters_of
+from nemotron_engines.modeling.architecture import load_architecture, parameters_of
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES, ArtifactType
@@ -48,10 +47,11 @@ def run_in(home: Path, store: Path, command: str, folder: str) -> Outcome:
 
 
 def run_one(words: list[str], cwd: Path, environment: dict[str, str]) -> Outcome:
-    """The many commands of `nemotron` run in forks; the few of python and torchrun as processes of their own."""
-    if words[0] == "nemotron":
-        return run_forked(nemotron(*words[1:]), cwd, environment)
-    return subprocess.run(argv(words), cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    """Nearly all run in forks, and those of other programs as processes of their own."""
+    command = argv(words)
+    if can_be_forked(command):
+        return run_forked(command, cwd, environment)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nemotron_engines.nemo_rl.translate import megatron_optimizer, torch_optimizer
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -53,7 +53,7 @@ def test_rewards_that_teach_nothing_or_stand_twice_are_refused(told) -> None:
     (nothing,), _ = told("rl", "rewards=[{name: strict, weight: 0}, {name: lenient, weight: 0}]")
     assert "rewards: all weights are 0" in nothing
     (twice,), _ = told("rl", "rewards=[{name: strict, weight: 1}, {name: strict, weight: 2}]")
-    assert "rewards: 'strict' is named twice" in twice
+    assert "rewards: 'strict' is listed twice" in twice
     assert told("rl", "rewards=[{name: strict, weight: 1}, {name: well_formed, weight: -0.5}]")[0] == []
 
 

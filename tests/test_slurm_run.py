@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_the_job_and_one_can_come_back(desk: Desk) -> None:
     assert said, process.communicate()
     os.kill(inside(process.pid), signal.SIGINT)  # not nsenter around it, which would end before it
     _, said = process.communicate()
-    assert process.returncode == 130 and "goes on without this command" in said, said
+    assert process.returncode == 130 and "keeps running without this command" in said, said
     back = desk.run("jobs", "logs", "last", "--follow")
     assert back.returncode == 0 and "published super3-sft-model:v1" in back.stdout
 

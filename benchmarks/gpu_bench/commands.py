@@ -24,7 +24,7 @@ class Ended(NamedTuple):
 
 
 class Started:
-    """A command that runs from the repository, its output in `log`, in a process group of its own."""
+    """A command that runs from the repository in a separate process group, with its output in `log`."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log, self.began = log, time.monotonic()

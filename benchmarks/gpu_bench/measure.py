@@ -3,8 +3,8 @@
     measure = Measure(Path("result.json"), warm_up=5, steps=20, profiled=4)
     ... train ...                                     after 29 steps the result is written and the process ends
 
-Step times come from events of the device and not from the host's clock, so that nothing waits for the device that
-would not wait anyhow. The profile is of steps of its own, after those that are timed.
+Step times come from device events instead of the host's clock, so measuring adds no synchronisation. The profile uses
+separate steps after the timed ones.
 """
 
 import json
@@ -124,7 +124,7 @@ def wait_for_turn() -> None:
 
 
 def compile_side_by_side() -> None:
-    """Compile all variants of a Triton kernel at once before the tuner times them; by itself it compiles one by one.
+    """Compile all variants of a Triton kernel in parallel before the tuner times them; it would compile one by one.
 
     The Mamba scan has some 150 variants of a second each.
     """

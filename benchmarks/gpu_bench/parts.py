@@ -1,4 +1,4 @@
-"""The parts of the GPU benchmark in their order, each a program with a limit of its own."""
+"""The parts of the GPU benchmark in order, each a program with its own time limit."""
 
 import json
 import random
@@ -21,9 +21,9 @@ class Part:
         engine: whose environment it runs in; "before" is transformers with the sources of --before.
         program: a file of programs/.
         words: of its command line, after the file for its result.
-        seconds: its limit, from its turn on.
+        seconds: time limit, counted from the program's start on the GPU.
         tokens: of a step, for tokens per second.
-        environment: variables beside those of the engine.
+        environment: variables in addition to the engine's.
     """
 
     letter: str

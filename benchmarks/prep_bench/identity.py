@@ -40,7 +40,7 @@ def digest_of(bins: list[Path], token_bytes: int = 4) -> Digest:
     """Digest of the shards in this order; either all or none of the `.bin` files have an `.idx`.
 
     Args:
-        token_bytes: size of a token if there is no index.
+        token_bytes: size of a token, for files without an index.
     """
     token_file = digest_of_files(bins)
     size = sum(file.stat().st_size for file in bins)

@@ -157,7 +157,7 @@ def workers_told(section: Section) -> list[str]:
     if one.name != _named(1):
         return []  # there was only one worker anyway
     busy = ", ".join(f"{row.name} kept {row.cpu_s / row.wall_s:.2f} cores busy" for row in (many, one))
-    why = "the thread that writes and hashes a worker's files takes a core of its own"
+    why = "the thread that writes and hashes a worker's files keeps another core busy"
     return [f"{many.name} took {many.wall_s / one.wall_s:.2f} times as long as one; {busy}; {why}"]
 
 

@@ -1,13 +1,13 @@
-"""Public benchmarks by name, asked as lm-eval asks them: `data_prep.benchmarks.gsm8k=/data/gsm8k`.
+"""Public benchmarks by name, run the way lm-eval runs them: `data_prep.benchmarks.gsm8k=/data/gsm8k`.
 
-    gsm8k      school mathematics      5 examples before each question    the share of right answers
-    mmlu       questions of 57 fields  5 examples of the same field       the share of right choices
-    ifeval     instructions            none                               the share of prompts that are followed
-    humaneval  Python functions        none                               the share of functions that pass their tests
+    gsm8k      school mathematics      5 examples before each question    share of right answers
+    mmlu       questions of 57 fields  5 examples of the same field       share of right choices
+    ifeval     instructions            none                               share of prompts followed
+    humaneval  Python functions        none                               share of functions that pass their tests
 
-Their rows are data like any other: prepared once, looked for in training data, and asked offline. Prompts, examples and
-filters are lm-eval's own; so are the metrics that stand beside our score as `harness`. How long answers may be, and
-whether they are drawn, is said by `evaluation`, as for every task.
+Their rows are treated like any other data: prepared once, searched for in the training data, and run offline. Prompts,
+examples and filters are lm-eval's own, and its metrics are reported next to our score as `harness`. The `evaluation`
+section sets the length of answers and whether they are sampled, as it does for every task.
 """
 
 import re
@@ -41,7 +41,7 @@ from stages.eval.harness_tasks import FINAL_ANSWER, chosen, generation, judged, 
 from stages.eval.schema import EvalConfig, EvaluationSection
 
 LM_EVALS_LENGTH = 256
-"""Tokens of an answer where a definition of lm-eval's does not say."""
+"""Answer length, in tokens, for lm-eval definitions that set none."""
 TAKE_FIRST = {"function": "take_first"}
 HUB, SHOTS = "hub", 5
 Rows = list[dict[str, Any]]
@@ -49,14 +49,14 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Where a benchmark's rows come from, and what they are.
+    """Source and format of a benchmark's rows.
 
     Attributes:
-        repository: of the hub, with its configuration; a local copy has the folders of that.
-        test: the split that is asked.
-        shots: the split that examples are taken from.
-        fields: what a row must have.
-        folder: of lm-eval's tasks, which holds the definition.
+        repository: on the hub, with its configuration; a local copy has the same folders.
+        test: split that the questions come from.
+        shots: split that the few-shot examples come from.
+        fields: fields that a row must have.
+        folder: folder among lm-eval's tasks that holds the definition.
     """
 
     kind: Kind
@@ -94,7 +94,7 @@ BENCHMARKS = {
 
 
 def sources(benchmarks: Mapping[str, str]) -> list[Source]:
-    """Manifest entries for every file that is read.
+    """Manifest entries for every file that we read.
 
     Raises:
         UserError: data is missing.
@@ -106,27 +106,27 @@ def sources(benchmarks: Mapping[str, str]) -> list[Source]:
 
 
 def prepare_benchmark(name: str, place: str, output: Path) -> tuple[Kind, Rows]:
-    """The rows that are asked; those that examples are taken from go to `output`.
+    """Return the benchmark's questions, and write its few-shot examples to `output`.
 
     Raises:
-        UserError: a row lacks something, with its place.
+        UserError: a row lacks a field; the message gives file and row.
     """
     about = BENCHMARKS[name]
     rows = list(_rows(name, _files(name, place, about.test)))
     if about.shots:
         examples = list(_rows(name, _files(name, place, about.shots)))
-        there = Counter(row.get("subject") for row in examples)  # those of MMLU are of the question's own field
+        there = Counter(row.get("subject") for row in examples)  # MMLU takes them from the question's own field
         for field in {row.get("subject") for row in rows}:
             if there[field] < SHOTS:
                 of = f" of the field '{field}'" if field else ""
-                what = f"{place}: {there[field]} rows for examples{of}, and lm-eval shows {SHOTS} with each question"
-                raise UserError(f"data_prep.benchmarks.{name}: {what}", f"bring all of its split '{about.shots}'")
+                what = f"{place}: {there[field]} example rows{of}, but lm-eval shows {SHOTS} with each question"
+                raise UserError(f"data_prep.benchmarks.{name}: {what}", f"download all of its split '{about.shots}'")
         write_lines(shots_file(output, name), examples)
     return about.kind, rows
 
 
 def shots_file(folder: Path, name: str) -> Path:
-    """Where the rows for examples lie beside those of a task."""
+    """Path of a task's few-shot examples, next to its rows."""
     return folder / f"{name}.examples.jsonl"
 
 
@@ -135,14 +135,14 @@ def _splits(name: str) -> list[str]:
 
 
 def _files(name: str, place: str, split: str) -> list[InputFile]:
-    """The files of one split: from the hub, or those of a folder whose names begin with it."""
+    """The files of one split: from the hub, or the files of a folder whose names start with the split."""
     about = BENCHMARKS[name]
     if place == HUB or place.startswith("hf://"):
         repository = f"hf://{about.repository}" if place == HUB else place
         return expand([repository], subset=about.subset, split=split)
     bring = f"hf download --repo-type dataset {about.repository} --local-dir {place}"
     if not Path(place).expanduser().exists():
-        raise UserError(f"data_prep.benchmarks.{name}: there is no folder {place}", f"bring the data there: {bring}")
+        raise UserError(f"data_prep.benchmarks.{name}: folder {place} not found", f"download the data: {bring}")
     there = local_paths(Path(place).expanduser())
     files = expand([path for path in there if path.name.lower().endswith(tuple(FORMATS))])  # not its LICENSE
     inside = [file for file in files if about.subset in PurePosixPath(file.path).parts[:-1]] or files
@@ -150,8 +150,8 @@ def _files(name: str, place: str, split: str) -> list[InputFile]:
     if not found and len(inside) == 1 and len(_splits(name)) == 1:
         found = inside
     if not found:
-        what = f"data_prep.benchmarks.{name}: {place} has no file whose name begins with '{split}'"
-        raise UserError(what, f"bring the data anew: {bring}")
+        what = f"data_prep.benchmarks.{name}: {place} has no file whose name starts with '{split}'"
+        raise UserError(what, f"download the data again: {bring}")
     return found
 
 
@@ -162,7 +162,7 @@ def _rows(name: str, files: Sequence[InputFile]) -> Iterator[dict[str, Any]]:
         if isinstance(row, BadRow):
             raise UserError(f"{place}: {row.reason}", "fetch the file again")
         if missing := [field for field in about.fields if row.value.get(field) is None]:
-            what = f"{place}: no field '{missing[0]}', which rows of {name} have"
+            what = f"{place}: no field '{missing[0]}', which {name} needs"
             raise UserError(what, f"fields here: {', '.join(row.value)}")
         try:
             yield row.value | about.convert(row.value)
@@ -171,18 +171,18 @@ def _rows(name: str, files: Sequence[InputFile]) -> Iterator[dict[str, Any]]:
 
 
 def benchmark_problems(config: EvalConfig, asked: Sequence[str]) -> Iterator[Problem]:
-    """What keeps tasks from being asked: an engine that cannot, leave that was not given, data that a library needs."""
+    """Problems with the chosen benchmarks: wrong engine, generated code not allowed, or missing library data."""
     others = " ".join(f"-t {name}" for name in asked if name not in BENCHMARKS) or "-t with other tasks"
     for name in (name for name in asked if name in BENCHMARKS):
         kind = BENCHMARKS[name].kind
         if config.engine.name != "lm_eval":
-            yield Problem(f"'{name}' is asked by the engine lm_eval only", f"engine=lm_eval; or leave it out: {others}")
+            yield Problem(f"'{name}' needs engine=lm_eval", f"set engine=lm_eval, or leave the task out: {others}")
         if kind == "code" and not config.evaluation.run_generated_code:
             what = f"'{name}' runs programs that the model wrote, with your rights, on this machine"
-            allow = "where that may be: evaluation.run_generated_code=true; or leave it out: "
+            allow = "to allow this, set evaluation.run_generated_code=true; or leave the task out: "
             yield Problem(what, allow + others, "evaluation.run_generated_code")
         if kind == "instructions" and not _has_punkt():
-            what = f"'{name}' counts sentences with data of NLTK, which is not on this machine"
+            what = f"'{name}' counts sentences with NLTK's punkt data, which is not on this machine"
             yield Problem(what, "python -m nltk.downloader punkt_tab")
 
 
@@ -197,9 +197,9 @@ def _has_punkt() -> bool:
 
 
 def definitions(about: EvalTask, folder: Path, settings: EvaluationSection) -> list[Path]:
-    """lm-eval's own definition of a benchmark over the prepared rows, in `folder`; of MMLU one for each field.
+    """Write lm-eval's own definition of a benchmark over the prepared rows to `folder`; for MMLU, one per field.
 
-    How long answers are, and how they are drawn, is ours to say; its filters are given what follows the thinking.
+    Our config sets answer length and sampling. lm-eval's filters see only the text after the thinking.
     """
     place = _folder(about.name)
     rows = islice(read_task_rows(about.file, about.kind), settings.limit)
@@ -225,7 +225,7 @@ def definitions(about: EvalTask, folder: Path, settings: EvaluationSection) -> l
 
 
 def overruled(name: str, settings: EvaluationSection) -> str | None:
-    """What is said where lm-eval's own definition allows answers another length than ours."""
+    """A notice for answers whose longest length differs from that in lm-eval's definition, else None."""
     own = _definition_of(name)
     if own["output_type"] != "generate_until":
         return None
@@ -236,7 +236,7 @@ def overruled(name: str, settings: EvaluationSection) -> str | None:
 
 
 def _folder(name: str) -> Path:
-    """Where lm-eval's definition of a benchmark lies."""
+    """Folder of lm-eval's definition of a benchmark."""
     import lm_eval.tasks
 
     return Path(lm_eval.tasks.__file__).parent / BENCHMARKS[name].folder
@@ -248,7 +248,7 @@ def _definition_of(name: str) -> dict[str, Any]:
 
 
 def _definition(name: str, base: dict[str, Any], folder: Path, files: dict[str, Path]) -> Path:
-    """One YAML file over one file of rows and, where there are some, one of examples."""
+    """Write one YAML file for a file of rows and, if given, a file of examples."""
     written = base | {
         "task": name,
         "dataset_path": "json",
@@ -264,12 +264,12 @@ def _definition(name: str, base: dict[str, Any], folder: Path, files: dict[str, 
 
 
 def _fields_of_mmlu(about: EvalTask, folder: Path, place: Path, rows: Rows) -> Iterator[Path]:
-    """A task for each field, since the examples are of the same one."""
+    """One task per field, because examples come from the question's field."""
     examples = list(_values(shots_file(about.file.parent, about.name)))
     for subject in dict.fromkeys(row["subject"] for row in rows):
         name = f"mmlu_{subject}"
         if not (place / f"{name}.yaml").is_file():
-            raise UserError(f"{about.file}: lm-eval knows no field '{subject}' of MMLU", "leave those rows out")
+            raise UserError(f"{about.file}: unknown MMLU field '{subject}'", "leave its rows out")
         files = {}
         for split, every in (("test", rows), ("examples", examples)):
             files[split] = folder / f"{name}.{split}.jsonl"
@@ -282,7 +282,7 @@ def _values(file: Path) -> Iterator[dict[str, Any]]:
 
 
 SECONDS = 10
-# Set in the program's own process: this one has threads, and must not run anything between fork and exec.
+# Limits are set inside the child: this process has threads, so it must not run anything between fork and exec.
 BEGINNING = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
@@ -292,10 +292,10 @@ exec(compile(sys.stdin.read(), "program", "exec"), {"__name__": "__main__"})
 
 
 def read_benchmark(about: EvalTask, logged: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Samples in the order of the task's rows; lm-eval logs one for each row and filter."""
+    """Samples in the order of the task's rows; lm-eval logs one per row and filter."""
     rows: dict[int, list[Mapping[str, Any]]] = {}
     for sample in logged:
-        # of the fields of MMLU each is a task of its own
+        # each MMLU field is a separate task
         rows.setdefault(sample["doc"].get("row", sample["doc_id"]), []).append(sample)
     return [{"id": number, **_sample(about, rows[number])} for number in sorted(rows)]
 
@@ -327,33 +327,34 @@ def _passes_tests(doc: Mapping[str, Any], answer: str) -> bool:
 
 
 def follows(doc: Mapping[str, Any], answer: str) -> bool:
-    """Whether an answer follows every instruction of its prompt, as lm-eval judges it strictly."""
+    """Whether an answer follows every instruction of its prompt by lm-eval's strict check."""
     from lm_eval.tasks.ifeval.utils import process_results
 
     return bool(process_results(doc, [answer])["prompt_level_strict_acc"])
 
 
 def judgeable(row: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A prompt of IFEval that its checks can judge, tried before any is asked. They take some words for regular
-    expressions; one that is none is meant as it stands.
+    """Return an IFEval prompt that lm-eval's checks can judge; called before the model is run.
+
+    The checks read some keywords as regular expressions; a keyword that is not a valid one is escaped.
 
     Raises:
-        UserError: they cannot.
+        UserError: the checks fail on this prompt.
     """
     told = [{key: _pattern(value) for key, value in kwargs.items()} for kwargs in row["kwargs"]]
     for kwargs in (row["kwargs"], told):
         try:
             follows(row | {"kwargs": kwargs}, "An answer.")
-        except Exception as error:  # whatever a check of lm-eval's ends with
+        except Exception as error:  # lm-eval's checks may raise anything
             reason = f"{type(error).__name__}: {error}"
         else:
             return row | {"kwargs": kwargs}
-    what = f"{file}: row {row['row'] + 1}: no check of lm-eval's can judge it: {reason}"
-    raise UserError(what, "correct instruction_id_list and kwargs of this prompt, or leave it out")
+    what = f"{file}: row {row['row'] + 1}: lm-eval cannot judge this prompt: {reason}"
+    raise UserError(what, "correct its instruction_id_list and kwargs, or leave the row out")
 
 
 def _pattern(value: Any) -> Any:
-    """A word, or a list of them, as a regular expression."""
+    """Escape keywords that are not valid regular expressions."""
     if isinstance(value, list):
         return [_pattern(one) for one in value]
     return re.escape(value) if isinstance(value, str) and not _is_pattern(value) else value
@@ -368,9 +369,9 @@ def _is_pattern(text: str) -> bool:
 
 
 def passes(program: str) -> bool:
-    """Whether a Python program ends well, in a process with little memory, time and environment.
+    """Whether a Python program exits with 0, in a process with limited memory, time and environment.
 
-    This keeps accidents small. It is no sandbox: the program has the rights of whoever runs the evaluation.
+    The limits contain accidents. This is not a sandbox: the program runs with the user's rights.
     """
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(

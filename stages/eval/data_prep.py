@@ -9,11 +9,10 @@ The synthetic data gives three tasks:
     facts   {"question": "Where does Mira live?", "choices": ["Oster", "Kelby", ...], "answer": 0}
     prose   {"text": "Mira lives in Oster. ..."}
 
-The user's own rows give `questions`, of the test split only, and `texts` where a text_template is set. The way of
-a row:
+The user's own rows give `questions`, from the test split only, and `texts` if a text_template is set. The steps:
 
-    read -> split -> encode    by workers, a shard of the input each: a question with its answer; see questions.py
-         -> pack -> write      each question once, one file for each task, and tasks.json
+    read -> split -> encode    workers turn one input shard each into questions with answers; see questions.py
+         -> pack -> write      duplicates are dropped, and each task is written to one file, plus tasks.json
 """
 
 import sys
@@ -57,14 +56,14 @@ ROWS = RowKind("questions", DIRECTORY / "config", eval_problems, "held-out")
 
 
 def prepare(task: Task[EvalConfig]) -> Outcome:
-    """Write one file per task and `tasks.json`, which says what kind each is."""
+    """Write one file per task, and `tasks.json` with the kind of each."""
     settings: EvalData = task.config.data_prep
     output = task.run.fresh_output()
     tasks, prepared = own_tasks(task, output) if settings.source is not None else ({}, None)
     recall = {FACTS} & tasks.keys()
     for name in settings.tasks:
         if name in tasks:
-            raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")
+            raise UserError(f"data_prep.tasks: '{name}' is already the name of a built-in task", "rename yours")
         added = installed_task(name, settings.seed)
         tasks[name] = (added.kind, added.rows)
         recall |= {name} if added.recall else set()
@@ -74,19 +73,17 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     # write
     written = write_tasks(output, tasks, recall)
     if empty := [name for name, one in written.items() if not one.rows]:
-        raise UserError(
-            f"the task '{empty[0]}' has no rows, so there is nothing to ask", "look at the data it is made of"
-        )
+        raise UserError(f"the task '{empty[0]}' has no rows", "check the data it is made from")
     task.run.say(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
     by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
     return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata() if prepared else {}})
 
 
 def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[EvalData]]:
-    """The tasks of the rows that `data_prep.source` names."""
+    """Tasks made from the rows of `data_prep.source`."""
     settings: EvalData = task.config.data_prep
 
-    # read: the files, cut into shards
+    # read: cut the files into shards
     inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
     inputs.say_unread(fields_read)
 
@@ -95,12 +92,12 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
     prepared.require_few_lost(settings.max_lost, {})
     require_decidable(prepared.totals.counts, settings.max_lost)
 
-    # pack: each question once, and what belongs to it
+    # pack: each question once, with its text
     questions, texts = collect(prepared, settings.most_questions)
     if repeated := prepared.totals.counts[ASKED_ALREADY]:
         otherwise = prepared.totals.counts[OTHERWISE]
-        which = f", {otherwise:,} of them with another answer: the first one counts" if otherwise else ""
-        task.run.say(f"questions that an earlier row asks, left out: {repeated:,}{which}")
+        which = f", {otherwise:,} of them with a different answer (the first one counts)" if otherwise else ""
+        task.run.say(f"dropped {repeated:,} duplicate questions{which}")
     if not questions and not texts:
         raise prepared.nothing_left("held-out question", "test")
     tasks: Tasks = {}
@@ -116,7 +113,7 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
 
 
 def look(config: EvalConfig) -> Looked:
-    """What the first rows of the user's own files tell; those of benchmarks are looked at by whoever reads them."""
+    """Check the first rows of the user's own files; benchmarks check theirs when they are read."""
     settings = config.data_prep
     parts = ROWS.parts(settings) if settings.source is not None else []
     split = Split(settings.split.model_dump(), salt="questions")
@@ -124,7 +121,7 @@ def look(config: EvalConfig) -> Looked:
 
 
 def sources(config: EvalConfig) -> list[Source]:
-    """Every file that is read, those of benchmarks included, which may be all there is."""
+    """Every file we read, including those of benchmarks."""
     settings = config.data_prep
     own = settings.source is not None or not settings.benchmarks.chosen
     rows = ROWS.sources(settings, settings.synthetic_problems) if own else []
@@ -147,7 +144,7 @@ STEP = Step(
 
 
 def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    """Prepare the configured data, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start)
@@ -160,7 +157,7 @@ def prepare_data(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    """Load the config from the command line and prepare its data; return the exit code."""
     return run_program(STEP, prepare_data, words)
 
 

@@ -1,15 +1,15 @@
-"""The keys of NeMo Evaluator's launcher as NVIDIA's recipe writes them, and what they are here."""
+"""Keys of NeMo Evaluator's launcher as NVIDIA's recipe writes them, with our equivalents."""
 
 from typing import Any
 
 from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings
 
 PARAMS = "evaluation.nemo_evaluator_config.config.params"
-PROFILE = NoEffect("which machines run it is said where it is started")
+PROFILE = NoEffect("--run and --batch choose the machines")
 
 
 def tasks(value: Any) -> Settings:
-    """Tasks by name, each with the parameters of its own."""
+    """Tasks by name, each with its own parameters."""
     found = []
     for task in value:
         own = task.get("nemo_evaluator_config") or {}

@@ -3,8 +3,8 @@
     artifact/results.json                    scores, intervals, comparisons, overlap check, settings
     artifact/samples/<model>/<task>.jsonl    every question, answer and score
 
-Each model's samples are kept in the run folder as soon as they are complete, so a rerun after a kill asks
-only the models that are missing; with several processes each asks its share of the models.
+Each model's samples are saved to the run folder as soon as they are complete, so a rerun after a kill evaluates only
+the missing models. With several processes, each evaluates its share of the models.
 """
 
 import json
@@ -27,7 +27,7 @@ from stages.eval.schema import EvalConfig
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 
 RANDOM = "random"
-# Role in the config's run section -> name in the results; that name -> what people read.
+# Role in the config's run section -> name in the results; that name -> label for people.
 ROLES = {stage.role: stage.model for stage in TRAINING if stage.role and stage.model}
 LABELS = {RANDOM: "random weights"} | {stage.model: stage.label for stage in TRAINING if stage.model and stage.label}
 
@@ -37,7 +37,7 @@ EvaluateModel = Callable[[Artifact | None, Tasks], Samples]
 
 
 def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
-    """Run the tasks over the models and write the results."""
+    """Run the tasks on the models and write the results."""
     tasks = chosen_tasks(task)
     models, scored = models_to_score(task), task.run.checkpoints / "scored"
     for name in list(models)[distributed.rank() :: distributed.world_size()]:
@@ -62,23 +62,23 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
 
 
 def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
-    """Tasks of the data that the config asks for, by name.
+    """The data's tasks that the config selects, by name.
 
     Raises:
-        UserError: one of them asks for nothing.
+        UserError: a task has no rows.
     """
     known = {} if task.inputs["data"] is None else read_tasks(task.input("data").path)
     known |= held_out_tasks(task) if task.config.evaluation.held_out else {}
     chosen = {name: known[name] for name in task.config.evaluation.tasks or known}
     if empty := [name for name, about in chosen.items() if not about.rows]:
         others = " ".join(f"-t {name}" for name in chosen if name not in empty)
-        what = f"the task '{empty[0]}' has no rows, so there is nothing to score"
-        raise UserError(what, f"prepare its data anew{f', or leave it out: {others}' if others else ''}")
+        what = f"the task '{empty[0]}' has no rows to score"
+        raise UserError(what, f"prepare its data again{f', or leave it out: {others}' if others else ''}")
     return chosen
 
 
 def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
-    """Models by their name in the results, in the order of training; None has random weights."""
+    """Models by their name in the results, in the order of training; None stands for random weights."""
     found: dict[str, Artifact | None] = {}
     if task.config.evaluation.random_baseline or task.inputs["model"] is None:
         found[RANDOM] = None
@@ -93,7 +93,7 @@ def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
 
 
 def result_name(artifact: Artifact, usual: str) -> str:
-    """`base`, `sft` or `rl` by the stage that made a model; its own name otherwise."""
+    """`base`, `sft` or `rl` by the stage that made a model, else its own name."""
     made_by = STAGES.get(artifact.manifest.producer.stage)
     return made_by.model if made_by and made_by.model else artifact.manifest.name
 
@@ -104,7 +104,7 @@ def summarise(
     models: Mapping[str, Artifact | None],
     samples: Mapping[str, Samples],
 ) -> dict[str, Any]:
-    """Everything of results.json."""
+    """Contents of results.json."""
     names = list(models)
     steps = list(pairwise(names))
     return {
@@ -147,7 +147,7 @@ def _describe(about: EvalTask, samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -> Path:
-    """The artifact's folder, with the text of `files` by their path in it; also prints the table."""
+    """Write the artifact's folder, with the text of `files` by path, and print the table of scores."""
     output = run.fresh_output()
     for name, text in files.items():
         write_text(output / name, text)
@@ -161,13 +161,13 @@ def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -
 
 
 def outcome(output: Path, results: dict[str, Any]) -> Outcome:
-    """What the manifest says of the results; scores like `sums/rl: 0.93`."""
+    """Summary of the results for the manifest, with scores like `sums/rl: 0.93`."""
     scores = {f"{entry['task']}/{entry['model']}": entry["value"] for entry in results["scores"]}
     return Outcome(output, {"tasks": sorted(results["tasks"]), "models": results["models"]}, scores)
 
 
 def as_table(results: dict[str, Any]) -> str:
-    """Scores with 95% intervals as a Markdown table, with the share of answers that were cut at the longest length."""
+    """Scores with 95% intervals as a Markdown table, with the share of answers cut at the length limit."""
     lines = ["| task | metric | n | model | value | 95% interval | cut |", "|---|---|--:|---|--:|---|--:|"]
     for entry in results["scores"]:
         low, high = entry["ci95"]

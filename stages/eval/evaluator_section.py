@@ -1,7 +1,7 @@
 """The `engine` sections of NeMo Evaluator: on this machine, and through its launcher on a cluster.
 
-The launcher takes a misspelt key in three of its own sections without a word; here every key is declared, so that
-a typo stops before anything is submitted. Defaults are in `config/engine/*.yaml` only.
+The launcher silently accepts misspelt keys in three of its sections. Every key is declared here, so a typo is an error
+before anything is submitted. Defaults are in `config/engine/*.yaml` only.
 """
 
 import re
@@ -17,10 +17,10 @@ ENV_PREFIXES = ("host:", "lit:", "runtime:")
 
 
 def _require_prefixes(variables: dict[str, str]) -> dict[str, str]:
-    """The launcher's values say where they come from."""
+    """Require a source prefix for each value, as the launcher does."""
     for name, value in variables.items():
         if not value.startswith(ENV_PREFIXES):
-            raise ValueError(f"{name}: begin the value with {', '.join(ENV_PREFIXES)}: lit:{value}, or host:{name}")
+            raise ValueError(f"{name}: start the value with {', '.join(ENV_PREFIXES)}: lit:{value}, or host:{name}")
     return variables
 
 
@@ -28,84 +28,83 @@ EnvVars = Annotated[dict[str, str], AfterValidator(_require_prefixes)]
 
 
 class NemoEvaluatorEngine(ModelLoadingEngine):
-    """`nemo-evaluator run_eval` in an environment of its own, asking a server on this machine or elsewhere."""
+    """`nemo-evaluator run_eval` in a separate environment, asking a server on this machine or elsewhere."""
 
     unused: ClassVar[Mapping[str, str]] = {
-        "evaluation.sample_answers": "NeMo Evaluator writes out every answer it scores, and asks for no others",
+        "evaluation.sample_answers": "NeMo Evaluator saves exactly the answers that it scores",
         "evaluation.run_generated_code": "NeMo Evaluator's own tasks score programs",
     }
 
     name: Literal["nemo_evaluator"]
     evaluator: How[str | None]
-    """Path of the program `nemo-evaluator`. `null`: the one beside this Python, else that of
+    """Path of the program `nemo-evaluator`. `null`: the one next to this Python, else that of
     `nemotron engine install evaluator`."""
     endpoint: str | None
-    """Base URL of a server that already runs, without `/v1`. `null`: one is started for the run."""
+    """Base URL of a running server, without `/v1`. `null`: start one for the run."""
     served_model_name: str = Field(pattern=r"^[\w./:-]+$")
     """What the server calls the model."""
     api_key_name: How[str | None] = Field(pattern=r"^[A-Z_][A-Z0-9_]*$")
     """Environment variable that holds the server's key."""
     parallelism: How[int] = Field(ge=1)
-    """Requests under way at the same time. Those that wait together are one batch of at most
-    `evaluation.batch_size`."""
+    """Concurrent requests. Requests that wait together form a batch of at most `evaluation.batch_size`."""
     request_timeout: How[int] = Field(ge=1)
     """Seconds for one request."""
     max_retries: How[int] = Field(ge=1)
     """Attempts at one request."""
     telemetry: How[bool]
-    """Let NeMo Evaluator report its use to NVIDIA."""
+    """Let NeMo Evaluator send usage data to NVIDIA."""
 
     @field_validator("endpoint")
     @classmethod
     def base_url(cls, value: str | None) -> str | None:
-        """Only the part before `/v1`: the rest is added for each kind of task."""
+        """Accept only the part before `/v1`; each kind of task adds the rest."""
         if value is not None and not re.fullmatch(r"https?://[^/\s]+(/[^\s?#]*)?", value):
-            raise ValueError("not a URL; write it like http://host:8000")
+            raise ValueError("not a URL: write it like http://host:8000")
         if value is not None and re.search(r"/v1(/|$)", value):
-            raise ValueError(f"leave out /v1 and what follows: {value[: value.index('/v1')]}")
+            raise ValueError(f"drop /v1 and everything after it: {value[: value.index('/v1')]}")
         return value
 
 
 class Mounts(Section):
-    """Folders that a container sees: {/on/the/host: /in/the/container}."""
+    """Folders mounted into containers: {/on/the/host: /in/the/container}."""
 
     deployment: dict[str, str]
-    """Folders that the server's container sees: `{/on/the/host: /inside}`."""
+    """Folders mounted into the server's container: `{/on/the/host: /inside}`."""
     evaluation: dict[str, str]
-    """Folders that the harness's container sees."""
+    """Folders mounted into the harness's container."""
     both: list[str] | None
-    """Folders that both see, as `/on/the/host:/inside`, in place of the two lists above. `null`: those hold."""
+    """Folders mounted into both, as `/on/the/host:/inside`, instead of the two lists above. `null`: use those."""
     mount_home: bool
-    """Also the user's home."""
+    """Also mount the user's home."""
 
     def seen_by(self, container: Literal["deployment", "evaluation"]) -> dict[str, str]:
-        """What a container sees: path inside by path on the host."""
+        """Mounts of a container: path inside by path on the host."""
         if self.both is None:
             return getattr(self, container)
         return {source: inside for source, _, inside in (mount.partition(":") for mount in self.both)}
 
 
 class Execution(Section):
-    """Where the jobs run: a Slurm cluster reached by ssh, or this machine with Docker."""
+    """Where the jobs run: a Slurm cluster over ssh, or Docker on this machine."""
 
     type: Literal["slurm", "local"]
     """`slurm`, or `local`: Docker on this machine."""
     output_dir: str
-    """Folder of the results; on a cluster absolute, and seen by the compute nodes."""
+    """Folder of the results; on a cluster an absolute path that the compute nodes can see."""
     hostname: str | None
-    """Login node. This and what follows is of Slurm only."""
+    """Login node. This and the following keys are for Slurm only."""
     username: str | None
     """User there."""
     account: str | None
-    """Account that is charged. Slurm needs it."""
+    """Account to charge. Required for Slurm."""
     partition: str | None
-    """Partition. Slurm needs it; `nano3` sets `batch`."""
+    """Partition. Required for Slurm; `nano3` sets `batch`."""
     walltime: str = Field(pattern=r"^\d+:[0-5]\d:[0-5]\d$")
-    """Longest time of a job."""
+    """Time limit of a job."""
     num_nodes: int = Field(ge=1)
     """Nodes of a job."""
     num_instances: int = Field(ge=1)
-    """Servers of the model; `num_nodes` is a multiple."""
+    """Servers of the model; `num_nodes` must be a multiple."""
     ntasks_per_node: int = Field(ge=1)
     """Slurm tasks per node."""
     gres: str | None
@@ -113,10 +112,10 @@ class Execution(Section):
     subproject: str
     """Part of the jobs' names."""
     sbatch_comment: str | None
-    """Comment of the jobs; `super3` asks the cluster not to end it while its GPUs wait for data."""
+    """Comment of the jobs; `super3` asks the cluster not to end a job whose GPUs wait for data."""
     sbatch_extra_flags: dict[str, str | int | bool]
-    """Further options of sbatch, by name. One without a value is `true`; `false` leaves it out. The launcher itself
-    asks for `exclusive`."""
+    """More sbatch options, by name. `true`: an option without a value; `false`: leave it out. The launcher itself
+    sets `exclusive`."""
     mounts: Mounts
     proxy_image: str
     """HAProxy, in front of several instances."""
@@ -125,7 +124,8 @@ class Execution(Section):
 
     @model_validator(mode="after")
     def possible(self) -> "Execution":
-        """Every instance has the same number of nodes; a relative path would be looked for on the login node."""
+        """Require equal numbers of nodes per instance, and an absolute path: a relative one would be resolved on the
+        login node."""
         if self.num_nodes % self.num_instances:
             raise ValueError(f"num_nodes {self.num_nodes} is not a multiple of num_instances {self.num_instances}")
         if self.type == "slurm" and not PurePosixPath(self.output_dir).is_absolute():
@@ -141,25 +141,25 @@ class Endpoints(Section):
     completions: str
     """Path of completions."""
     health: str
-    """Path that answers when the server is ready."""
+    """Path that responds when the server is ready."""
 
 
 class Deployment(Section):
     """How the model is served."""
 
     type: Literal["generic", "vllm", "none"]
-    """`generic` runs `command`, `vllm` serves a Hugging Face folder, `none` asks `url`."""
+    """`generic` runs `command`, `vllm` serves a Hugging Face folder, `none` uses the server at `url`."""
     checkpoint_path: str | None
-    """Model folder where it is served. `null`: that of `run.model`, for `generic` its folder `megatron`."""
+    """Model folder on the serving machine. `null`: that of `run.model`, for `generic` its subfolder `megatron`."""
     served_model_name: str
     """What the server calls the model."""
     port: int = Field(ge=1, le=65535)
     """Port of the server."""
     endpoints: Endpoints
     command: str | None
-    """Starts the server of `generic`. The recipes have NVIDIA's: TP 1, EP 8 for Super, TP 2, EP 8 for Nano."""
+    """Command that starts the `generic` server. The recipes use NVIDIA's: TP 1, EP 8 for Super, TP 2, EP 8 for Nano."""
     tensor_parallel_size: int = Field(ge=1)
-    """This and the next three are of vllm; a generic `command` states its own."""
+    """This and the next three keys are for vllm; a generic `command` sets its own."""
     pipeline_parallel_size: int = Field(ge=1)
     """Of vLLM."""
     data_parallel_size: int = Field(ge=1)
@@ -171,13 +171,13 @@ class Deployment(Section):
     env_vars: EnvVars
     """Environment of the server's container."""
     url: str | None
-    """Full URL that `none` asks, with its path."""
+    """Full URL of the server for `none`, with its path."""
     api_key_name: str | None
     """Environment variable that holds its key."""
 
 
 class Params(Section):
-    """Parameters of all tasks. `null`: what the task itself says."""
+    """Parameters of all tasks. `null`: the task's own value."""
 
     max_retries: int = Field(ge=0)
     """Attempts at one request."""
@@ -186,26 +186,26 @@ class Params(Section):
     request_timeout: int = Field(ge=1)
     """Seconds for one request."""
     max_new_tokens: int | None = Field(ge=1)
-    """Longest answer. `null`: what the task says."""
+    """Longest answer. `null`: the task's own value."""
     temperature: float | None = Field(ge=0)
-    """Temperature. `null`: what the task says."""
+    """Temperature. `null`: the task's own value."""
     top_p: float | None = Field(ge=0, le=1)
-    """Nucleus. `null`: what the task says."""
+    """Nucleus (top-p). `null`: the task's own value."""
     tokenizer: str | None
-    """Tokenizer folder as the evaluation's container sees it. `null`: the folder of `run.model`."""
+    """Tokenizer folder inside the evaluation's container. `null`: the folder of `run.model`."""
     tokenizer_backend: Literal["huggingface", "tiktoken", "None"]
     """`huggingface`, `tiktoken` or `None`."""
 
 
 class Adapter(Section):
-    """What stands between the harness and the server: cache and logs of requests."""
+    """Adapter between harness and server: cache and logs of requests."""
 
     output_dir: str
-    """Folder in the container for what stands between harness and server."""
+    """Folder of the adapter inside the container."""
     use_progress_tracking: bool
     """Report progress."""
     use_caching: bool
-    """Keep answers, so that a job that starts again does not ask twice."""
+    """Keep answers, so that a restarted job does not ask twice."""
     caching_dir: str
     """Where."""
     use_request_logging: bool
@@ -217,19 +217,19 @@ class Adapter(Section):
     max_logged_responses: int = Field(ge=0)
     """At most so many."""
     process_reasoning_traces: bool
-    """Give the harness only what follows `</think>`, and nothing of an answer without it: for a model that always
-    thinks."""
+    """Give the harness only the text after `</think>`, and nothing from an answer without it. For models that always
+    think."""
 
     @property
     def rendered(self) -> dict[str, Any]:
-        """As the launcher takes it; a thought that was cut is no answer there either."""
+        """The launcher's form; there too, a thought that was cut does not count as an answer."""
         rest = self.model_dump(exclude={"process_reasoning_traces"})
         traces = {"process_reasoning_traces": True, "include_if_reasoning_not_finished": False}
         return rest | (traces if self.process_reasoning_traces else {})
 
 
 class TaskParams(Section):
-    """What one task changes of the parameters. A key that is left out changes nothing: the exception to the rule."""
+    """Parameters that one task overrides. Unlike elsewhere, keys may be left out: they change nothing."""
 
     max_new_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0)
@@ -237,11 +237,11 @@ class TaskParams(Section):
     parallelism: int | None = Field(default=None, ge=1)
     request_timeout: int | None = Field(default=None, ge=1)
     extra: dict[str, Any] | None = None
-    """Of the harness, such as {num_fewshot: 5}."""
+    """Parameters of the harness, such as {num_fewshot: 5}."""
 
 
 class LauncherTask(Section):
-    """A task of NeMo Evaluator's own list."""
+    """A task from NeMo Evaluator's own list."""
 
     name: str
     params: TaskParams
@@ -250,12 +250,12 @@ class LauncherTask(Section):
 
 
 class WandbExport(Section):
-    """Where the scores go besides the results. project `null`: W&B is not used."""
+    """Where the scores go besides the results. project `null`: do not use W&B."""
 
     entity: str | None
     """Account at W&B."""
     project: str | None
-    """Project that scores are exported to; the key is taken from `WANDB_API_KEY`. `null`: W&B is not used."""
+    """Project to export scores to; the key comes from `WANDB_API_KEY`. `null`: do not use W&B."""
 
 
 class NemoEvaluatorLauncherEngine(EngineSection):
@@ -264,14 +264,14 @@ class NemoEvaluatorLauncherEngine(EngineSection):
     unused: ClassVar[Mapping[str, str]] = {
         "model.architecture": "the launcher serves the model that run.model names",
         "model.overrides": "the launcher serves the model that run.model names",
-        "evaluation.batch_size": "the served model batches requests as it likes",
-        "evaluation.sample_answers": "the launcher's tasks write out what they are asked",
+        "evaluation.batch_size": "the server decides how to batch requests",
+        "evaluation.sample_answers": "the launcher's tasks save every answer",
         "evaluation.run_generated_code": "the launcher's tasks run programs in containers",
     }
 
     name: Literal["nemo_evaluator_launcher"]
     launcher: How[str | None]
-    """Path of the program `nemo-evaluator-launcher`. `null`: the one beside this Python, else that of
+    """Path of the program `nemo-evaluator-launcher`. `null`: the one next to this Python, else that of
     `nemotron engine install evaluator`."""
     container: str | None
     """Image that serves the model, with its tag."""
@@ -283,24 +283,24 @@ class NemoEvaluatorLauncherEngine(EngineSection):
     """Tasks, each with `name` and `params`: `{max_new_tokens, temperature, top_p, parallelism, request_timeout,
     extra}`, and `container` for another harness's image."""
     env_vars: EnvVars
-    """Environment of all containers. A value says where it comes from: `host:NAME`, `lit:value` or `runtime:NAME`."""
+    """Environment of all containers. A value names its source: `host:NAME`, `lit:value` or `runtime:NAME`."""
     wandb: How[WandbExport]
     poll_interval: How[int] = Field(ge=1)
-    """Seconds between two looks at the jobs."""
+    """Seconds between two checks of the jobs."""
     telemetry: How[bool]
-    """Let the launcher report its use to NVIDIA."""
+    """Let the launcher send usage data to NVIDIA."""
 
     @field_validator("container")
     @classmethod
     def tagged(cls, value: str | None) -> str | None:
-        """An image without a tag is another one tomorrow."""
+        """Require a tag: without one, the image may change from day to day."""
         if value is not None and ":" not in value.rpartition("/")[2] and not value.startswith("/"):
             raise ValueError("give the image a tag, such as image:26.02")
         return value
 
     @model_validator(mode="after")
     def complete(self) -> "NemoEvaluatorLauncherEngine":
-        """What each kind of deployment cannot do without."""
+        """Require what each kind of deployment needs."""
         needed = {
             "generic": {"container": self.container, "deployment.command": self.deployment.command},
             "vllm": {"container": self.container},
@@ -313,5 +313,5 @@ class NemoEvaluatorLauncherEngine(EngineSection):
             raise ValueError("engine.deployment.type none needs engine.execution.type local")
         names = [task.name for task in self.tasks]
         if len(set(names)) < len(names):
-            raise ValueError(f"engine.tasks: a task stands there twice: {', '.join(names)}")
+            raise ValueError(f"engine.tasks lists a task twice: {', '.join(names)}")
         return self

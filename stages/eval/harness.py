@@ -1,10 +1,10 @@
-"""Run `nemo-evaluator run_eval` in its own environment, and read what it leaves.
+"""Run `nemo-evaluator run_eval` in its own environment, and read its output.
 
     program = find_program("nemo-evaluator", "/opt/evaluator/bin/nemo-evaluator", "engine.evaluator")
     run_eval(program, config, folder, run, environment)   # .../results.yml, samples_<task>_<time>.jsonl
     read_samples(folder / "output", "sums", "generate", rows=200)
 
-Its exit code is not believed: it ended well when the results are there, complete and of one piece.
+Its exit code is ignored: a run succeeded if its results exist, are complete and agree with the samples.
 """
 
 import json
@@ -37,12 +37,12 @@ HOW_TO_INSTALL = "nemotron engine install nemo_evaluator"
 
 @dataclass(frozen=True)
 class Program:
-    """A console program of another environment, which needs that environment's other programs on its PATH."""
+    """A console program of another environment, which needs that environment's programs on its PATH."""
 
     path: Path
 
     def environment(self, telemetry: bool) -> dict[str, str]:
-        """This process's environment without what would lead Python back into ours."""
+        """This process's environment without the variables that would lead Python back to our packages."""
         ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         kept = {key: value for key, value in os.environ.items() if key not in ours}
         kept["PATH"] = f"{self.path.parent}{os.pathsep}{kept.get('PATH', '')}"
@@ -50,25 +50,25 @@ class Program:
 
 
 def find_program(name: str, configured: str | None, key: str) -> Program:
-    """The configured program, else the one beside this Python, else that of the environment made for it.
+    """The configured program, else the one next to this Python, else that of its installed environment.
 
     Raises:
-        UserError: it is not there.
+        UserError: the program does not exist.
     """
     path = Path(configured).expanduser() if configured else Path(sys.executable).parent / name
     environment = environment_of("nemo_evaluator")
     if not configured and not path.is_file() and environment and environment.programs:
         path = environment.programs / name
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise UserError(f"{key}: there is no program {path}", HOW_TO_INSTALL)
+        raise UserError(f"{key}: program {path} not found", HOW_TO_INSTALL)
     return Program(path.absolute())
 
 
 def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
-    """Refuse versions that nobody has tried; what the harness writes changes between them.
+    """Refuse untested versions, because the harness's output format changes between versions.
 
     Raises:
-        UserError: a package is missing, or another version of it is installed.
+        UserError: a package is missing or has another version.
     """
     code = (
         "import importlib.metadata as m, json, sys\n"
@@ -77,7 +77,7 @@ def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
     )
     python = program.path.parent / "python"
     if not python.exists():
-        raise UserError(f"{program.path}: there is no Python beside it", HOW_TO_INSTALL)
+        raise UserError(f"no Python found next to {program.path}", HOW_TO_INSTALL)
     command = [str(python), "-c", code, *wanted]
     answer = subprocess.run(command, env=program.environment(False), capture_output=True, text=True, check=False)
     if answer.returncode:
@@ -93,7 +93,7 @@ def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
 def program_problems(
     machine: Machine, name: str, configured: str | None, key: str, wanted: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """What keeps a program of another environment from being used; a described machine tells its versions."""
+    """Problems with a program of another environment; a described machine lists its versions."""
     try:
         if machine.is_here:
             require_versions(find_program(name, configured, key), wanted)
@@ -109,7 +109,7 @@ def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, e
 
     Raises:
         Stopped: a signal asked this run to stop; the evaluation was ended.
-        UserError: it left no results.
+        UserError: the evaluation left no results.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file, log = folder / "run_config.yaml", folder / "log.txt"
@@ -136,25 +136,25 @@ def read_samples(folder: Path, name: str, kind: Kind, rows: int) -> list[dict[st
     """Samples of one task, in the order of its rows.
 
     Raises:
-        UserError: they are missing or incomplete, or the harness's own score is another than theirs.
+        UserError: they are missing or incomplete, or disagree with the harness's own score.
     """
     files = sorted(folder.rglob(f"samples_{name}_*.jsonl"))
     if len(files) != 1:
         raise UserError(
-            f"{folder}: {len(files)} files of samples of '{name}', not one", f"see {folder.parent / 'log.txt'}"
+            f"{folder}: {len(files)} files of samples of '{name}', expected one", f"see {folder.parent / 'log.txt'}"
         )
-    with files[0].open(encoding="utf-8", newline="\n") as lines:  # texts may hold the other ends of lines
+    with files[0].open(encoding="utf-8", newline="\n") as lines:  # texts may contain other line separators
         samples = sorted((read_sample(kind, json.loads(line)) for line in lines), key=lambda sample: sample["id"])
     if [sample["id"] for sample in samples] != list(range(rows)):
-        raise UserError(f"{files[0]}: {len(samples)} samples of {rows} rows", f"see {folder.parent / 'log.txt'}")
+        raise UserError(f"{files[0]}: {len(samples)} samples for {rows} rows", f"see {folder.parent / 'log.txt'}")
     results = folder / "results.yml"
     metric = "exact_match" if kind == "generate" else METRICS[kind]
     reported = reported_results(results).get(name, {})
     ours = score(kind, [{"score": sample.get(metric), **sample} for sample in samples])["value"]
     theirs = next((entry["value"] for label, entry in reported.items() if label.startswith(metric)), None)
     if theirs is None or abs(theirs - ours) > 1e-6:
-        what = f"{results}: '{name}' scored {theirs}, but its samples say {ours}"
-        raise UserError(what, "the results are not of one piece")
+        what = f"{results}: the score of '{name}' is {theirs}, but its samples give {ours}"
+        raise UserError(what, "results and samples come from different runs: evaluate again with --force")
     return samples
 
 
@@ -162,10 +162,10 @@ def reported_results(results: Path, level: str = "tasks") -> dict[str, dict[str,
     """`{"sums": {"exact_match__final": {"value": 0.93, "stats": {"stderr": 0.01}}}}` of a results.yml.
 
     Args:
-        level: `tasks`, or `groups` for what is summed up over the parts of a benchmark.
+        level: `tasks`, or `groups` for the totals over the parts of a benchmark.
 
     Raises:
-        UserError: the file does not have the form of results.
+        UserError: the file is not a results file.
     """
     content = yaml.safe_load(results.read_text(encoding="utf-8"))
     try:

@@ -1,11 +1,11 @@
-"""Tasks in lm-eval's terms, and its samples in ours; the same for lm-eval here and for its fork elsewhere.
+"""Convert tasks to lm-eval's format and its samples to ours, both for lm-eval and for NeMo Evaluator's fork of it.
 
     task_definition(EvalTask("sums", "generate", 400, Path("sums.jsonl")), settings, ["<|im_end|>"])
     read_sample("generate", {"doc_id": 0, "doc": {...}, "resps": [["8"]], "exact_match": 1.0})
 
-What an answer is worth is judged here, by the verifier that rewards use; the harness's own metric stays beside it.
+Answers are scored here, by the same verifier as rewards; the harness's own metric is kept next to our score.
 
-No library is imported: an engine whose harness lives in another environment needs neither lm-eval nor torch.
+This module imports no library: an engine whose harness runs in another environment needs neither lm-eval nor torch.
 """
 
 import math
@@ -17,7 +17,7 @@ from nemotron_data.formats.eval_tasks import EvalTask, Kind
 from nemotron_data.verifier import judge
 from stages.eval.schema import EvaluationSection
 
-# What stands after the thinking, as `after_thought` finds it; nothing where the thinking was never closed.
+# The text after the thinking, as in `after_thought`; empty if the thinking was never closed.
 FINAL_ANSWER = {
     "function": "regex",
     "regex_pattern": r"(?s)^(?:.*</think>)?((?:(?!<think>).)*)$",
@@ -28,28 +28,28 @@ Samples = dict[str, list[dict[str, Any]]]
 
 
 class Answer(str):
-    """What a model wrote; `cut` where it was not done when it had as many tokens as it may."""
+    """A model's answer; `cut` if it reached the token limit before its end."""
 
     __slots__ = ("cut",)
     cut: bool
 
     @classmethod
     def of(cls, text: str, *, cut: bool) -> "Answer":
-        """A text with what is known of it."""
+        """An answer with its `cut` flag."""
         made = cls(text)
         made.cut = cut
         return made
 
 
 def generation(settings: EvaluationSection, ends: Sequence[str]) -> dict[str, Any]:
-    """How answers are written, in lm-eval's terms: with a temperature they are drawn, by nothing but that."""
+    """Generation settings in lm-eval's terms; sampling depends on the temperature alone."""
     drawn = {"do_sample": True, "temperature": settings.temperature, "top_p": 1.0, "top_k": 0}
     manner = drawn if settings.temperature else {"do_sample": False}
     return {"until": list(ends), "max_gen_toks": settings.max_new_tokens, **manner}
 
 
 def task_definition(about: EvalTask, settings: EvaluationSection, ends: Sequence[str]) -> dict[str, Any]:
-    """A task in lm-eval's terms.
+    """A task definition in lm-eval's format.
 
     Args:
         settings: the config's evaluation section. ends: the tokens that end the model's answers.
@@ -89,7 +89,7 @@ def task_definition(about: EvalTask, settings: EvaluationSection, ends: Sequence
 
 
 def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """One of lm-eval's samples, from memory or from its file, in which numbers of responses are text."""
+    """Convert an lm-eval sample, from memory or from its file, where the numbers in responses are text."""
     if kind == "text":
         nats, num_bytes = sample["bits_per_byte"]
         return {"id": sample["doc_id"], "bits": -nats / math.log(2), "bytes": num_bytes}
@@ -100,7 +100,7 @@ def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer in words, and what our verifier says of it."""
+    """A written answer and our verifier's scores for it."""
     outputs, expected = sample["resps"][0], sample["doc"]["expected"]
     verdicts = [judge(output, str(expected)) for output in outputs]
     scores = {name: fmean(getattr(verdict, name) for verdict in verdicts) for name in ("strict", "lenient")}
@@ -108,14 +108,14 @@ def judged(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(outputs: Sequence[str]) -> dict[str, Any]:
-    """The first answer to a question; where there are more, all of them; the share that was cut, where it is known."""
+    """The first answer to a question, all of them if there are several, and the share that was cut, if known."""
     cut = [output.cut for output in outputs if isinstance(output, Answer)]
     several = {"outputs": list(outputs)} if len(outputs) > 1 else {}
     return {"output": outputs[0], **several, **({"cut": fmean(cut)} if cut else {})}
 
 
 def chosen(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """The likeliest of several answers, and whether it is the right one."""
+    """The most likely of several choices, and whether it is the right one."""
     choices, right = sample["doc"]["choices"], sample["doc"]["answer"]
     likelihoods = [float(response[0]) for response in sample["filtered_resps"]]
     likeliest = max(range(len(likelihoods)), key=likelihoods.__getitem__)

@@ -1,9 +1,9 @@
-"""The rows that a model's own training data held back, as a task: how well it predicts their answers.
+"""A task from the rows held out of a model's own training data: how well it predicts their answers.
 
     evaluation.held_out=true run.model=super3-sft-model:v3 run.base=super3-pretrain-model:v1
 
-The rows are those of the prepared data that the model in question was trained on, found through its lineage: of its
-test split, else of its validation split. So every format, template and tokenizer is the training's own.
+The rows come from the prepared data that the model was trained on, found through its lineage: from the test split,
+else from the validation split. So formats, template and tokenizer are exactly those of training.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,17 +30,17 @@ TRAIN = "train"
 
 
 def held_out_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
-    """The task of the rows that were held back, written into the run's folder.
+    """Write the task of the held-out rows into the run's folder.
 
     Raises:
-        UserError: the model was not trained here, or on data of which nothing can be asked.
+        UserError: the model was not trained here, or its data gives no questions.
     """
     model = task.input("model")
     parents = {entry.role: entry.artifact for entry in inputs(task.store, model)}
     data = parents.get("data")
     if data is None or data.manifest.type not in READERS:
-        what = f"evaluation.held_out: {model.reference} has no training data in this store whose rows could be asked"
-        raise UserError(what, "give a model that was pretrained or fine-tuned here, or leave evaluation.held_out out")
+        what = f"evaluation.held_out: {model.reference} has no usable training data in this store"
+        raise UserError(what, "set run.model to one pretrained or fine-tuned here, or drop evaluation.held_out")
     folder = task.run.directory / HELD_OUT
     return distributed.on_rank_zero(lambda: _written(task, data, folder))
 
@@ -50,7 +50,7 @@ def _written(task: Task[EvalConfig], data: Artifact, folder: Path) -> dict[str, 
     there = splits_of(data.path)
     split = next((name for name in HELD_BACK if name in there), TRAIN)
     if split == TRAIN:
-        task.run.say(f"WARNING: {data.reference} held nothing back: {HELD_OUT} asks for rows that were trained on")
+        task.run.say(f"WARNING: {data.reference} has no held-out rows: {HELD_OUT} uses rows that were trained on")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = TokenizerFolder(data.path / "tokenizer").tokenizer
     return write_tasks(folder, {HELD_OUT: (kind, rows_of(data.path, split, tokenizer))})
@@ -61,7 +61,7 @@ def _packed_splits(folder: Path) -> list[str]:
 
 
 def _answers(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The last answer of each conversation, and what leads to it."""
+    """The last answer of each conversation, and the ids before it."""
     for row in read_packed(folder / f"{split}.parquet"):
         for ids, learnt in sequences_of(row):
             first = _last_answer(learnt)
@@ -77,7 +77,7 @@ def _answers(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[st
 
 
 def _last_answer(learnt: np.ndarray) -> int:
-    """Where the last run of learnt tokens begins."""
+    """Start of the last run of learnt tokens."""
     gaps = np.flatnonzero(~learnt[: np.flatnonzero(learnt)[-1]])
     return int(gaps[-1]) + 1
 
@@ -98,4 +98,4 @@ READERS: Mapping[str, tuple[Kind, Any, Any]] = {
     "SFTDataArtifact": ("answer", _packed_splits, _answers),
     "PretrainBlendsArtifact": ("text", _indexed_splits, _documents),
 }
-"""By the type of the data: the kind of task, its splits, and the rows of one."""
+"""By type of data: the kind of task, its splits, and a reader of a split's rows."""

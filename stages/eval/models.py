@@ -1,4 +1,4 @@
-"""The models that are asked: from a folder, or with random weights."""
+"""Load the models to evaluate: from a folder, or with random weights."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from nemotron_shared.runtime.spec import Task
 from stages.eval.schema import EvalConfig
 
 TRIED = 16
-"""Tokens that a model has to get through before it is asked."""
+"""Length of the trial input, in tokens, that checks a model before its evaluation."""
 
 
 def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact | None) -> tuple[Any, Any, str]:
@@ -30,7 +30,7 @@ def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact 
     config, like = task.config, task.inputs["model"]
     if artifact is not None:
         model = load_model(artifact.path, config.engine, trusted=artifact.trusted)
-    elif like is not None:  # the architecture of the model in question, with weights that learned nothing
+    elif like is not None:  # the architecture of the evaluated model, untrained
         model = random_like(like.path, config.run.seed, config.engine)
     else:
         model = random_model(config.model, tokenizer, config.run.seed, config.engine)
@@ -44,7 +44,7 @@ def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact 
 
 @torch.inference_mode()
 def require_answers(model: Any, label: str) -> None:
-    """Refuse a model that computes nothing, or no numbers, before hundreds of its answers are counted as wrong.
+    """Refuse a model that fails or gives NaN, before hundreds of its answers count as wrong.
 
     Raises:
         UserError: naming the model.
@@ -52,17 +52,17 @@ def require_answers(model: Any, label: str) -> None:
     ids = torch.arange(TRIED, device=model.device) % model.config.get_text_config().vocab_size
     try:
         finite = bool(torch.isfinite(model(input_ids=ids[None], use_cache=False).logits.amax(-1)).all())
-        what = "its logits are not finite: its weights are damaged, or too large for their type"
+        what = "its logits are not finite: its weights are damaged, or overflow their dtype"
     except NOT_THE_FILE:
         raise
-    except Exception as error:  # a config may ask for anything, and most of it fails only where it is computed
+    except Exception as error:  # most faults of a config only show in the forward pass
         finite, what = False, f"{type(error).__name__}: {first_line(error)}"
     if not finite:
         raise UserError(f"{label}: cannot answer: {what}", ANOTHER_MODEL)
 
 
 def tokenizer_folder(task: Task[EvalConfig], artifact: Artifact | None) -> Path:
-    """Where the model's tokenizer lies; that of random weights is written when it is not there yet."""
+    """Folder of the model's tokenizer; for random weights it is written on first use."""
     known = artifact or task.inputs["model"]
     if known is not None:
         return known.path

@@ -1,7 +1,7 @@
-"""How much of the held-out rows stands in what the models were trained on.
+"""Find held-out rows in the models' training data.
 
-The training data is found through the models' lineage, so it is the data that really was used. In which ways a row
-is found: `nemotron_data.held_out`.
+The training data is found through the models' lineage, so it is the data that was really used. See
+`nemotron_data.held_out` for how rows are matched.
 """
 
 from collections import Counter, defaultdict
@@ -31,7 +31,7 @@ HOW = ("exact", "run", "near")
 def check_overlap(
     task: Task[EvalConfig], tasks: Mapping[str, EvalTask], models: Mapping[str, Artifact | None]
 ) -> dict[str, Any]:
-    """For each task: the training data looked through, and how many of its rows that holds, in which way."""
+    """For each task: the training data searched, and how many of the task's rows it contains, by kind of match."""
     data: dict[str, Artifact] = {}
     unknown: set[str] = set()
     for model in filter(None, models.values()):
@@ -50,29 +50,29 @@ def check_overlap(
 
 
 def unknown_origin(made_from: Sequence[Input], model: Artifact) -> set[str]:
-    """What of a model's past is not recorded: the model itself, or one from outside the store that it began with."""
+    """Models in a model's lineage with unrecorded training data: the model itself, or an imported one below it."""
     if not any(found.artifact and found.artifact.manifest.type in READERS for found in made_from):
         return {model.reference}
-    # a model's raw sources are the folder of another one, and the file of an architecture
+    # a model's raw sources are another model's folder and an architecture file
     return {found.label for found in made_from if found.is_source and not found.label.endswith((".yaml", ".yml"))}
 
 
 @dataclass
 class Seen:
-    """What was found so far: the strongest way, the data and the words around it, by the number of an item."""
+    """Matches found so far: the strongest kind, the data and the surrounding words, by item number."""
 
     hits: dict[int, tuple[Hit, str]] = field(default_factory=dict)
     stated: set[int] = field(default_factory=set)
     sentences: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def look(self, search: Search, text: str, reference: str) -> None:
-        """Learn what of the items stands in one text."""
+        """Search one text for the items."""
         found = search.find(text)
         self.stated |= found.stated
         for number, place in found.sentences:
             self.sentences[number].add(place)
             if len(self.sentences[number]) == len(search.items[number].sentences):
-                self._keep(number, Hit("exact", "each of its sentences, if not in one place"), reference)
+                self._keep(number, Hit("exact", "each of its sentences, but not in one place"), reference)
         for number, hit in found.hits.items():
             self._keep(number, hit, reference)
 
@@ -82,7 +82,7 @@ class Seen:
 
 
 def summary_of(about: EvalTask, search: Search, seen: Seen) -> dict[str, Any]:
-    """What results.json says of one task."""
+    """The entry of results.json for one task."""
     own = [number for number, item in enumerate(search.items) if item.task == about.name]
     hits = {number: seen.hits[number] for number in own if number in seen.hits}
     ways = Counter(hit.how for hit, _ in hits.values())
@@ -108,19 +108,19 @@ def _example(items: Sequence[Item], number: int, hit: Hit, reference: str) -> di
 
 
 def as_lines(overlap: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """For people: `sums: 0 of 400 exact, 0 near`, with the examples where there are some."""
+    """Lines to print, like `sums: 0 of 400 exact, 0 near`, with examples if there are any."""
     for name, found in overlap.items():
         data, unknown = found["checked_against"], ", ".join(found["unknown"])
         if unknown and not data:
-            yield f"{name}: not checked: what {unknown} was trained on is not known"
+            yield f"{name}: not checked: the training data of {unknown} is unknown"
             continue
         parts = [f"{found['exact']} of {found['of']} exact, {found['found'] - found['exact']} near"]
         if about := found.get("sentences"):
             parts.append(f"{about['found']} of {about['of']} sentences")
         if "stated" in found:
-            parts.append(f"{found['stated']} answers are stated there, as this task wants")
+            parts.append(f"{found['stated']} answers are stated there, as this task intends")
         if unknown:
-            parts.append(f"checked against {', '.join(data)} only: what else {unknown} was trained on is not known")
+            parts.append(f"checked against {', '.join(data)} only: the other training data of {unknown} is unknown")
         yield f"{name}: {'; '.join(parts)}"
         for example in found["examples"]:
             yield f"  {example['how']}, row {example['id']}, in {example['in']}: {example['excerpt']}"
@@ -152,7 +152,7 @@ def _decoded(tokenizer: Tokenizer, sequences: Iterator[list[int]]) -> Iterator[s
 
 
 def _rl_texts(folder: Path) -> Iterator[str]:
-    for row in read_rl_rows(folder / "train.jsonl"):  # unchecked: whatever a row says was seen in training
+    for row in read_rl_rows(folder / "train.jsonl"):  # not validated: everything in a row was seen in training
         yield from (turn.text for turn in row.prompt)
 
 

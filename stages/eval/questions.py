@@ -1,9 +1,9 @@
-"""What a worker does with the rows of a shard: keep those of the test split, questions with their expected answers.
+"""Worker that keeps a shard's rows of the test split, as questions with their expected answers.
 
     {"question": "Ann has 3 apples ...", "answer": "3 + 4 = 7\\n#### 7"}
 ->  asked.jsonl: {"question": "Ann has 3 apples ...", "expected": "7", "key": "Ann has 3 apples ..."}
 
-Whether a question was asked before, only the whole input tells: `collect` looks at what all workers wrote.
+Duplicates can only be found across the whole input: `collect` goes through the output of all workers.
 """
 
 import re
@@ -33,15 +33,15 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class QuestionWork:
-    """`Work` of the engine."""
+    """The preparation engine's `Work` for questions."""
 
     parts: Sequence[Part[EvalData]]
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
-        """Write `asked.jsonl`; gives {"asked": its rows}."""
+        """Write `asked.jsonl`; returns {"asked": number of rows}."""
         part = self.parts[reader.shard.part]
         split = Split(part.settings.split.model_dump(), salt="questions")
-        # synthetic questions are held out by how they are made, whatever the shares say
+        # synthetic questions are held out by construction, not by the configured shares
         only = TEST if part.settings.source == SYNTHETIC else part.only or split.only
         asked = 0
         with (folder / ASKED).open("wb", buffering=1 << 20) as file:
@@ -62,7 +62,7 @@ class QuestionWork:
 
 
 def task_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any], str]:
-    """A row of a task, and its split; raises `Refused` for a row that cannot be one."""
+    """A task row and its split; raises `Refused` for an unusable row."""
     if settings.text_field is not None:
         return text_row(row, settings, split)
     made, key = question_row(row, settings)
@@ -70,7 +70,7 @@ def task_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any]
 
 
 def fields_read(settings: EvalData) -> list[str | None]:
-    """The fields of a row that settings name."""
+    """The fields that the settings name."""
     if settings.text_field is not None:
         return [settings.text_field, settings.key_field]
     template = Formatter().parse(settings.text_template or "")
@@ -79,7 +79,7 @@ def fields_read(settings: EvalData) -> list[str | None]:
 
 
 def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
-    """A row of a task, with the `text` for bits per byte where one is wanted; and what decides its split.
+    """A task row, with a `text` for bits per byte if configured, and the key that decides its split.
 
     Raises:
         Refused: a field is missing or empty, or the answer does not match `answer_pattern`.
@@ -90,7 +90,7 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
         if not text.strip():
             raise Refused(f"field '{field}' is empty", "an evaluation needs a question and its expected answer")
     split_by = split_key(row.value, settings, question)
-    # synthetic questions come with a key that is found in other wordings of the same sum, too
+    # the key of a synthetic question is the same for every wording of a sum
     searched = str(row.value["key"]) if settings.source == SYNTHETIC else question
     made = {"question": question, "expected": expected, "key": searched}
     if settings.text_template is not None:
@@ -99,10 +99,10 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
 
 
 def text_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any], str]:
-    """A text, and the split that pretraining on the same rows and shares gives it.
+    """A text, and the split that it has in pretraining with the same rows and shares.
 
     Raises:
-        Refused: there is no text in the field.
+        Refused: the field holds no text.
     """
     text = field_of(row.value, str(settings.text_field))
     if not isinstance(text, str) or not text:
@@ -114,14 +114,14 @@ def text_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any]
 
 
 def collect(prepared: Prepared[EvalData], most: int | None) -> tuple[Rows, Rows]:
-    """Questions in the order of the input, each once and `most` at most; and the texts of just these rows."""
+    """Unique questions in input order, at most `most`, and the texts of the same rows."""
     questions: dict[str, dict[str, Any]] = {}
     texts: Rows = []
     for shard in prepared.shards:
         for line in read_lines(shard.folder / ASKED):
             row = line.value()
             text = row.pop("text", None)
-            if not row:  # a text and no question
+            if not row:  # only a text
                 texts.append({"text": text})
             elif row["question"] in questions:
                 prepared.totals.counts[ASKED_ALREADY] += 1

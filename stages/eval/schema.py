@@ -19,29 +19,29 @@ from stages.eval.engines import ENGINES
 
 
 class EvalRun(RunSection):
-    """Besides the model in question, the ones it is compared with."""
+    """The evaluated model and those it is compared with."""
 
     base: How[str | None]
-    """Base model to compare with; left out where it does not exist."""
+    """Base model to compare with; left out if it does not exist."""
     sft: How[str | None]
-    """Instruct model to compare with; left out where it does not exist."""
+    """Instruct model to compare with; left out if it does not exist."""
 
 
 class BenchmarkPlaces(Section):
-    """Public benchmarks to add: where the data of each is."""
+    """Public benchmarks to add, with the place of their data."""
 
     gsm8k: str | None
-    """Folder of GSM8K's data, or `hub`; see [Benchmarks](#benchmarks). `null`: it is not asked."""
+    """Folder of GSM8K's data, or `hub`; see [Benchmarks](#benchmarks). `null`: skip it."""
     mmlu: str | None
     """The same for MMLU."""
     ifeval: str | None
     """The same for IFEval."""
     humaneval: str | None
-    """The same for HumanEval, which needs `evaluation.run_generated_code` besides."""
+    """The same for HumanEval, which also needs `evaluation.run_generated_code`."""
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Place by name of those that are asked."""
+        """The chosen benchmarks: place of the data by name."""
         return {name: place for name, place in self.model_dump().items() if place is not None}
 
 
@@ -62,9 +62,9 @@ class EvalData(PreparedSection):
     """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
     field."""
     text_field: str | None
-    """Field of the text, where the rows are texts and no questions: those of the test split, for bits per byte."""
+    """Field of the text, if the rows are texts instead of questions; bits per byte is measured on the test split."""
     text_template: str | None
-    r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
+    r"""Template of a text for bits per byte: `"{question}\n{answer}"`. `null`: no such task."""
     tasks: list[str]
     """Tasks of installed packages to add, by name."""
     benchmarks: BenchmarkPlaces
@@ -79,36 +79,36 @@ class LMEvalEngine(ModelLoadingEngine):
 
 
 class EvaluationSection(Section):
-    """What is asked, and how."""
+    """Which tasks to run, and how."""
 
     tasks: list[str] | None = Field(min_length=1)
-    """List of tasks to run; `-t NAME` sets it. `null`: all that the data has."""
+    """Tasks to run; `-t NAME` sets it. `null`: all tasks of the data."""
     limit: int | None = Field(ge=1)
     """Use only the first rows of each task. `null`: all."""
     batch_size: How[int] = Field(ge=1)
     """Rows per forward pass."""
     max_new_tokens: int = Field(ge=1)
-    """Longest answer, in tokens; of benchmarks, too."""
+    """Longest answer, in tokens, also for benchmarks."""
     num_samples: int = Field(ge=1)
-    """Answers to each question. More than one need a `temperature`, and give pass@k."""
+    """Answers per question. More than one needs a `temperature`, and gives pass@k."""
     temperature: float = Field(ge=0, le=100)
-    """`0`: answers are greedy. Else they are drawn at this temperature, from the whole vocabulary."""
+    """`0`: greedy answers. Otherwise sample at this temperature, from the whole vocabulary."""
     verdict: Literal["strict", "lenient"]
-    """Which answers score: `strict`, those of the right value in a clean form; `lenient`, of the right value in any."""
+    """Which answers count: `strict`, the right value in a clean form; `lenient`, the right value in any form."""
     random_baseline: bool
     """Also score the architecture with random weights."""
     held_out: bool
-    """Also ask for the rows that the training data of `run.model` held back; `run.data` may then be `null`."""
+    """Also evaluate on rows held out of the training data of `run.model`; `run.data` may then be `null`."""
     sample_answers: int = Field(ge=0)
-    """Answers that are written out for a task which needs none for its score, such as that of held-out rows."""
+    """Sample answers to generate for tasks that need none for their score, such as held-out rows."""
     check_overlap: bool
-    """Look for every held-out row in all data that the models were trained on."""
+    """Search the models' training data for every held-out row."""
     run_generated_code: bool
-    """Let `humaneval` run the programs that the model writes, with your rights and without a sandbox."""
+    """Let `humaneval` run programs that the model writes, with your rights and without a sandbox."""
 
     @model_validator(mode="after")
     def drawn(self) -> "EvaluationSection":
-        """Greedy answers to one question are all the same."""
+        """Refuse several greedy answers per question, which would all be the same."""
         if self.num_samples > 1 and not self.temperature:
             raise ValueError(
                 f"num_samples {self.num_samples} needs evaluation.temperature above 0, such as 0.7:"

@@ -1,9 +1,9 @@
 """From per-sample results to scores with intervals and paired comparisons.
 
-A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}, and of answers that were generated
-also `strict`, `lenient` and the harness's own `exact_match`, and the share of them that was `cut`; of several answers
-to one question (`outputs`) the score is their mean. Of a text or an answer that was held out
-{"id": 3, "bits": 812.5, "bytes": 406}. All models answer the same items, so differences are paired.
+A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}. Generated answers also have
+`strict`, `lenient`, the harness's own `exact_match`, and the share that was `cut`; with several answers to a question
+(`outputs`), the score is their mean. The sample of a text or a held-out answer is {"id": 3, "bits": 812.5,
+"bytes": 406}. All models answer the same items, so differences are paired.
 
 Intervals are Wilson's for shares, Tango's for their paired differences, and the bootstrap for the rest.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 Z95 = 1.959963984540054
 RESAMPLES = 2000
-BISECTIONS = 50  # halvings of an interval of length 2: beyond what a float can tell apart
+BISECTIONS = 50  # halvings of an interval of length 2, beyond the precision of a float
 
 Statistic = Callable[[np.ndarray], np.ndarray]
 
@@ -34,8 +34,8 @@ def tango(gained: int, lost: int, n: int) -> tuple[float, float]:
     """95% score interval of the difference of two shares of the same `n` trials.
 
     Tango, T. (1998): Equivalence test and confidence interval for the difference in proportions for the
-    paired-sample design. Statistics in Medicine 17, 891-908. Its bounds are the differences that the score test
-    does not reject, so it has a width where few trials changed, or none.
+    paired-sample design. Statistics in Medicine 17, 891-908. The interval holds the differences that the score test
+    does not reject, so its width is not zero even if few trials changed, or none.
 
     Args:
         gained: trials that succeeded the second time only.
@@ -57,7 +57,7 @@ def tango(gained: int, lost: int, n: int) -> tuple[float, float]:
 
 
 def paired_score(gained: int, lost: int, n: int, difference: float) -> float:
-    """Tango's statistic: in how many of its standard errors the observed difference is off from `difference`."""
+    """Tango's statistic: distance of the observed difference from `difference`, in standard errors."""
     off = gained - lost - n * difference
     # the likeliest probability of losing a trial, if `difference` is true: the larger root of a x^2 + b x + c
     a, b = 2 * n, -gained - lost + (2 * n - gained + lost) * difference
@@ -92,7 +92,7 @@ METRICS = {
     "instructions": "followed", "code": "passed"
 }  # fmt: skip
 BY_BITS = ("text", "answer")
-"""Kinds of which every token counts, and no answer is right or wrong."""
+"""Kinds scored by every token instead of right and wrong answers."""
 VERDICTS = ("strict", "lenient", "exact_match")
 LOWER_IS_BETTER = {"bits_per_byte"}
 
@@ -117,20 +117,20 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
         found["pass_at_k"] = passes_at(samples)
     judged = [name for name in VERDICTS if all(name in sample for sample in samples)]
     found |= {name: float(np.mean([sample[name] for sample in samples])) for name in judged}
-    own = samples[0].get("harness", {})  # of a benchmark, what lm-eval itself says
+    own = samples[0].get("harness", {})  # for a benchmark, lm-eval's own metrics
     return found | (
         {"harness": {name: mean_of(sample["harness"][name] for sample in samples) for name in own}} if own else {}
     )
 
 
 def mean_of(values: Iterable[Any]) -> float:
-    """Mean of a harness's metric, which may give several values for one row."""
+    """Mean of a harness metric, which may have several values per row."""
     flat = [float(one) for value in values for one in (value if isinstance(value, list | tuple) else [value])]
     return sum(flat) / len(flat)
 
 
 def passes_at(samples: Samples) -> dict[str, float]:
-    """pass@k for k = 1, 2, 4, ... and the number of answers to a question, by k as text, as JSON has it."""
+    """pass@k for k = 1, 2, 4, ... and the number of answers per question, keyed by k as a string for JSON."""
     drawn = len(samples[0]["outputs"])
     right = [round(sample["score"] * drawn) for sample in samples]
     ks = sorted({drawn, *(2**power for power in range(drawn.bit_length()) if 2**power <= drawn)})
@@ -138,15 +138,15 @@ def passes_at(samples: Samples) -> dict[str, float]:
 
 
 def pass_at_k(drawn: int, right: int, k: int) -> float:
-    """Probability that one of k answers is right, estimated without bias from `drawn` answers of which `right` are:
-    the share of all choices of k among them that hold a right one."""
+    """Unbiased estimate of pass@k from `drawn` answers, `right` of which are right: the share of all subsets of k
+    answers that contain a right one."""
     return 1 - comb(drawn - right, k) / comb(drawn, k)
 
 
 def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:
     """Difference `after - before` on the same items, with its paired 95% interval."""
     if [sample["id"] for sample in before] != [sample["id"] for sample in after]:
-        raise ValueError("only the same items can be compared in pairs")
+        raise ValueError("paired comparisons need the same items")
     if kind in BY_BITS:
         rows = np.hstack([_bits_and_bytes(before), _bits_and_bytes(after)])
         difference = rows[:, 2].sum() / rows[:, 3].sum() - rows[:, 0].sum() / rows[:, 1].sum()
@@ -156,7 +156,7 @@ def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:
         difference = rows.mean()
         if {sample["score"] for sample in (*before, *after)} <= {0.0, 1.0}:
             interval = tango(int((rows > 0).sum()), int((rows < 0).sum()), len(rows))
-        else:  # a task of one's own may give parts of a point
+        else:  # plugin tasks may give fractional scores
             interval = bootstrap(rows, lambda means: means[:, 0])
     return {"metric": METRICS[kind], "difference": float(difference), "ci95": list(interval), "n": len(before)}
 

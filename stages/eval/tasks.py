@@ -6,8 +6,8 @@
     def capitals(seed: int) -> TaskRows:
         return TaskRows("choice", [{"question": "Capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0}])
 
-`data_prep.tasks=[capitals]` then adds it to the data. What a row needs stands in `nemotron_data.formats.eval_tasks`;
-its `key` is its question where it has none.
+`data_prep.tasks=[capitals]` then adds it to the data. `nemotron_data.formats.eval_tasks` lists the fields of a row;
+a row without a `key` gets its question as the key.
 """
 
 import json
@@ -25,12 +25,12 @@ from stages.eval.schema import EvalConfig, EvalData
 
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
 QUESTIONS, TEXTS = "questions", "texts"
-"""Tasks of the user's own rows; that of texts only where `data_prep.text_template` is set."""
+"""Tasks made from the user's own rows; the text task only if `data_prep.text_template` is set."""
 
 
 @dataclass(frozen=True)
 class TaskRows:
-    """What a model is asked, and how its answers are scored; with `recall` it is asked what training states."""
+    """Rows of a task and the kind that decides how they are scored; `recall`: training states the answers."""
 
     kind: Kind
     rows: Iterable[dict[str, Any]]
@@ -44,30 +44,30 @@ TASKS: Registry[MakeTask] = Registry(
 
 
 def installed_task(name: str, seed: int) -> TaskRows:
-    """The rows of a package's task, as data preparation writes them.
+    """The rows of a package's task, in the form that data preparation writes.
 
     Raises:
-        UserError: there is no such task, or what it makes is none.
+        UserError: unknown task, or its function returns something invalid.
     """
-    remedy = f"correct it in {TASKS.module_of(name)}"
+    remedy = f"fix it in {TASKS.module_of(name)}"
     try:
         made = TASKS.load(name)(seed)
         rows = list(made.rows) if isinstance(made, TaskRows) else []
     except UserError:
         raise
-    except Exception as error:  # other people's code may end with anything
+    except Exception as error:  # a plugin may raise anything
         raise UserError(f"task '{name}' fails: {type(error).__name__}: {error}", remedy) from error
     if not isinstance(made, TaskRows):
-        raise UserError(f"task '{name}' gives {shown(made)}, which is no TaskRows", remedy)
+        raise UserError(f"task '{name}' returned {shown(made)} instead of TaskRows", remedy)
     if not isinstance(made.kind, str) or made.kind not in FIELDS:
-        raise UserError(f"task '{name}': there is no kind {shown(made.kind)}", f"there are: {', '.join(FIELDS)}")
+        raise UserError(f"task '{name}': unknown kind {shown(made.kind)}", f"choose one of: {', '.join(FIELDS)}")
     if not rows:
-        raise UserError(f"task '{name}' has no rows, so there is nothing to ask", remedy)
-    # the harness's template reads a stem, be it empty
+        raise UserError(f"task '{name}' has no rows", remedy)
+    # the harness's template needs a stem, even an empty one
     extra = {"stem": ""} if made.kind == "choice" else {}
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not all(isinstance(field, str) for field in row):
-            raise UserError(f"task '{name}': row {number} is {shown(row)}, and no object", remedy)
+            raise UserError(f"task '{name}': row {number} is {shown(row)}, not an object", remedy)
         rows[number - 1] = {"key": row.get("question"), **extra, **row}
         if problem := problem_of(rows[number - 1], made.kind) or _no_json(row):
             raise UserError(f"task '{name}': row {number}: {problem}", remedy)
@@ -75,16 +75,16 @@ def installed_task(name: str, seed: int) -> TaskRows:
 
 
 def _no_json(row: dict[str, Any]) -> str | None:
-    """Why a row cannot be written."""
+    """Why a row cannot be written as JSON."""
     try:
         json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        return f"no JSON: {error}"
+        return f"not JSON: {error}"
     return None
 
 
 def own_tasks(settings: EvalData) -> list[str]:
-    """The tasks that `data_prep.source` will give."""
+    """The tasks that `data_prep.source` will produce."""
     if settings.source is None:
         return []
     if settings.source == SYNTHETIC:
@@ -94,12 +94,12 @@ def own_tasks(settings: EvalData) -> list[str]:
 
 
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
-    """Tasks that are asked for and that the data does not have, or will not have once it is prepared."""
+    """Selected tasks that the data does not have, or will not have once prepared."""
     data, wanted, asks_rows = inputs.get("data"), config.evaluation.tasks, config.engine.name == "lm_eval"
     if config.evaluation.held_out and not asks_rows:
-        yield Problem("held-out rows are asked by lm_eval", "say engine=lm_eval", "evaluation.held_out")
+        yield Problem("held-out rows need engine=lm_eval", "set engine=lm_eval", "evaluation.held_out")
     if config.run.data is None and asks_rows and not config.evaluation.held_out:
-        yield Problem("run.data is null, so there is nothing to ask", "give run.data, or evaluation.held_out=true")
+        yield Problem("run.data is null, so no task can run", "set run.data, or evaluation.held_out=true")
     if config.run.data is None:
         return
     if data is not None:

@@ -1,4 +1,4 @@
-"""The uniform entry of the evaluation stage, which trains nothing: the work is in `evaluate.py`.
+"""Entry point of the evaluation stage, named as in the other stages; `evaluate.py` does the work.
 
 torchrun stages/eval/train.py -c tiny
 python stages/eval/train.py -c local run.model=sft:v2 evaluation.limit=100
@@ -47,7 +47,7 @@ STEP = Step(
 
 
 def train(start: Start) -> Made | Preview:
-    """Score the models, or use the scores that were made of the same."""
+    """Score the models, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start, data_prep.prepare_data)
@@ -60,7 +60,7 @@ def train(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and evaluate; returns the exit code."""
+    """Load the config from the command line and evaluate; return the exit code."""
     return run_program(STEP, train, words)
 
 

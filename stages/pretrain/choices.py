@@ -6,7 +6,7 @@ from nemotron_data.prep.reader import or_tolerate, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.rejects import Refused
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.suited import power_of_two, training_choices
+from nemotron_engines.defaults import power_of_two, training_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError

@@ -120,7 +120,7 @@ STEP = Step(
 
 
 def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    """Prepare the configured data, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start)
@@ -133,7 +133,7 @@ def prepare_data(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    """Load the config from the command line and prepare its data; return the exit code."""
     return run_program(STEP, prepare_data, words)
 
 

@@ -201,7 +201,7 @@ def with_boundaries(ids: np.ndarray, lengths: np.ndarray, around: Vocabulary) ->
 
 
 def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | None:
-    """The text of a row; None, after it was refused or left out, where there is none to train on."""
+    """The text of a row; None if the row was refused or left out."""
     try:
         text = text_of(row, settings)
     except Refused as refused:
@@ -231,7 +231,7 @@ def text_of(row: Row, settings: PretrainData) -> str:
     """The text of a row.
 
     Raises:
-        Refused: a field is missing, or is no text.
+        Refused: a field is missing, or is not text.
     """
     if settings.text_template is not None:
         return filled(settings.text_template, row.value)

@@ -33,7 +33,7 @@ class Pair:
     sha256: Mapping[str, str]
 
     def file(self, ending: str) -> Path:
-        """One of the two files; a prefix may hold a dot, so this is no `with_suffix`."""
+        """One of the two files. A prefix may contain a dot, so `with_suffix` would be wrong."""
         return self.prefix.with_name(self.prefix.name + ending)
 
 

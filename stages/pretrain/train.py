@@ -6,6 +6,7 @@ python stages/pretrain/train.py -c tiny train.train_iters=100 optimizer.lr=1e-3
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from nemotron_engines.checks import training_problems
@@ -39,7 +40,7 @@ STEP = Step(
     sections=("engine", "model", "train", "optimizer", "scheduler", "checkpoint"),
     consumes=("data", "model"),
     prepare=data_prep.STEP,
-    check=training_problems,
+    check=partial(training_problems, chats=False),
     sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
@@ -48,7 +49,7 @@ STEP = Step(
 
 
 def train(start: Start) -> Made | Preview:
-    """Pretrain a model on the token shards, or use the one that was made of the same."""
+    """Pretrain a model on the token shards, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start, data_prep.prepare_data)
@@ -61,7 +62,7 @@ def train(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and train; returns the exit code."""
+    """Load the config from the command line and train; return the exit code."""
     return run_program(STEP, train, words)
 
 

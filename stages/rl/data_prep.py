@@ -8,11 +8,11 @@
           "question":"What is 3+14-5?","expected_answer":"12",
           "agent_ref":{"type":"responses_api_agents","name":"math_with_judge_simple_agent"}}
 
-A row that has `responses_create_params` already is checked and passed on as it is. A row that only points to a
-question of another data set is filled in from there. The way of a row:
+A row that already has `responses_create_params` is checked and passed through. A placeholder row, which only points
+to a question of another data set, is filled in from there. The steps:
 
-    read -> split -> encode    by workers, a shard of the input each: in NeMo-Gym's form; see prompts.py
-         -> pack -> write      the shards' rows back to back, one file for each split; see splits.py
+    read -> split -> encode    workers convert one input shard each to NeMo-Gym's form; see prompts.py
+         -> pack -> write      the shards' rows are concatenated into one file per split; see prompts.py
 """
 
 import sys
@@ -49,25 +49,25 @@ from stages.rl.prompts import FILES, PromptWork, hold_out, join_splits, require_
 from stages.rl.schema import RLConfig, RLData
 
 DIRECTORY = Path(__file__).resolve().parent
-# Every row is used once, so a blend's weights do not matter here; nor may it say which split is which.
+# Every row is used once, so a blend's weights have no effect here, and it may not assign splits either.
 ROWS = RowKind("problems", DIRECTORY / "config", problems, "problems", presplit=False)
 
 
 def prepare(task: Task[RLConfig]) -> Outcome:
-    """Write the rows of each split, with counts of what was read and what was not used."""
+    """Write the rows of each split, with counts of rows that were read and rows that were not used."""
     settings: RLData = task.config.data_prep
     output = task.run.fresh_output()
 
-    # read: the files of each data set, cut into shards, and the sets that placeholders point into
+    # read: cut the files of each data set into shards, and lay out the sets that placeholders point into
     inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
-    # a row that is in NeMo-Gym's form, or points to one, keeps its other fields
+    # rows in NeMo-Gym's form, and placeholders, keep their other fields
     inputs.say_unread(
         lambda chosen: (chosen.question_field, chosen.answer_field, chosen.key_field),
         lambda row: PARAMETERS in row or is_placeholder(row),
     )
     tables = lay_out(source_sets(settings), inputs.setting, settings.shard_mb << 20)
 
-    # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
+    # split, encode: each worker converts the rows of a shard to NeMo-Gym's form
     decontamination = Decontamination.of(task.config, task.store)
     prepared = inputs.process(PromptWork(inputs.parts, tables, decontamination), output)
     prepared.require_few_lost(settings.max_lost, {})
@@ -83,7 +83,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
         "counts": prepared.totals.as_metadata(),
     }
     write_json(output / "stats.json", metadata)
-    # where a trainer finds its rows: paths relative to the manifest, None for a split without rows
+    # for the trainer: paths relative to the manifest, None for a split without rows
     splits = {Path(file).stem: {"path": file, "rows": written[name]} for name, file in files.items()}
     manifest = {"train": FILES["train"], "val": files.get("valid"), "splits": splits}
     write_json(output / "data_manifest.json", manifest)
@@ -103,7 +103,7 @@ def source_sets(settings: RLData) -> dict[str, list[InputFile]]:
 
 
 def sources(config: RLConfig) -> list[Source]:
-    """Every file that is read, those of the placeholders' source sets included."""
+    """Every file we read, including the source sets of placeholders."""
     settings = config.data_prep
     others = [file for files in source_sets(settings).values() for file in files]
     own = ROWS.sources(settings, settings.synthetic_problems)
@@ -127,7 +127,7 @@ STEP = Step(
 
 
 def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    """Prepare the configured data, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start)
@@ -140,7 +140,7 @@ def prepare_data(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    """Load the config from the command line and prepare its data; return the exit code."""
     return run_program(STEP, prepare_data, words)
 
 

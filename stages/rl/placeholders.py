@@ -1,4 +1,4 @@
-"""Rows that only point to a question of another data set, and how they are filled in.
+"""Fill in rows that only point to a question of another data set.
 
     {"dataset": "nano_v3_sft_profiled_dapo17k", "agent_ref": {...},
      "_hf_placeholder": {"row": 17, "question_template": {"prefix": "Solve this.\n\n", "suffix": ""}}}
@@ -8,17 +8,17 @@ Row 17 of the source set has the question in prompt[0].content and the answer in
     {"dataset": "nano_v3_sft_profiled_dapo17k", "agent_ref": {...}, "question": "Solve this.\n\nWhat is 2+2?",
      "expected_answer": "4", "responses_create_params": {"input": [{"role": "user", "content": "Solve this. ..."}]}}
 
-A DAPO source text stands between an instruction and a reminder, each set off by a blank line; both are dropped, and
-the template's prefix and suffix are put in their place. A Skywork template, a text or {"template": text}, has
-`{question}` where the text belongs, and `question` keeps the bare text.
+A DAPO source text stands between an instruction and a reminder, each set off by a blank line; the template's prefix
+and suffix replace both. A Skywork template, a text or {"template": text}, has `{question}` in place of the text, and
+`question` keeps the bare text.
 
-The answer is the first value of what may be JSON, and always text: `"34"`, `["34"]` and `34` all give "34".
+The answer may be JSON, of which the first value counts. It is always text: `"34"`, `["34"]` and `34` all give "34".
 
-A Parquet file only gives up whole row groups, of a million rows at times. So each source set is first read once, in
-shards, and what is needed of its rows is written to plain files, where a row is two reads of known places:
+Parquet can only be read in whole row groups, which may hold a million rows. So each source set is first read once, in
+shards, and the needed columns are written to plain files, from which a row takes two reads:
 
     records.bin     [[{"role":"user","content":"..."}],{"ground_truth":"4"}][[{"role":...
-    edges.bin       0 67 141 ...      where each record begins and the last one ends, 8 bytes each
+    edges.bin       0 67 141 ...      start of each record and end of the last one, 8 bytes each
 """
 
 import json
@@ -47,7 +47,7 @@ Template = Literal["dapo", "skywork"]
 
 @dataclass(frozen=True, slots=True)
 class SourceSet:
-    """Where the rows of a source set are, and how its questions are put into a template."""
+    """Location of a source set's rows, and the style of its question templates."""
 
     hub: str
     split: str
@@ -64,30 +64,30 @@ DATASETS = {
     "super_v3_lcsft_step1000_dapo17k": "dapo",
     "super_v3_lcsft_step1000_skyworks": "skywork",
 }
-"""By the row's `dataset`, the source set that it points into. A new data set is a new line."""
+"""Source set by the row's `dataset`. To add a data set, add a line."""
 
 
 class Rows(Protocol):
     """The rows of a source set, such as a `SourceTable`."""
 
     def row(self, index: int) -> tuple[Any, Any]:
-        """`prompt` and `reward_model` of a row, counted from 0; raises IndexError where there is none."""
+        """`prompt` and `reward_model` of a row, counted from 0; raises IndexError if it does not exist."""
         ...
 
 
 def is_placeholder(row: Mapping[str, Any]) -> bool:
-    """Whether a row has to be filled in. In Parquet every row has the marker, and null where it is none."""
+    """Whether a row is a placeholder. In Parquet, all rows have the marker; null means the row is not one."""
     return row.get(MARKER) is not None
 
 
 def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
-    """The row with its question and answer in place of the marker; all its other fields are kept.
+    """Replace the marker with question and answer; all other fields are kept.
 
     Args:
-        tables: the source sets at hand, by their name in `SOURCES`.
+        tables: available source sets, by their name in `SOURCES`.
 
     Raises:
-        Refused: the data set is unknown, its source is not at hand, or has no such row, question or answer.
+        Refused: the data set is unknown, its source is unavailable, or has no such row, question or answer.
     """
     source, marker = source_of(row, tables), row[MARKER]
     if not isinstance(marker, dict):
@@ -114,18 +114,20 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
 
 
 def source_of(row: Mapping[str, Any], given: Container[str]) -> str:
-    """The name in `SOURCES` of the set that a placeholder points into.
+    """Name in `SOURCES` of the set that a placeholder points into.
 
     Raises:
-        Refused: it is none of them, or not one of those that are given.
+        Refused: an unknown data set, or a source set that is not configured.
     """
     name = row.get("dataset")
     source = DATASETS.get(name) if isinstance(name, str) else None
     if source is None:
-        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known are {', '.join(DATASETS)}")
+        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known: {', '.join(DATASETS)}")
     if source not in given:
-        remedy = f"give its files: data_prep.placeholder_sources.{source}=FOLDER, or hf://{SOURCES[source].hub}"
-        raise Refused("placeholder: its source set is not given", f"'{name}' points into {SOURCES[source].hub}", remedy)
+        remedy = f"set data_prep.placeholder_sources.{source}=FOLDER, or use hf://{SOURCES[source].hub}"
+        raise Refused(
+            "placeholder: its source set is not configured", f"'{name}' points into {SOURCES[source].hub}", remedy
+        )
     return source
 
 
@@ -146,7 +148,7 @@ def fill_template(kind: Template, template: Any, question: str) -> str:
 
 
 def bare_question(text: str) -> str:
-    """A text without its first and last paragraph, where it has three or more."""
+    """A text without its first and last paragraph, if it has three or more."""
     parts = text.split("\n\n")
     return "\n\n".join(parts[1:-1]) if len(parts) >= 3 else text
 
@@ -162,13 +164,13 @@ def _between(template: Any, key: str) -> str:
 
 
 def _unusable(wanted: str) -> Refused:
-    return Refused("placeholder: unusable question_template", f"needed is {wanted}")
+    return Refused("placeholder: unusable question_template", f"expected {wanted}")
 
 
 def answer_text(raw: Any) -> str:
-    """The first value of an answer, which may be a list, an object or JSON of one, as text.
+    """The first value of an answer, as text. The answer may be a list, an object or JSON of one.
 
-    A number keeps the digits that it was written with: "1.10" stays "1.10".
+    A number keeps its digits: "1.10" stays "1.10".
 
     >>> [answer_text(raw) for raw in ("34", '["34"]', "[1.10, 2]", '{"value": 5}', 34, "x^2")]
     ['34', '34', '1.10', '5', '34', 'x^2']
@@ -176,7 +178,7 @@ def answer_text(raw: Any) -> str:
     value = raw
     if isinstance(raw, str):
         value = raw.strip()
-        try:  # numbers as they are written; a text that is no JSON, or holds nothing, is itself
+        try:  # numbers as written; text that is not JSON, or is empty JSON, stays as it is
             decoded = json.loads(value, parse_int=str, parse_float=str, parse_constant=str)
         except (json.JSONDecodeError, RecursionError):
             decoded = None
@@ -195,10 +197,10 @@ EDGE_BYTES = 8
 
 
 def source_files(place: str, split: str) -> list[InputFile]:
-    """The Parquet files of a source set: of a data set of the hub, of a local folder, or the very file.
+    """The Parquet files of a source set: from the hub, from a local folder, or a single file.
 
     Raises:
-        UserError: there is none.
+        UserError: no Parquet file found.
     """
     if "://" in place:
         patterns = ["*.parquet"]
@@ -208,40 +210,40 @@ def source_files(place: str, split: str) -> list[InputFile]:
         folder = Path(place).expanduser()
         if folder.is_file():
             return [local_file(folder)]
-        # published data sets keep a split in one of a few places; the first that holds a file counts
+        # published data sets keep a split in one of a few places; the first one with a file counts
         names = (f"data/{split}-*", "data/*", f"{split}/*", f"default/{split}/*", "*")
         patterns = [f"{name}.parquet" for name in names]
         found = next(filter(None, (sorted(folder.glob(pattern)) for pattern in patterns)), [])
         files = [local_file(file) for file in found]
     if not files:
-        raise UserError(f"{place}: no Parquet file of a source set is there", f"looked for {', '.join(patterns)}")
+        raise UserError(f"{place}: no Parquet file found", f"looked for {', '.join(patterns)}")
     return files
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A shard of a source set: its folder, and how many rows are in it."""
+    """A shard of a source set: its folder and number of rows."""
 
     folder: Path
     rows: int
 
 
 class LayOut:
-    """`Work` of the engine: the columns that placeholders need, as records that can be read one by one."""
+    """`Work` that writes the columns that placeholders need as records with random access."""
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
-        """Write `records.bin` and `edges.bin`; gives {"rows"}.
+        """Write `records.bin` and `edges.bin`; returns {"rows"}.
 
         Raises:
-            UserError: the files have no such columns.
+            UserError: a column is missing.
         """
         edges = array("Q", [0])
         with (folder / RECORDS).open("wb", buffering=1 << 20) as records:
             for row in reader:
                 if missing := [column for column in COLUMNS if column not in row.value]:
                     raise UserError(
-                        f"{row.file}: has no column '{missing[0]}'",
-                        f"data_prep.placeholder_sources names files with the columns {' and '.join(COLUMNS)}",
+                        f"{row.file}: no column '{missing[0]}'",
+                        f"set data_prep.placeholder_sources to files with the columns {' and '.join(COLUMNS)}",
                     )
                 records.write(fast_json.dumps([row.value[column] for column in COLUMNS], default=str))
                 edges.append(records.tell())
@@ -252,7 +254,7 @@ class LayOut:
 def lay_out(
     sets: Mapping[str, Sequence[InputFile]], setting: Setting, shard_bytes: int
 ) -> dict[str, tuple[LaidOut, ...]]:
-    """Lay out every source set below the folder of the run; what is there of an earlier attempt is used again."""
+    """Lay out every source set in the run folder, reusing the output of an earlier attempt."""
     tables = {}
     for name, files in sets.items():
         own = replace(setting, directory=setting.directory.parent / "placeholders" / name, on_bad_row="error")
@@ -262,14 +264,14 @@ def lay_out(
 
 
 class SourceTable:
-    """The rows of a source set, numbered from 0 in the order of its files. Nothing is opened before it is needed."""
+    """The rows of a source set, numbered from 0 in the order of its files. Files are opened on demand."""
 
     def __init__(self, shards: Sequence[LaidOut]) -> None:
         self._shards = [shard for shard in shards if shard.rows]
         self._upto = list(accumulate(shard.rows for shard in self._shards))
 
     def row(self, index: int) -> tuple[Any, Any]:
-        """`prompt` and `reward_model` of a row; raises IndexError where there is no such row."""
+        """`prompt` and `reward_model` of a row; raises IndexError if it does not exist."""
         count = self._upto[-1] if self._upto else 0
         if not 0 <= index < count:
             raise IndexError(f"row {index} of {count:,} rows, counted from 0")
@@ -282,6 +284,6 @@ class SourceTable:
 
     @cached_property
     def _files(self) -> list[tuple[int, int]]:
-        """Descriptors of each shard's two files; they live as long as the process."""
+        """File descriptors of each shard's two files, kept open for the life of the process."""
         names = [(shard.folder / RECORDS, shard.folder / EDGES) for shard in self._shards]
         return [(os.open(records, os.O_RDONLY), os.open(edges, os.O_RDONLY)) for records, edges in names]

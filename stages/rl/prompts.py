@@ -1,10 +1,9 @@
-"""What a worker does with the rows of a shard: bring each into NeMo-Gym's form, and write it to the file of its split;
-and how the shards' rows become one file for each split, in the order of the input and in constant memory.
+"""Convert a shard's rows to NeMo-Gym's form, one file per split, and join the shards' files in constant memory.
 
     problems.jsonl 0..32 MiB  ->  train.jsonl, valid.jsonl      {"train": {"rows": 41000}, "valid": {"rows": 820}}
     hold_out(prepared, output, Holdout(rows=1000, fraction=None))     # the last 1000 rows are val.jsonl
 
-Where the last rows of the input are held out, no worker can know which those are: then all rows go to `rows.jsonl`.
+With a holdout of the last rows, no worker knows which rows those are, so all rows go to `rows.jsonl`.
 """
 
 import shutil
@@ -38,10 +37,10 @@ WRITE_BYTES = 1 << 20
 
 @dataclass
 class PromptWork:
-    """`Work` of the engine.
+    """The preparation engine's `Work` for prompts.
 
     Attributes:
-        sources: the source sets of placeholders that were given, laid out; a worker opens them itself.
+        sources: the configured source sets of placeholders, laid out; each worker opens them itself.
     """
 
     parts: Sequence[Part[RLData]]
@@ -50,14 +49,14 @@ class PromptWork:
 
     @cached_property
     def tables(self) -> dict[str, SourceTable]:
-        """Opened once per process, and not before the first placeholder."""
+        """Source tables, opened once per process at the first placeholder."""
         return {name: SourceTable(shards) for name, shards in self.sources.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "tables"}
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
-        """Write `<split>.jsonl`, or `rows.jsonl`; gives {split: {"rows"}}."""
+        """Write `<split>.jsonl`, or `rows.jsonl`; returns {split: {"rows"}}."""
         settings = self.parts[reader.shard.part].settings
         split = None if settings.holdout.wanted else Split(settings.split.model_dump(), salt="questions")
         written: Counter[str] = Counter()
@@ -78,7 +77,7 @@ class PromptWork:
         return {name: {"rows": count} for name, count in written.items()}
 
     def converted(self, row: Row, settings: RLData, reader: ShardReader) -> tuple[bytes, str, list[str]] | None:
-        """The line to write, what decides its split, and the prompt; None, after a refusal, for a row without use."""
+        """The line to write, the key that decides its split, and the prompt; None for a refused row."""
         try:
             value = row.value
             if is_placeholder(value):
@@ -89,8 +88,8 @@ class PromptWork:
                 count_gold(reader.counts, str(gold))
             if made is not value and "agent_ref" in made and PARAMETERS in value:
                 reader.counts["agent_ref completed"] += 1
-            # a row that was not changed is the very bytes that were read, unless it holds a carriage return, where some
-            # readers would end the line
+            # unchanged rows are written byte for byte, unless they contain a carriage return, at which some readers
+            # would end the line
             raw = row.raw.strip() if made is row.value and row.raw is not None else b"\r"
             line = encode_row(made, row.value, row.written) if b"\r" in raw else raw + b"\n"
             asked = RLRow.of(made)
@@ -102,7 +101,7 @@ class PromptWork:
 
 
 def require_usable(row: Row, settings: RLData) -> None:
-    """What `PromptWork` does with a row; of a placeholder, what can be told without its source set.
+    """Check a row as `PromptWork` would; for a placeholder, only the part that does not need its source set.
 
     Raises:
         Refused: the row cannot be used.
@@ -121,10 +120,10 @@ COPY_BYTES = 1 << 20
 
 
 def join_splits(prepared: Prepared[RLData], output: Path) -> Counter[str]:
-    """Write the file of each split that has rows; gives the rows of each.
+    """Write the file of each split that has rows; returns the number of rows of each.
 
     Raises:
-        UserError: none is left for training.
+        UserError: no rows are left for training.
     """
     written = _rows(prepared)
     if not written["train"]:
@@ -138,7 +137,7 @@ def join_splits(prepared: Prepared[RLData], output: Path) -> Counter[str]:
 
 
 def hold_out(prepared: Prepared[RLData], output: Path, holdout: Holdout) -> Counter[str]:
-    """Write the last rows to val.jsonl and all others to train.jsonl; gives the rows of each.
+    """Write the last rows to val.jsonl and all others to train.jsonl; returns the number of rows of each.
 
     Raises:
         UserError: too few rows for both.
@@ -151,7 +150,7 @@ def hold_out(prepared: Prepared[RLData], output: Path, holdout: Holdout) -> Coun
         for shard in prepared.shards:
             rows = shard.figures.get(ALL, {"rows": 0})["rows"]
             if rows:
-                left = min(rows, max(0, train - seen))  # of this shard for training
+                left = min(rows, max(0, train - seen))  # training rows in this shard
                 if left in (0, rows):
                     _copy(shard.folder / f"{ALL}.jsonl", files[0 if left else 1])
                 else:
@@ -163,21 +162,21 @@ def hold_out(prepared: Prepared[RLData], output: Path, holdout: Holdout) -> Coun
 
 
 def rows_held_out(total: int, holdout: Holdout) -> int:
-    """How many of `total` rows are for validation: both sides have at least one.
+    """Number of validation rows out of `total`; both sides get at least one.
 
     Raises:
-        UserError: there are not enough rows to have some on both sides.
+        UserError: too few rows for that.
     """
     if total < 2:
-        remedy = "bring more, or let the hash divide them: set both keys of data_prep.holdout to null"
-        raise UserError(f"{total} rows are left, too few to hold some of them out", remedy)
+        remedy = "add more rows, or split them by hash: set both keys of data_prep.holdout to null"
+        raise UserError(f"too few rows to hold some out: {total}", remedy)
     if holdout.rows is None:
         assert holdout.fraction is not None, "one of the two is set"
         return min(total - 1, max(1, round(total * holdout.fraction)))
     if holdout.rows >= total:
         raise UserError(
-            f"data_prep.holdout.rows={holdout.rows}, but only {total:,} rows are left: none to train on",
-            f"hold out {total - 1:,} at most, or a share of them: data_prep.holdout.fraction=0.02",
+            f"data_prep.holdout.rows={holdout.rows} leaves none of the {total:,} rows to train on",
+            f"hold out at most {total - 1:,}, or a share: data_prep.holdout.fraction=0.02",
         )
     return holdout.rows
 

@@ -1,14 +1,14 @@
-"""Rewards: pure functions from what the model wrote and what was expected to a number.
+"""Rewards: pure functions from a completion and the expected answer to a number.
 
-What the model wrote begins with `<think>` where its prompt has opened the thought: a reward sees the whole answer.
+A completion starts with `<think>` if its prompt opened the thought, so a reward sees the whole answer.
 
     strict("<think>3+14=17\\n17-5=12</think>12", "12")   1.0
     strict("So it must be 12 apples.", "12")             0.0
     lenient("So it must be 12 apples.", "12")            1.0
 
-A config names them with weights: `rewards: [{name: strict, weight: 1.0}]`. A new one is a function here and a line in
-the table below; or, in a package outside this repository, an entry point of the group `nemotron.rewards`. What counts
-as right is judged by `nemotron_data.verifier`, as in evaluation.
+A config lists them with weights: `rewards: [{name: strict, weight: 1.0}]`. To add one, write a function here and add a
+line to the table below; or, in another package, add an entry point to the group `nemotron.rewards`. As in evaluation,
+`nemotron_data.verifier` judges whether an answer is right.
 """
 
 import math
@@ -24,21 +24,21 @@ from nemotron_shared.errors import UserError
 MOST_SHOWN = 200
 Reward = Callable[[str, str], float]
 judge = lru_cache(maxsize=512)(judge_anew)
-"""Completions of one prompt are often alike, and two rewards may ask for the same verdict."""
+"""Cached, because completions of a prompt are often equal and several rewards need the same verdict."""
 
 
 def strict(completion: str, expected: str) -> float:
-    """1 when the final answer is right and given cleanly: alone, in a box, after ####, or as "The answer is ..."."""
+    """1 if the final answer is right and given cleanly: alone, in a box, after ####, or as "The answer is ..."."""
     return float(judge(completion, expected).strict)
 
 
 def lenient(completion: str, expected: str) -> float:
-    """1 when the final answer has the expected value, whatever its form and the words around it."""
+    """1 if the final answer has the expected value, in any form and with any words around it."""
     return float(judge(completion, expected).lenient)
 
 
 def well_formed(completion: str, expected: str) -> float:
-    """1 when thinking is opened and closed at most once, in that order, and an answer follows."""
+    """1 if thinking is opened and closed at most once, in that order, and an answer follows."""
     opened, closed = completion.count(OPEN), completion.count(CLOSE)
     in_order = opened == 0 or completion.find(OPEN) < completion.find(CLOSE)
     return float(opened == closed <= 1 and in_order and bool(completion.rpartition(CLOSE)[2].strip()))
@@ -54,24 +54,28 @@ REWARDS: Registry[Reward] = Registry(
 
 
 def rewarded(name: str, prompt: str, completion: str, expected: str) -> float:
-    """What a reward of the table gives a completion of a rendered prompt.
+    """Score a completion of a rendered prompt with a reward of the table.
 
     Raises:
-        UserError: it fails, or gives what is no finite number.
+        UserError: the reward raises, or does not return a finite number.
     """
     answer = whole_answer(prompt, completion)
     try:
         value = REWARDS.load(name)(answer, expected)
     except UserError:
         raise
-    except Exception as error:
-        raise _unusable(name, f"ended with {type(error).__name__}: {error}", answer, expected) from error
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise _unusable(name, f"gave {shown(value)}, which is no finite number,", answer, expected)
+    except (Exception, SystemExit) as error:
+        raise _unusable(name, f"raised {type(error).__name__}: {error}", answer, expected) from error
+    try:
+        is_number = isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        is_number = False
+    if not is_number:
+        raise _unusable(name, f"returned {shown(value)}, not a finite number,", answer, expected)
     return float(value)
 
 
 def _unusable(name: str, did: str, answer: str, expected: str) -> UserError:
     shown = f"{answer[:MOST_SHOWN]!r}{'...' if len(answer) > MOST_SHOWN else ''}"
     what = f"the reward '{name}' {did} for the answer {shown} (expected: {expected[:MOST_SHOWN]!r})"
-    return UserError(what, f"correct it in {REWARDS.module_of(name)}: it must give every answer a number")
+    return UserError(what, f"fix it in {REWARDS.module_of(name)}: it must return a number for every answer")

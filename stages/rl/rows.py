@@ -1,4 +1,4 @@
-"""Rows in NeMo-Gym's form: how a question with an answer becomes one, and what a row asks for beside its prompt.
+"""Convert questions with answers to NeMo-Gym's row format, and handle the other parameters of a row.
 
     {"question": "What is 3+14-5?", "expected_answer": "12"}
 ->  {"responses_create_params": {"input": [{"role": "user", "content": "What is 3+14-5?"}]},
@@ -8,8 +8,8 @@
     {"responses_create_params": {"input": [...], "temperature": 0.5, "metadata": {...}}}
 ->  temperature (1 row; grpo.temperature=1.0 counts), metadata (1 row)
 
-What a row must be is told in `nemotron_data.formats.rl_rows`. Nothing of it is left out without a word: an engine uses
-it, counts it in such a line, or refuses the row.
+`nemotron_data.formats.rl_rows` describes the format. No parameter is dropped silently: an engine uses it, counts it in
+a notice as above, or refuses the row.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ from stages.rl.schema import RLData
 
 
 def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None) -> dict[str, Any]:
-    """The NeMo-Gym form of a row: the very same object where nothing had to be changed.
+    """The NeMo-Gym form of a row; the same object if nothing had to be changed.
 
-    A row with `responses_create_params` is only checked, and given what `agent_ref` lacks; any other is taken for a
+    A row with `responses_create_params` is only checked, and its `agent_ref` completed; any other row is read as a
     question with an answer.
 
     Args:
-        written: the JSON of the row, where there is one, whose numbers become answers as they stand there.
+        written: the row's JSON text, if any, so that numeric answers keep their exact digits.
 
     Raises:
-        Refused: something the model or the verifier needs is missing or of a wrong type, or the answer does not match
+        Refused: something the model or the verifier needs is missing or has a wrong type, or the answer does not match
             `answer_pattern`.
     """
     made, agent = row, row.get("agent_ref")
@@ -54,33 +54,33 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
 
 
 WHOLE_ROWS = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
-"""What uses all of a row."""
+"""Remedy: an engine that uses all of a row."""
 REFUSED = {
-    "tools": "nobody would answer its calls",
+    "tools": "nothing would answer the calls",
     "previous_response_id": "the conversation before it is not there",
     "conversation": "the conversation before it is not there",
     "prompt": "the template that it names is not there",
 }
-"""What changes what a row means, and is not there to be used."""
+"""Parameters that change the meaning of a row but cannot be honoured here, with the reason."""
 SETTINGS = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_new_tokens"}
-"""What the config says for all rows, and its setting in the section `grpo`."""
+"""Parameters that the config sets for all rows, with their setting in the section `grpo`."""
 
 
 def parameter_fault(row: RLRow, *used: str) -> str | None:
-    """What of a row can neither be used nor left out by an engine that uses `used`."""
+    """A parameter that an engine which uses `used` can neither honour nor ignore; None if the row has none."""
     name = next((name for name in REFUSED if name in row.asked and name not in used), None)
-    return f"the row has '{name}', and {REFUSED[name]}" if name else None
+    return f"the row has '{name}', but {REFUSED[name]}" if name else None
 
 
 class Unused:
-    """Counts what rows ask for and do not get."""
+    """Counts the row parameters that an engine ignores."""
 
     def __init__(self, grpo: GRPOSection) -> None:
         self._grpo = grpo
         self._rows = Counter[str]()
 
     def count(self, row: RLRow, *used: str) -> None:
-        """Note a row, of whose parameters the engine uses `used`."""
+        """Count a row; the engine honours the parameters in `used`."""
         for name, value in row.asked.items():
             setting = SETTINGS.get(name)
             if name not in used and (setting is None or value != getattr(self._grpo, setting)):

@@ -1,4 +1,4 @@
-"""Every setting of the reinforcement stage. Defaults are written in `config/default.yaml` only."""
+"""Every setting of the RL stage. Defaults are written in `config/default.yaml` only."""
 
 import re
 from typing import Generic, Literal
@@ -13,31 +13,31 @@ from stages.rl.rewards import REWARDS
 
 
 class Holdout(Section):
-    """The last rows of the input as validation; at most one of the two is set."""
+    """Hold out the last rows of the input for validation; set at most one of the two."""
 
     rows: int | None = Field(ge=1)
-    """Validate on the last so many rows instead of by hash."""
+    """Validate on this many rows at the end, instead of splitting by hash."""
     fraction: float | None = Field(gt=0, lt=1)
-    """Validate on this share of the rows, the last ones. At most one of the two is set."""
+    """Validate on this share of the rows, from the end. Set at most one of the two."""
 
     @property
     def wanted(self) -> bool:
-        """Whether rows are held out by their place; if not, `split` divides them by hash."""
+        """Whether to hold out rows by position; otherwise `split` divides them by hash."""
         return self.rows is not None or self.fraction is not None
 
     @model_validator(mode="after")
     def one_at_most(self) -> "Holdout":
-        """A count and a share of the same rows contradict each other."""
+        """Refuse a count together with a share."""
         if self.rows is not None and self.fraction is not None:
-            raise ValueError("data_prep.holdout: give rows or fraction, and null for the other")
+            raise ValueError("data_prep.holdout: set rows or fraction, and the other to null")
         return self
 
 
 class PlaceholderSources(Section):
-    """Where the source sets of placeholder rows are: a folder, a Parquet file, or `hf://org/name`."""
+    """Locations of the source sets of placeholder rows: a folder, a Parquet file, or `hf://org/name`."""
 
     dapo: str | None
-    """Where DAPO-Math-17k is: a folder, a Parquet file or `hf://...`; see [Placeholders](#placeholders). `null`: rows
+    """Location of DAPO-Math-17k: folder, Parquet file or `hf://...`; see [Placeholders](#placeholders). `null`: rows
     that need it are bad rows."""
     skywork: str | None
     """The same for Skywork-OR1-RL-Data."""
@@ -47,7 +47,7 @@ class RLData(TrainingDataSection):
     """How questions become prompts with an expected answer."""
 
     synthetic_problems: int = Field(ge=1)
-    """Problems that the synthetic data has."""
+    """Number of problems in the synthetic data."""
     question_field: str
     """Field of the question."""
     answer_field: str
@@ -65,7 +65,7 @@ class RLData(TrainingDataSection):
     @field_validator("answer_pattern")
     @classmethod
     def compiles(cls, pattern: str | None) -> str | None:
-        """A pattern that is none would otherwise stop every worker at its first row."""
+        """Check the pattern here, because an invalid one would stop every worker at its first row."""
         try:
             re.compile(pattern or "")
         except re.error as error:
@@ -78,21 +78,21 @@ class TRLEngine(LocalEngine):
 
     name: Literal["trl"]
     exact_sampling: bool
-    """Sample and train by one computation, whose log-probabilities are the same bits: NemotronH in float32 on a CPU
-    with `run.threads=1`. Elsewhere `generate` of transformers samples, and one line says why."""
+    """Sample and train by the same computation, with bit-identical log-probabilities: NemotronH in float32 on a CPU
+    with `run.threads=1`. Otherwise transformers' `generate` samples, and a notice gives the reason."""
 
 
 class Reward(Section):
     """One reward function and its weight."""
 
     name: str
-    """A name in the table of `rewards.py`, or one that an installed package brings."""
+    """A name in the table of `rewards.py`, or one from an installed package."""
     weight: float
-    """Its share in the sum."""
+    """Its weight in the sum."""
 
     @model_validator(mode="after")
     def exists(self) -> "Reward":
-        """The name must be in the table of `rewards.py`."""
+        """Require a name in the table of `rewards.py`."""
         if self.name not in REWARDS.places():
             raise ValueError(str(REWARDS.unknown(self.name)))
         return self
@@ -110,10 +110,10 @@ class RLConfig(GRPOConfig[EngineT], Generic[EngineT]):
     @field_validator("rewards")
     @classmethod
     def teach(cls, rewards: list[Reward]) -> list[Reward]:
-        """Each reward is there once, since its figures have its name, and one of them counts."""
+        """Require distinct rewards, because metrics carry their names, and at least one weight that is not 0."""
         names = [reward.name for reward in rewards]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"'{twice}' is named twice: name it once, with the weight of both")
+            raise ValueError(f"'{twice}' is listed twice: list it once, with the weight of both")
         if not any(reward.weight for reward in rewards):
-            raise ValueError("all weights are 0, which teaches nothing: give one of them another weight")
+            raise ValueError("all weights are 0, which trains nothing: give at least one a weight other than 0")
         return rewards

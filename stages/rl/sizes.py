@@ -1,4 +1,4 @@
-"""Whether there are as many prompts as a step asks: of fewer, no step can be made."""
+"""Check that there are enough prompts for a step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,22 +15,22 @@ from stages.rl.schema import RLConfig
 
 
 def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
-    """What is wrong with model and data, on any machine."""
+    """Problems with model and data that do not depend on the machine."""
     yield from training_problems(config, inputs, recipe)
     asked = config.grpo.num_prompts_per_step
     try:
         there = prompts_at_most(config, inputs)
     except UserError:
-        return  # of rows that cannot be read the preparation tells
+        return  # data preparation reports unreadable rows
     if there is None or there >= asked:
         return
     fitting = next((prompts for prompts in range(there, 0, -1) if _is_divisible(config, prompts)), 0)
-    remedy = "give more questions" + (f", or set grpo.num_prompts_per_step={fitting}" if fitting else "")
-    yield Problem(f"{there} training prompts are fewer than the {asked} of a step", remedy, "grpo.num_prompts_per_step")
+    remedy = "add questions" + (f", or set grpo.num_prompts_per_step={fitting}" if fitting else "")
+    yield Problem(f"{there} training prompts are too few: a step takes {asked}", remedy, "grpo.num_prompts_per_step")
 
 
 def _is_divisible(config: RLConfig, prompts: int) -> bool:
-    """Whether a step with so many prompts is made of whole updates, and those of whole micro batches."""
+    """Whether a step with so many prompts divides into whole updates, and those into whole micro batches."""
     grpo = config.grpo.model_copy(update={"num_prompts_per_step": prompts})
     other, readers = config.model_copy(update={"grpo": grpo}), config.run.nproc_per_node
     whole = other.rows_per_step % grpo.updates_per_step == 0
@@ -38,7 +38,7 @@ def _is_divisible(config: RLConfig, prompts: int) -> bool:
 
 
 def prompts_at_most(config: RLConfig, inputs: Inputs) -> int | None:
-    """Prompts to train on, counted as far as that matters; None where nobody can tell yet."""
+    """Number of training prompts, counted only up to the needed number; None if it is not known yet."""
     asked, engine, data = config.grpo.num_prompts_per_step, config.engine, inputs.get("data")
     if data is not None:
         rows: Any = data.manifest.metadata.get("splits", {}).get("train", {}).get("rows")

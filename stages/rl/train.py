@@ -1,4 +1,4 @@
-"""Reinforce: questions with checkable answers and an instruct model in, aligned model out.
+"""Reinforcement learning: questions with checkable answers and an instruct model in, aligned model out.
 
 torchrun stages/rl/train.py -c tiny
 python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_per_step=32
@@ -50,7 +50,7 @@ STEP = Step(
 
 
 def train(start: Start) -> Made | Preview:
-    """Reinforce a model on the questions, or use the one that was made of the same."""
+    """Train a model on the questions, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start, data_prep.prepare_data)
@@ -63,7 +63,7 @@ def train(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and train; returns the exit code."""
+    """Load the config from the command line and train; return the exit code."""
     return run_program(STEP, train, words)
 
 

@@ -5,6 +5,7 @@ format: alpaca, from the fields instruction, input, output (another: data_prep.f
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
@@ -17,6 +18,7 @@ from nemotron_data.sources.datasets import SYNTHETIC, Part
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.folder import config_of
 from stages.sft.encode import (
     ANSWER_CUT,
     CALLS_IN_TEXT,
@@ -24,6 +26,7 @@ from stages.sft.encode import (
     NO_ANSWER_WITHIN,
     ROWS_OF,
     TOO_LONG,
+    UNLIKE_LAST,
     UNTOLD,
     Conversations,
     Rendering,
@@ -37,10 +40,14 @@ DOCUMENTS = (
 )
 
 ADVICE = {
-    UNTOLD: "the model learns to call what it is never told of; name their field: data_prep.tools_field=NAME",
-    CALLS_IN_TEXT: "learnt as they are written, not in the form in which the chat template has calls",
+    UNTOLD: "no prompt describes these tools to the model; name their field: data_prep.tools_field=NAME",
+    CALLS_IN_TEXT: "learnt as written, not in the chat template's own form of calls",
 }
 """By count, what people should know of rows that are trained on as they are."""
+OF_TURNS = {
+    "auto": "each question becomes a separate sequence, like a prompt (data_prep.split_turns=never: one sequence)",
+    "never": "learnt in a form that no prompt asks for (data_prep.split_turns=auto separates them)",
+}
 
 
 def formats_found(inputs: Inputs[SFTData]) -> Iterator[str]:
@@ -94,7 +101,7 @@ def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
         yield line
     for name in sorted(name for name in counts if name.endswith(HIDDEN) and counts[name]):
         yield f"{told(name.removesuffix(HIDDEN).split(', '))}: {counts[name]:,} rows lose theirs"
-    for name, advice in ADVICE.items():
+    for name, advice in (*ADVICE.items(), (UNLIKE_LAST, OF_TURNS[settings.split_turns])):
         if counts[name]:
             yield f"{counts[name]:,} {name}: {advice}"
 
@@ -107,10 +114,23 @@ def mends(prepared: Prepared[SFTData], settings: SFTData) -> dict[str, str]:
     most = settings.max_lost * fit.total() / 2
     longer = {n: sum(count for power, count in fit.items() if power > n) for n in range(3, 64)}
     power = next(n for n in longer if 2**n > settings.pack_size and longer[n] <= most)
+    context = context_of(Path(str(settings.tokenizer.model)))
     size = f"let longer rows in: data_prep.pack_size={2**power}"
+    if context is not None and context <= settings.pack_size:
+        size = f"the model's context is {context} tokens: shorten the rows, or take a model with a longer one"
+    elif context is not None and context < 2**power:
+        size = f"let longer rows in, up to the model's context: data_prep.pack_size={context}"
     template = "give a template that shows them, such as nano3 or a Jinja file: data_prep.chat_template=nano3"
     hidden = {reason: template for reason in prepared.totals.cut if reason.endswith(HIDDEN)}
     return {NO_ANSWER_WITHIN: size, ANSWER_CUT: size, TOO_LONG: size, **hidden}
+
+
+def context_of(model: Path) -> int | None:
+    """The longest text of the model in a folder, in tokens; None where no config.json says."""
+    config = config_of(model)
+    text = config.get("text_config")
+    known = [one.get("max_position_embeddings") for one in (config, text) if isinstance(one, dict)]
+    return next((length for length in known if isinstance(length, int) and length > 0), None)
 
 
 THOUGHT = {True: "with a thought", False: "without a thought"}

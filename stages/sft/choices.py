@@ -6,7 +6,7 @@ from pathlib import Path
 from nemotron_data.prep.reader import TOLERATE, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.suited import power_of_two, training_choices, weight_choices
+from nemotron_engines.defaults import power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
@@ -32,6 +32,7 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
         found.append(Choice("data_prep.chat_template", template, f"the model's tokenizer has none{why}"))
     rendering = Rendering.of(tokenizer, template)
     rendering.learnt_end(tokenizer)  # an error here comes before any work
+    rendering.require_embedded(tokenizer, model)
     lengths = sorted(_lengths(settings, rendering, tokenizer))
     if not lengths:
         remedy = "see why, row by row: leave data_prep.on_bad_row and data_prep.used_in_filter out"

@@ -31,9 +31,10 @@ from nemotron_data.sources.datasets import Part, RowKind, realised_weights
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import chats
-from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import (
     Looked,
     Made,
@@ -71,6 +72,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     # split, encode: every worker renders, tokenises and masks the conversations of a shard
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     rendering = Rendering.of(tokenizer, settings.chat_template)
+    rendering.require_embedded(tokenizer, Path(str(settings.tokenizer.model)))
     end = rendering.learnt_end(tokenizer)
     if end is None:
         task.run.say(f"{rendering.label} closes no answer with a token that is learnt: answers end at their longest")
@@ -162,13 +164,21 @@ def shares(
 
 
 def look(config: SFTConfig) -> Looked:
-    """Find errors in the first rows that show without a tokenizer."""
+    """Find errors in the first rows, and tokens of the template that the tokenizer's model has no embeddings for."""
 
     def reader_of(part: Part[SFTData]) -> Callable[[Row], None]:
         conversations = Conversations(part.settings)
         return lambda row: conversations.require_usable(row, part.only)
 
-    return look_ahead(ROWS.parts(config.data_prep), reader_of, format_found)
+    found, settings = look_ahead(ROWS.parts(config.data_prep), reader_of, format_found), config.data_prep
+    folder = Path(str(settings.tokenizer.model))
+    if (folder / "config.json").is_file():
+        try:
+            tokenizer = TokenizerFolder(folder)
+            Rendering.of(tokenizer, settings.chat_template).require_embedded(tokenizer, folder)
+        except UserError as error:
+            found.problems.append(error)
+    return found
 
 
 def sources(config: SFTConfig) -> list[Source]:
@@ -196,7 +206,7 @@ STEP = Step(
 
 
 def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the data that a config asks for, or use what was prepared of the same."""
+    """Prepare the configured data, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start)
@@ -209,7 +219,7 @@ def prepare_data(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and prepare its data; returns the exit code."""
+    """Load the config from the command line and prepare its data; return the exit code."""
     return run_program(STEP, prepare_data, words)
 
 

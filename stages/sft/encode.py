@@ -10,7 +10,7 @@ r"""The way of a conversation, from its row to tokens that are learnt, or to the
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -33,7 +33,17 @@ from nemotron_data.chat.rows import (
     validate_messages,
 )
 from nemotron_data.chat.shown import REASONING, EndToken, Hidden, calls_untold, learnt_end, thought_of, with_thought
-from nemotron_data.chat.spans import MUSED, OPENED_THOUGHT, common_start
+from nemotron_data.chat.spans import (
+    ANSWER,
+    ASKED,
+    MUSED,
+    OPENED_THOUGHT,
+    QUESTION,
+    SAID,
+    THOUGHT,
+    TOOL,
+    common_start,
+)
 from nemotron_data.chat.template import ADD_MARKS, Span, find_template, template_file
 from nemotron_data.chat.thought import thinks
 from nemotron_data.decontaminate import Decontamination
@@ -55,8 +65,10 @@ from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, split_key
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS, Split
+from nemotron_data.tokenizers.embedded import rows_of, unembedded
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.folder import config_of
 from stages.sft.schema import SFTData
 
 if TYPE_CHECKING:
@@ -78,6 +90,7 @@ HIDDEN = " that the chat template does not show"
 """After the names of what is hidden. Hidden reasoning alone is counted but not a loss: many models do without."""
 UNTOLD = "rows that call tools and describe none"
 CALLS_IN_TEXT = "rows that call tools in their text"
+UNLIKE_LAST = "rows whose earlier answers the chat template formats unlike the last one"
 WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
 BEFORE_ANSWER = 32
 """Characters that hold the end of a prompt."""
@@ -191,6 +204,20 @@ class Rendering:
         """The token that closes answers; see `nemotron_data.chat.shown`."""
         return learnt_end(self.template, self.label, tokenizer)
 
+    def require_embedded(self, tokenizer: TokenizerFolder, model: Path) -> None:
+        """Refuse a template that writes tokens which the model has no embeddings for.
+
+        Args:
+            model: folder that the tokenizer comes from; one without a model tells nothing.
+
+        Raises:
+            UserError: names the token.
+        """
+        config = model / "config.json"
+        rows = rows_of(config_of(model)) if config.is_file() else None
+        if rows is not None and (wrong := unembedded(tokenizer, rows, self.template)):
+            raise UserError(wrong.message.replace(str(tokenizer.path), str(model)), wrong.remedy)
+
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""
         renderer = self.renderer(part.settings)
@@ -207,6 +234,7 @@ class Renderer(Conversations):
         super().__init__(settings)
         self.template, self.control = template, control
         self.hidden = Hidden(template)
+        self._marks_last: bool | None = None
 
     def holds_control(self, conversation: Conversation) -> bool:
         """Whether the name of a control token occurs in somebody's words."""
@@ -252,10 +280,13 @@ class Renderer(Conversations):
         self, messages: list[Message], tools: Any, whole: tuple[str, list[Span]] | None
     ) -> list[tuple[str, list[Span]]]:
         """Many templates show only the reasoning of the last question's answers, as a model sees it. If that would lose
-        earlier reasoning, each question with all before it becomes a text in which only its own answers count.
+        earlier reasoning, or if the template formats earlier answers unlike those to a prompt, each question with
+        everything before it becomes a text in which only its own answers count.
         """
         whole = whole or self.template.render_with_spans(messages, tools)
-        if self.settings.split_turns == "never" or not self._gains_by_splitting(messages, tools):
+        if self.settings.split_turns == "never" or not (
+            self.formats_earlier_unlike_last(messages) or self._gains_by_splitting(messages, tools)
+        ):
             return [whole]
         texts: list[tuple[str, list[Span]]] = []
         questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
@@ -281,6 +312,28 @@ class Renderer(Conversations):
             what = f"the chat template rewrites earlier text: turn {question} cannot be located"
             raise UserError(what, "set data_prep.split_turns=never")
         return len(asked)
+
+    def formats_earlier_unlike_last(self, messages: list[Message]) -> bool:
+        """Whether the template writes an earlier answer without a thought in another form than it would as the last.
+
+        Qwen3's template writes an empty thought before the last answer only, also before one that had none.
+        """
+        last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
+        earlier = (message for message in messages[:last] if message["role"] == "assistant" and counts(message))
+        return self._marks_only_the_last() and any(not thought_of(message) for message in earlier)
+
+    def _marks_only_the_last(self) -> bool:
+        """Whether the marks of a thought before a plain answer depend on what follows the answer; looked up once."""
+        if self._marks_last is None:
+            self._marks_last = False
+            for tools in (None, [TOOL]):  # some templates require tools
+                with suppress(UserError):
+                    turn = [QUESTION, ANSWER]
+                    texts = (self.template.render(messages, tools) for messages in (turn, [*turn, *turn]))
+                    before = [text.partition(ASKED)[2].partition(SAID)[0] for text in texts]
+                    self._marks_last = len({tuple(THOUGHT.findall(lead)) for lead in before}) > 1
+                    break
+        return self._marks_last
 
     def _gains_by_splitting(self, messages: list[Message], tools: Any) -> bool:
         """Whether the text lacks earlier reasoning that a conversation which ends with its question's answers has.
@@ -481,6 +534,7 @@ class Batch:
         counts = self.reader.counts
         counts[UNTOLD] += calls_untold(conversation.messages, conversation.tools)
         counts[CALLS_IN_TEXT] += any(map(calls_in_text, conversation.messages))
+        counts[UNLIKE_LAST] += self._renderer.formats_earlier_unlike_last(conversation.messages)
         counts[", ".join(hidden) + HIDDEN] += bool(hidden)
         if self._renderer.format == AUTO:
             counts[f"{ROWS_OF}{conversation.format}"] += 1

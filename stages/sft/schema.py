@@ -41,10 +41,10 @@ class SFTData(TrainingDataSection):
     """`nano3`, `plain`, the path of a Jinja file, or Jinja text; the model that learns gets it. `null`: the tokenizer's
     own template."""
     split_turns: Literal["auto", "never"]
-    """`auto`: where the template hides the reasoning of earlier answers, each question makes a sequence of its own.
-    `never`: one sequence per conversation."""
+    """`auto`: if the template hides the reasoning of earlier answers, or writes an empty thought before the last answer
+    only, each question becomes a separate sequence. `never`: one sequence per conversation."""
     max_doc_tokens: int | None = Field(ge=2)
-    """Longer sequences are cut there and counted, before `too_long` is asked. `null`: no limit."""
+    """Longer sequences are cut to this length and counted, before `too_long` applies. `null`: no limit."""
     pack_size: int = Field(ge=8, le=MOST_TOKENS)
     """Tokens per packed row."""
     too_long: Literal["truncate", "reject"]

@@ -49,7 +49,7 @@ STEP = Step(
 
 
 def train(start: Start) -> Made | Preview:
-    """Fine-tune a model on the packed conversations, or use the one that was made of the same."""
+    """Fine-tune a model on the packed conversations, or reuse an identical earlier result."""
     if start.arguments.dry_run:
         return preview(STEP, start)
     plan = plan_run(STEP, start, data_prep.prepare_data)
@@ -66,7 +66,7 @@ def train(start: Start) -> Made | Preview:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Load the config that a command line asks for, and train; returns the exit code."""
+    """Load the config from the command line and train; return the exit code."""
     return run_program(STEP, train, words)
 
 

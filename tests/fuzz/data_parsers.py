@@ -33,7 +33,7 @@ from nemotron_data.sources.files import local_file
 from nemotron_data.sources.reading import BadRow, Row, json_row, read_files
 from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE
 from nemotron_data.verifier import Verdict, judge
-from nemotron_engines.rows.token_ids import require_known_ids
+from nemotron_engines.rows import require_known_ids
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 

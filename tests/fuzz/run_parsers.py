@@ -38,7 +38,7 @@ from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, explain_reason, 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import build_tokenizer, save_tokenizer
-from nemotron_engines.modeling.facts import differences, parameters_in
+from nemotron_engines.modeling.architecture import differences, parameters_in
 from nemotron_serving.api import Api, _answered
 from nemotron_serving.batch import Full
 from nemotron_serving.model import Model

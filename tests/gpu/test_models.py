@@ -9,8 +9,7 @@ import transformers
 from gpu_bench.kernels import differences
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
-from nemotron_engines.kernels import mamba_older
-from nemotron_engines.kernels.mamba_install import install_cpu_ops, kernels_importable, lift_time_step_limit
+from nemotron_engines.kernels.mamba_install import install_cpu_ops, is_older, kernels_importable, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.packed import packed_inputs
 
@@ -23,7 +22,7 @@ STARTS = [[0, 40, 99], [0, 64], [0], [0, 1, 3, 77]]
 @pytest.fixture
 def make_model() -> Callable[[str], NemotronHForCausalLM]:
     """The same weights on any device."""
-    if mamba_older.is_older() and kernels_importable():
+    if is_older() and kernels_importable():
         pytest.skip(f"not run: transformers {transformers.__version__} passes no document numbers to the kernels")
     install_cpu_ops()
 

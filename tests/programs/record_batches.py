@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import Trainer
 
-from nemotron_engines.rows.packed import PADDING
+from nemotron_engines.rows import PADDING
 from stages.sft.train import main
 
 original = Trainer.training_step

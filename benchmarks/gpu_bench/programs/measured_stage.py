@@ -62,7 +62,7 @@ def take_turns() -> None:
 
 def draw_on_device() -> None:
     """Make a random model where it is trained and in the type of frozen weights, instead of on the host in float32."""
-    from nemotron_engines.modeling import build, start
+    from nemotron_engines.modeling import build
 
     def whole(task: Any, tokenizer: Path) -> Any:
         wait_for_turn()
@@ -73,7 +73,7 @@ def draw_on_device() -> None:
         print(f"{model.num_parameters():,} weights drawn in {time.perf_counter() - began:.0f} s", flush=True)
         return model
 
-    start._whole = whole
+    build._whole = whole
 
 
 def time_sampling(measure: Measure) -> None:

@@ -196,7 +196,7 @@ def test_a_name_that_is_a_link_to_itself_costs_the_list_one_line(store: Store, t
     code, out = run(capsys, "verify")
     assert code == 1 and "loop: damaged\n  " in out and "super3-sft-model:v1: ok" in out
     assert {one.reference for one in store.readable("ModelArtifact")} == {"super3-sft-model:v1"}
-    with pytest.raises(UserError, match="there is no artifact 'nothing'"):
+    with pytest.raises(UserError, match="no artifact 'nothing'"):
         store.resolve("nothing:v1")
 
 

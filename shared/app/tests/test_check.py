@@ -107,7 +107,7 @@ SICK = [
     ("parallel-plan", "fail", "ModuleNotFoundError: No module named 'custom_parallel'\n", "PYTHONPATH=$PWD"),
     ("model-download", "fail", "huggingface_hub.errors.GatedRepoError: 403 Client Error.\n", "HF_TOKEN"),
     ("nodes", "fail", "slurmstepd: error: *** JOB 1 CANCELLED DUE TO NODE FAILURE ***\n", "scontrol show node"),
-    ("final-loss", "fail", sft_log(49, HEALTHY) + sft_log(50, lambda _: float("nan"), first=50), "go on from a"),
+    ("final-loss", "fail", sft_log(49, HEALTHY) + sft_log(50, lambda _: float("nan"), first=50), "continue from a"),
 ]
 
 

@@ -62,7 +62,7 @@ def test_the_commands_of_the_remedies_are_commands(expected, tmp_path: Path, mon
     for command in re.findall(r"`nemotron ([^`]+)`", " ".join(texts)):
         words = shlex.split(command)
         if words[0] in {"check", "data"}:
-            with pytest.raises(UserError, match="there is no artifact"):  # in an empty store
+            with pytest.raises(UserError, match="no artifact"):  # in an empty store
                 dispatch(words)
         elif words[0] == "diagnose":  # of a log that is there
             (tmp_path / "LOG").write_text("exitcode  : 18 (pid: 1)")

@@ -140,7 +140,7 @@ def test_documents_show_blend_duplicates_and_overlap(documents, capsys):
     assert found["duplicates"]["extra_copies"] == {"train": 1, "valid": 0}
     assert found["overlap"] == [OVERLAP | {"what": "documents"}]
     assert found["warnings"] == [
-        "the split 'test' holds nothing", "1 of 2 documents of valid occurs in the training data",
+        "the split 'test' is empty", "1 of 2 documents of valid occurs in the training data",
     ]  # fmt: skip
     out = run(capsys, documents, "--split", "valid")
     assert "a dog" in out and "75.0%" in out and "⟦" not in out
@@ -170,7 +170,7 @@ def test_every_reason_not_to_train_is_a_warning(tmp_path):
     (folder / "stats.json").write_text(json.dumps({"pack_size": 64}))
     warnings = "\n".join(inspect_data(str(folder), Store.open(None)).warnings)
     for part in (
-        "the split 'test' holds nothing",
+        "the split 'test' is empty",
         "train: 1 of 4 rows: every token is trained on; the loss mask is all ones",
         "train: 1 of 4 rows: no token is trained on; the loss mask is all zeros",
         "train: 1 of 4 rows: token ids outside the vocabulary",
@@ -180,7 +180,7 @@ def test_every_reason_not_to_train_is_a_warning(tmp_path):
         assert part in warnings
     for file in (folder / "tokenizer").iterdir():
         file.unlink()
-    assert "no tokenizer lies beside" in inspect_data(str(folder), Store.open(None)).warnings[0]
+    assert "comes without a tokenizer" in inspect_data(str(folder), Store.open(None)).warnings[0]
 
 
 def test_a_mask_that_was_never_shifted_is_a_warning(tmp_path):

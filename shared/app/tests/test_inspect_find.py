@@ -72,7 +72,7 @@ def test_an_artifact_is_found_by_name_and_checked_against_its_manifest(chats, ro
     (made.path / "test.parquet").unlink()
     found = figures(capsys, "nano3-sft-data", *home)
     assert found["warnings"][:2] == [
-        "differs from its manifest: test.parquet: missing", "the split 'test' holds nothing",
+        "differs from its manifest: test.parquet: missing", "the split 'test' is empty",
     ]  # fmt: skip
     with pytest.raises(UserError, match="did you mean 'nano3-sft-data'"):
         main(["nano3-sft-dat", "--home", str(store.home)])

@@ -339,7 +339,7 @@ def test_an_evaluation_of_a_fine_tuning_is_named_and_hides_no_other(
 
 def test_a_name_that_does_not_exist_is_told_with_the_nearest(whole: Store) -> None:
     home = str(whole.home)
-    with pytest.raises(UserError, match="there is no artifact 'super3-rl-modl'") as told:
+    with pytest.raises(UserError, match="no artifact 'super3-rl-modl'") as told:
         dispatch(["report", "super3-rl-modl", "--home", home])
     assert told.value.remedy == "did you mean 'super3-rl-model'?"
     with pytest.raises(UserError, match="'super3-rl-model:v1' names a part"):

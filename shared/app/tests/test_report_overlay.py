@@ -190,7 +190,7 @@ def test_a_training_is_followed_until_it_ends(store: Store, capsys: pytest.Captu
     assert watch(store, page, renew=1, patience=2.5) == 0
     worker.join()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"page: {page} (Ctrl-C leaves; the trainings go on)"
+    assert lines[0] == f"page: {page} (Ctrl-C leaves; the trainings keep running)"
     assert any("  step 3/40" in line and "loss 1.333" in line for line in lines)
     assert lines[-1].startswith(f"{folder.name}  finished: step 20/40") and lines[-1].endswith("loss 0.2")
     assert "Trainings that have ended" in page.read_text(encoding="utf-8")

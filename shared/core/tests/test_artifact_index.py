@@ -119,7 +119,7 @@ def test_a_pipe_in_place_of_a_manifest_is_told(store: Store) -> None:
     file.unlink()
     os.mkfifo(file)
     assert "not a regular file" in str(listed(store)[f"{MODEL}:v2"])
-    with pytest.raises(UserError, match="not a regular file; so nobody can tell"):
+    with pytest.raises(UserError, match="not a regular file, so the inputs of"):
         plan_cleanup(store, 1)
 
 

@@ -249,7 +249,7 @@ def test_the_name_of_a_hugging_face_form_is_that_of_the_model(store: Store) -> N
     assert store.resolve(f"{MODEL}-hf") == store.resolve(f"{MODEL}-hf:v1") == plain
     own = publish(store, {"a": "2"}, name=f"{MODEL}-hf")
     assert store.resolve(f"{MODEL}-hf") == own
-    with pytest.raises(NotFound, match="there is no artifact 'super3-rl-model-hf'"):
+    with pytest.raises(NotFound, match="no artifact 'super3-rl-model-hf'"):
         store.resolve("super3-rl-model-hf")
 
 

@@ -8,23 +8,33 @@ from typing import Any
 import pytest
 
 from nemotron_shared.artifacts.housekeeping import INPUTS
-from nemotron_shared.runtime.attempts import _listed, _say_why_new
+from nemotron_shared.runtime.attempts import _listed, _why_new
 from nemotron_shared.runtime.records import WHAT
+
+
+def recorded(folder: Path, what: dict[str, Any], modules: dict[str, str], state: str = "finished") -> None:
+    folder.mkdir()
+    (folder / WHAT).write_text(json.dumps({"what": what, "modules": modules}))
+    if state == "unfinished":
+        (folder / INPUTS).write_text("[]")
+
+
+def planned(what: dict[str, Any], modules: dict[str, str]) -> Any:
+    return SimpleNamespace(name="super3-sft-model", identity=SimpleNamespace(what=what, modules=modules))
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
 def test_a_run_that_was_stopped_before_its_first_checkpoint_is_not_called_finished(tmp_path: Path, state: str) -> None:
-    before = tmp_path / "super3-sft-model-0123"
-    before.mkdir()
-    (before / WHAT).write_text(json.dumps({"what": {"optimizer.lr": 1}, "modules": {"a": "b"}}))
-    if state == "unfinished":
-        (before / INPUTS).write_text("[]")
-    said: list[str] = []
-    identity = SimpleNamespace(what={"optimizer.lr": 2}, modules={"a": "b"})
-    plan: Any = SimpleNamespace(name="super3-sft-model", identity=identity)
-    run: Any = SimpleNamespace(directory=tmp_path / "super3-sft-model-4567", say=said.append)
-    _say_why_new(plan, run)
-    assert said == [f"a new run, not the {state} super3-sft-model-0123: optimizer.lr 1 -> 2"]
+    recorded(tmp_path / "super3-sft-model-0123", {"optimizer.lr": 1}, {"a": "b"}, state)
+    why = _why_new(planned({"optimizer.lr": 2}, {"a": "b"}), tmp_path / "super3-sft-model-4567")
+    assert why == f"a new run, not the {state} super3-sft-model-0123: optimizer.lr 1 -> 2"
+
+
+def test_a_run_whose_code_has_changed_is_compared_with_the_one_in_its_own_folder(tmp_path: Path) -> None:
+    recorded(tmp_path / "super3-sft-model-0123", {"optimizer.lr": 1}, {"stages.sft.encode": "old"})
+    recorded(tmp_path / "super3-sft-model-4567", {"optimizer.lr": 2}, {})  # newer, and another result
+    why = _why_new(planned({"optimizer.lr": 1}, {"stages.sft.encode": "new"}), tmp_path / "super3-sft-model-0123")
+    assert why == "made again, because it differs from the finished super3-sft-model-0123: code of stages.sft.encode"
 
 
 def test_other_sources_are_counted_and_the_first_is_named() -> None:

@@ -1,5 +1,6 @@
 """Composition: what wins, where it came from, and what a mistake says."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -164,7 +165,7 @@ def test_a_circle_through_a_file_that_hides_the_stages_is_told(configs: Path, tm
         ("below/x", "below/x.yaml: its 'defaults' name 'below/tiny'", "write '/tiny'"),
         ("sft/tiny", "mine.yaml: its 'defaults' name 'sft/tiny'", "write 'tiny'"),
         ("/a/folder/own", "mine.yaml: its 'defaults' name '/a/folder/own': a path from the root", "copy the file into"),
-        ("tinny", "mine.yaml: its 'defaults' name 'tinny': there is no such config", "did you mean 'tiny'?"),
+        ("tinny", "mine.yaml: its 'defaults' name 'tinny': no such config", "did you mean 'tiny'?"),
         ("zzz", "mine.yaml: its 'defaults' name 'zzz'", "there are: default, tiny"),
     ],
 )
@@ -373,6 +374,11 @@ def test_a_value_is_what_was_typed(configs: Path, text: str) -> None:
     found = OmegaConf.to_container(composed.tree.run, resolve=False)
     assert (found["data"], found["more"]) == (text, text)
     assert composed.origins["run.data"] == "env.toml [far]"
+
+
+def test_an_override_keeps_its_origin_when_it_is_sent_to_another_process() -> None:
+    sent = pickle.loads(pickle.dumps(Said("run.seed=3", "env.toml [far]")))
+    assert sent == "run.seed=3" and sent.origin == "env.toml [far]"
 
 
 def test_the_entries_of_a_list_are_what_was_typed(configs: Path) -> None:

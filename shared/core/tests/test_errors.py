@@ -33,7 +33,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 def test_a_path_of_nobody_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of(lambda: Path("~nobody-of-this-name").expanduser() and 0) == 2
-    assert capsys.readouterr().err.startswith("error: a path begins with ~")
+    assert capsys.readouterr().err.startswith("error: a path starts with ~")
 
 
 @pytest.mark.parametrize("use", [Path.read_bytes, Path.resolve])

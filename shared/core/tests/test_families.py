@@ -34,7 +34,7 @@ def test_super_is_the_default_and_comes_first() -> None:
         ("stages: [sft]\n", "not a family"),
         ("title: [\n", "not valid YAML"),
         ("title: mine\ntinny: {}\n", "a family has no 'tinny'\n  did you mean 'tiny'?"),
-        ("title: mine\nstages: [stf]\n", "there is no stage 'stf'\n  did you mean 'sft'?"),
+        ("title: mine\nstages: [stf]\n", "no stage 'stf'\n  did you mean 'sft'?"),
         ("title: mine\nstages: sft\n", "stages: 'sft' is not a list"),
         ("title: mine\narchitecture: nano3\n", "architecture: 'nano3' is not a mapping"),
     ],

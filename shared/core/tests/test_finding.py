@@ -28,7 +28,7 @@ def publish(store: Store, name: str, moment: str, monkeypatch: pytest.MonkeyPatc
 
 def test_the_newest_model_is_the_one_made_last_whatever_its_name(tmp_path: Path, monkeypatch) -> None:
     store = Store(tmp_path / "home")
-    with pytest.raises(UserError, match="there is no model"):
+    with pytest.raises(UserError, match="no model in"):
         newest_model(store)
     publish(store, "super3-rl-model", "2026-01-02T00:00:00+00:00", monkeypatch)
     publish(store, "super3-sft-model", "2026-01-03T00:00:00+00:00", monkeypatch)
@@ -108,7 +108,7 @@ def test_the_code_of_a_part_counts_at_any_depth() -> None:
         ({"attn_implementation": "org/kernel"}, "attn_implementation 'org/kernel' is code of another repository"),
         ({"_attn_implementation": {"": "org/kernel"}}, "_attn_implementation 'org/kernel' is code"),
         ({"a": [{"b": {"experts_implementation": "org/kernel"}}]}, "experts_implementation 'org/kernel' is code"),
-        ({"attribute_map": {"x": "_attn_implementation"}, "x": "org/kernel"}, "attribute_map is no setting"),
+        ({"attribute_map": {"x": "_attn_implementation"}, "x": "org/kernel"}, "attribute_map is not a model setting"),
     ],
 )
 def test_kernels_of_a_repository_are_refused(tmp_path: Path, fields: dict, said: str) -> None:

@@ -141,7 +141,7 @@ def test_a_download_goes_on_where_it_was_cut_off(
     hub.give_up_after = 1_000_000
     message = refusal(lambda: bring_in(store))
     assert "hf://local/tiny: the hub at http://127.0.0.1" in message
-    assert "run the same command again, which goes on with what is downloaded" in message
+    assert "run the same command again to resume the download" in message
     said = capsys.readouterr().err
     assert "neverinafile" not in said + message
     assert not store.names()
@@ -174,7 +174,7 @@ def test_what_is_not_what_the_hub_promises_is_not_imported(hub: Hub, store: Stor
         ("hf://local/part", "model.safetensors.index.json names files that are not there: b.safetensors"),
         ("hf://local/new", "its model_type 'new' is not known to the installed transformers, and it brings no code"),
         ("hf://local/code", "its model_type 'own' needs the Python files that come with the model\n  read them"),
-        ("hf://local/far", "its code lies in another repository (other/code), whose revision nothing pins"),
+        ("hf://local/far", "its code is in another repository (other/code), whose revision is not pinned"),
         ("hf://tiny", "hf://tiny: not a model's address\n  write hf://organisation/name"),
         ("hf:/local/tiny", "hf:/local/tiny: not a model's address\n  write hf://local/tiny"),
     ],
@@ -330,7 +330,7 @@ def test_a_digest_that_is_none_names_no_file(
     monkeypatch.setattr(
         HubRequest, "_entry", lambda self, file, *more: honest(self, file, *more) | (lies if file == name else {})
     )
-    assert f"{name}: what the hub gives for its digest is none" in refusal(lambda: bring_in(store))
+    assert f"{name}: the hub returned an invalid digest" in refusal(lambda: bring_in(store))
     assert not list(tmp_path.rglob("*stolen*"))
     assert not store.names()
 
@@ -356,7 +356,7 @@ def test_an_answer_whose_headers_lead_out_of_the_cache_is_refused(
     assert victim.read_text() == "precious"
 
 
-@pytest.mark.parametrize(("added", "said"), [(9, "ends after"), (-(10**9), "its size is none")])
+@pytest.mark.parametrize(("added", "said"), [(9, "ends after"), (-(10**9), "returned an invalid size")])
 def test_a_size_that_is_not_the_contents_ends_the_download(
     hub: Hub, store: Store, monkeypatch, added: int, said: str
 ) -> None:
@@ -380,7 +380,7 @@ def test_a_size_that_is_not_the_contents_ends_the_download(
     ("changed", "said"),
     [
         ({"config__json": b"[1]"}, "not a mapping of a model's settings"),
-        ({"config__json": b'{"model_type": ["x"], "auto_map": {"a": "b"}}'}, "its model_type is no text"),
+        ({"config__json": b'{"model_type": ["x"], "auto_map": {"a": "b"}}'}, "its model_type is not text"),
         ({"config__json": b'{"a":' + b"[" * 100_000}, "not valid JSON"),
         ({"config__json": b'{"a": ' + b"9" * 5000 + b"}"}, "not valid JSON"),
         ({"model__safetensors__index__json": b"[1]"}, "not of the form"),

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from pydantic import Field
 
+from nemotron_shared.config.overrides import flat
 from nemotron_shared.config.schema import Extra, How, Section
 from nemotron_shared.runtime.records import (
     Identity,
@@ -12,7 +13,6 @@ from nemotron_shared.runtime.records import (
     changes,
     continued,
     differences,
-    flat,
     promises_bytes,
     what_and_how,
 )

@@ -102,7 +102,7 @@ def test_what_is_not_ours_is_refused_before_the_work_and_left_alone(store: Store
         "full/notes.txt/below": f"{here / 'full/notes.txt'}: not a folder that this account can write to",
         "link": f"{here / 'link'} is a link to full",
         "other": f"{here / 'other'} is a link to {store.root / 'super3-rl-model/v1'}",
-        str(store.home / "mine"): f"{store.home / 'mine'} lies in the store",
+        str(store.home / "mine"): f"{store.home / 'mine'} is inside the store",
     }
     for path, what in said.items():
         assert problems(store, publish_to=path) == [f"run.publish_to: {what}"]

@@ -75,7 +75,7 @@ def test_what_a_dialect_makes_of_a_value_is_settings(value: Any) -> None:
     if isinstance(value, dict) and not value:
         assert dialect.settings("lr", 1) == {}
     else:
-        with pytest.raises(UserError, match="lr: the dialect of Theirs gives"):
+        with pytest.raises(UserError, match="lr: the dialect of Theirs returned"):
             dialect.settings("lr", 1)
     with pytest.raises(UserError, match="the dialect of Theirs: is_its fails: ZeroDivisionError"):
         dialect.ask("is_its", {})

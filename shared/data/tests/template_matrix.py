@@ -41,8 +41,8 @@ An answer's text must be what the template gives for it in a plain conversation,
 other fields, and there it may hold only marks besides what the message says. So a template that puts a reminder, a \
 time, someone else's words or the next turn's header into the assistant's turn is refused with the reason, as is one \
 that mixes two authors in a turn or keeps no order of turns: mark it, or give another. A template that ends an \
-answer only by beginning the next turn, as GLM's does, teaches no end; a line says \
-so. What closes an answer has to be one token of the tokenizer, because programs stop at tokens only.
+answer only by beginning the next turn, as GLM's does, teaches no end; a notice says \
+that. What closes an answer has to be one token of the tokenizer, because programs stop at tokens only.
 
 Names of control tokens in a message go through the template as text, see [Control tokens in \
 texts](data.md#control-tokens-in-texts): a mark that occurs in no text is put inside them, and removed after \

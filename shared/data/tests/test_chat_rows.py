@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -545,6 +546,21 @@ def test_whether_a_prompt_ends_in_a_thought(prompt: str, opened: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"), ("<|START_THINKING|>", "<|END_THINKING|>"),
+     ("\u25c1think\u25b7", "\u25c1/think\u25b7"), ("<thinking>", "</thinking>"), ("<reasoning>", "</reasoning>")],
+)  # fmt: skip
+def test_a_thought_in_other_marks_is_one(opening: str, closing: str) -> None:
+    for prompt, begin in ((f"assistant\n{opening}\n", ""), ("assistant\n", f"\n{opening}")):
+        assert whole_answer(prompt, f"{begin}3+4{closing}7") == "<think>3+4</think>7"
+        assert after_thought(whole_answer(prompt, f"{begin}3+4 is 7")) is None
+    assert (
+        whole_answer("assistant\n", f"{opening[:3]} and {opening} are marks")
+        == f"{opening[:3]} and {opening} are marks"
+    )
+
+
+@pytest.mark.parametrize(
     ("answer", "follows"),
     [
         ("7", "7"),
@@ -558,3 +574,9 @@ def test_whether_a_prompt_ends_in_a_thought(prompt: str, opened: bool) -> None:
 )
 def test_what_follows_a_thought(answer: str, follows: str | None) -> None:
     assert after_thought(answer) == follows
+
+
+def test_the_documents_list_each_format() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    table = text.partition("| `data_prep.format` | a row |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*CHAT_FORMATS, "auto"}

@@ -15,6 +15,7 @@ from nemotron_data.formats.packed import (
     Sequences,
     SequenceWriter,
     labels_of,
+    largest_id,
     read_packed,
 )
 from nemotron_data.packing import ALGORITHMS, pack
@@ -52,6 +53,7 @@ def test_exactly_the_answer_tokens_become_labels(sequences):
 def test_rows_survive_the_file_and_its_schema_is_the_known_one(tmp_path):
     path = tmp_path / "train.parquet"
     write_packed(path, [A, B, A], [[0, 1], [2]])
+    assert largest_id(path) == max(max(ids) for ids, _ in (A, B))
     schema = pq.read_schema(path)
     assert schema.names == ["input_ids", "loss_mask", "seq_start_id"]
     assert [schema.field(name).type.value_type for name in schema.names] == [pa.int32(), pa.uint8(), pa.int32()]

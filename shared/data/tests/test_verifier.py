@@ -1,15 +1,18 @@
 """The verifier against answers that were labelled before it was asked: answers*.jsonl."""
 
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sympy.logic.boolalg import Boolean
 
-from nemotron_data.verifier import expected, judge
+from nemotron_data.verifier import expected, judge, symbols
 from nemotron_data.verifier.judgement import UNDECIDABLE, count_gold, require_decidable
 from nemotron_data.verifier.numbers import read_number
+from nemotron_data.verifier.symbols import same_formula
 from nemotron_shared.errors import UserError
 
 Rows = list[dict[str, Any]]
@@ -199,7 +202,8 @@ def test_a_letter_that_is_only_named_is_not_the_choice(text: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("gold", ["x+1", "7", "\\ln x"])
-def test_what_would_take_long_to_work_out_is_no_answer(text: str, gold: str) -> None:
+def test_what_would_take_long_to_work_out_is_no_answer(text: str, gold: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbols, "SECONDS", 1)  # some reach the limit, with each of their parts
     assert not judge(text, gold).lenient
     assert not judge(gold, text).lenient
 
@@ -237,3 +241,75 @@ def test_a_formula_is_judged_by_its_meaning(row: dict[str, Any]) -> None:
     verdict = judge(row["completion"], row["gold"])
     assert verdict.lenient is row["value"]
     assert verdict.strict or not row["value"] or "boxed" not in row["completion"]
+
+
+def test_a_computation_that_swallows_its_interruption_is_interrupted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbols, "SECONDS", 0.01)
+    monkeypatch.setattr(symbols, "AGAIN", 0.01)
+    before, swallowed = signal.getsignal(signal.SIGVTALRM), []
+
+    def stubborn() -> bool:
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                swallowed.append(True)
+                if len(swallowed) == 3:
+                    raise
+
+    assert symbols.in_time(stubborn, otherwise=False) is False
+    assert len(swallowed) == 3
+    assert signal.getsignal(signal.SIGVTALRM) is before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0
+    assert symbols.in_time(lambda: True, otherwise=False) is True
+
+
+def test_an_inequality_of_a_high_degree_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = []
+    solve = Boolean.as_set
+    monkeypatch.setattr(Boolean, "as_set", lambda formula: solved.append(formula) or solve(formula))
+    for answer in (r"x \leq 2(x+1)^{40}", r"x^{60}+x \leq 2", r"x^{13} > 3 or x^{14} < -1"):
+        assert not same_formula(r"(-\infty, 2]", answer)
+    assert not solved
+    assert same_formula(r"(-\infty, 2]", r"x \leq 2")
+    assert solved
+    assert same_formula(r"x^{13} > 2 - 3^5", r"2 - 243 < x^{13}")
+
+
+@pytest.mark.parametrize("answer", ["9!!!", r"(9^{9})!", "((x+y+z+w)^{12})^{12}"])
+def test_what_takes_too_long_is_not_equal(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(symbols, "SECONDS", 0.3)
+    assert not same_formula("4", answer)
+
+
+@pytest.mark.parametrize(
+    ("gold", "other"),
+    [
+        *[
+            ("k^2", "k^3"),
+            ("k^2", "1000"),
+            ("k/2", "k/3"),
+            ("k", "k+1"),
+            ("k", "1000"),
+            ("k>1", "1000"),
+            ("k-2", "k-3"),
+        ],
+        *[("3k^6", "3k^2"), ("3k^6", "3000"), ("3m^6", "3"), ("5T^4", "5"), ("2d^2", "2"), ("k_1", "k_2")],
+        *[("n!", "n"), ("k!", "k"), ("(n+1)!", "n+1"), ("|x|<1", "-1<x<2"), ("|x|<1", "-1<y<1")],
+    ],
+)
+def test_a_variable_is_no_scale_and_no_unit(gold: str, other: str) -> None:
+    assert not judge(f"\\boxed{{{other}}}", gold).lenient
+    assert judge(f"\\boxed{{{gold}}}", gold).strict
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        *[("4k", "4000"), ("2 k", "2000"), ("4\\text{ m}^2", "4 m^2"), ("4 m^3", "4"), ("n!", "n \\cdot (n-1)!")],
+        *[("k>1", "(1, \\infty)"), ("|x|<1", "-1 < x < 1"), ("-1<x<1", "|x|<1"), ("x^2 < 4", "-2 < x < 2")],
+    ],
+)
+def test_a_scale_behind_a_figure_and_a_region_are_understood(gold: str, answer: str) -> None:
+    assert judge(f"\\boxed{{{answer}}}", gold).lenient

@@ -13,7 +13,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.automodel.data import collate, neat_row
 from nemotron_engines.automodel.loop import stage_base_model
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model, save_model
-from nemotron_engines.rows.packed import PackedCollator
+from nemotron_engines.rows import PackedCollator
 from nemotron_shared.config.schema import ModelSection
 
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nemotron_engines.modeling.apart import keep_apart
-from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_engines.modeling.packed import keep_apart, packed_inputs
 
 SIZES = {"hidden_size": 32, "vocab_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 MAMBA2 = {"num_heads": 8, "head_dim": 8, "expand": 2, "state_size": 8, "n_groups": 2, "chunk_size": 8}

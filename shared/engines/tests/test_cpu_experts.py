@@ -5,8 +5,13 @@ import torch
 from transformers import NemotronHConfig, NemotronHForCausalLM
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
-from nemotron_engines.kernels.cpu_experts import SortedExperts, register_cpu_experts, sorted_experts_forward
-from nemotron_engines.kernels.grouped_experts import grouped_experts_forward, register_grouped_experts
+from nemotron_engines.kernels.experts import (
+    SortedExperts,
+    grouped_experts_forward,
+    register_cpu_experts,
+    register_grouped_experts,
+    sorted_experts_forward,
+)
 
 torch.set_num_threads(1)
 

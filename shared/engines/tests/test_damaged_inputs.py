@@ -10,8 +10,7 @@ import pytest
 from packed_support import add_document, pack_row
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
-from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import PackedRows
+from nemotron_engines.rows import DocumentRows, PackedRows
 from nemotron_shared.errors import UserError
 
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
@@ -123,16 +122,16 @@ def test_what_counts_as_layers() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"vocab_size": 200_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
-        ({"hidden_size": 10_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
-        ({"layers_block_type": ["moe"] * 5_000}, r"5,000 layers, and its weights are \d+ tensors"),
-        ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers, and 10,000 are the most"),
-        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers, and 10,000"),
-        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, and its weights are"),
+        ({"vocab_size": 200_000_000}, r"[\d,]+ parameters, but its weights have [\d,]+"),
+        ({"hidden_size": 10_000_000}, r"[\d,]+ parameters, but its weights have [\d,]+"),
+        ({"layers_block_type": ["moe"] * 5_000}, r"5,000 layers, but its weights are \d+ tensors"),
+        ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers; at most 10,000 are supported"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers; at most 10,000"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, but its weights are"),
         ({"model_type": "gpt_bigcode", "hidden_size": 2, "num_attention_heads": 1, "max_position_embeddings": 300_000},
-         "90,000,000,000 bytes of masks or tables, and its weights have"),
+         "90,000,000,000 bytes of masks or tables, but its weights have"),
         ({"model_type": "diffllama", "num_hidden_layers": 1, "head_dim": 10**12},  # made on the CPU, whatever is asked
-         r"[\d,]+ parameters, and its weights have [\d,]+"),
+         r"[\d,]+ parameters, but its weights have [\d,]+"),
     ],
 )  # fmt: skip
 def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
@@ -145,7 +144,7 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     folder = shutil.copytree(whole, tmp_path / "model")
     (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | fields))
     before = torch.get_rng_state()
-    with pytest.raises(UserError, match=rf"config\.json: speaks of {said}"):
+    with pytest.raises(UserError, match=rf"config\.json: declares {said}"):
         load_model(folder, CHOICES)
     assert torch.equal(torch.get_rng_state(), before), "nothing was drawn"
 
@@ -154,22 +153,22 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"num_attention_heads": 0}, "no model can be made of it: ZeroDivisionError"),
-        ({"n_groups": 0}, "no model can be made of it: ZeroDivisionError"),
+        ({"num_attention_heads": 0}, "cannot build a model from it: ZeroDivisionError"),
+        ({"n_groups": 0}, "cannot build a model from it: ZeroDivisionError"),
         ({"layer_norm_epsilon": -5}, "not a model's config: Validation error for field 'layer_norm_epsilon': .*-5"),
-        ({"num_labels": 10**7}, "speaks of 10,000,000 labels, and 100,000 are the most"),
-        ({"chunk_size": 0}, "chunk_size is 0, no number of 1 or more"),
-        ({"num_experts_per_tok": 10**9}, "num_experts_per_tok is 1,000,000,000, no number from 1 to 8"),
-        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, no number from 1 to 8"),
-        ({"n_group": 0}, "n_group is 0, no number from 1 to 8"),
-        ({"n_group": 3}, "n_group is 3, and 8 experts cannot be divided by it"),
-        ({"topk_group": 2}, "topk_group is 2, no number from 1 to 1"),
-        ({"hidden_size": 10**30}, "no model can be made of it: "),
+        ({"num_labels": 10**7}, "declares 10,000,000 labels; at most 100,000 are supported"),
+        ({"chunk_size": 0}, "chunk_size is 0, not a number of 1 or more"),
+        ({"num_experts_per_tok": 10**9}, "num_experts_per_tok is 1,000,000,000, not a number from 1 to 8"),
+        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, not a number from 1 to 8"),
+        ({"n_group": 0}, "n_group is 0, not a number from 1 to 8"),
+        ({"n_group": 3}, "n_group is 3, which does not divide 8 experts"),
+        ({"topk_group": 2}, "topk_group is 2, not a number from 1 to 1"),
+        ({"hidden_size": 10**30}, "cannot build a model from it: "),
         ({"model_type": "gemma3", "text_config": 5}, "not a model's config: "),
         ({"base_model_tp_plan": 5}, ""),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "no model can be made of it: ImportError"),
-        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "no model can be made of it: ImportError"),
-        ({"eos_token_id": [[1]]}, "(eos_token_id is neither the id|not a model's config)"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "cannot build a model from it: ImportError"),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "cannot build a model from it: ImportError"),
+        ({"eos_token_id": [[1]]}, "(eos_token_id must be a token id|not a model's config)"),
     ],
 )
 def test_what_the_library_makes_no_model_of_names_the_config(
@@ -189,14 +188,14 @@ def test_what_the_library_makes_no_model_of_names_the_config(
     ("text", "said"),
     [
         ("[1]", "not a mapping"),
-        ('{"temperature": "warm"}', "temperature is no number from 0 to 100"),
-        ('{"temperature": NaN}', "temperature is no number from 0 to 100"),
-        ('{"do_sample": true, "top_p": 1.5}', "top_p is no number from 0 to 1"),
-        ('{"do_sample": "x"}', "do_sample is neither"),
-        ('{"eos_token_id": [[1]]}', "eos_token_id is neither"),
-        ('{"eos_token_id": {}}', "eos_token_id is neither"),
-        ('{"eos_token_id": "x"}', "eos_token_id is neither"),
-        ('{"max_new_tokens": "x"}', "cannot be used: "),
+        ('{"temperature": "warm"}', "temperature must be a number from 0 to 100"),
+        ('{"temperature": NaN}', "temperature must be a number from 0 to 100"),
+        ('{"do_sample": true, "top_p": 1.5}', "top_p must be a number from 0 to 1"),
+        ('{"do_sample": "x"}', "do_sample must be true or false"),
+        ('{"eos_token_id": [[1]]}', "eos_token_id must be a token id"),
+        ('{"eos_token_id": {}}', "eos_token_id must be a token id"),
+        ('{"eos_token_id": "x"}', "eos_token_id must be a token id"),
+        ('{"max_new_tokens": "x"}', "unusable: "),
     ],
 )
 def test_a_generation_config_is_looked_at_before_the_weights(whole: Path, tmp_path: Path, text: str, said: str) -> None:
@@ -221,7 +220,7 @@ def test_weights_that_are_no_numbers_are_refused(whole: Path, tmp_path: Path) ->
         (spoil, r"lm_head\.weight holds NaN or infinity"),
         (
             round_off,
-            r"model\.safetensors: lm_head\.weight is stored as I8, and config\.json has no quantization_config",
+            r"model\.safetensors: lm_head\.weight is stored as I8, but config\.json has no quantization_config",
         ),
     ):
         folder = copy_with(whole, tmp_path / change.__name__, change)
@@ -243,10 +242,10 @@ def test_weights_of_eight_bits_without_their_scales_are_refused(whole: Path, tmp
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     for look in (require_sound, lambda path: load_model(path, CHOICES)):
         with pytest.raises(
-            UserError, match=r"model\.safetensors: lm_head\.weight is stored as F8_E\dM\d, and"
+            UserError, match=r"model\.safetensors: lm_head\.weight is stored as F8_E\dM\d, but"
         ) as caught:
             look(folder)
-        assert caught.value.remedy == "give the model in bfloat16 or float32"
+        assert caught.value.remedy == "use the model in bfloat16 or float32"
 
 
 def test_masks_that_older_models_store_are_no_weights(tmp_path: Path) -> None:
@@ -266,7 +265,9 @@ def test_a_head_of_its_own_beside_tied_embeddings_is_refused(whole: Path, tmp_pa
     folder = shutil.copytree(whole, tmp_path / "two")
     config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": True}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"config\.json: tie_word_embeddings is true, and the weights hold a head"):
+    with pytest.raises(
+        UserError, match=r"config\.json: tie_word_embeddings is true, but the weights contain a separate head"
+    ):
         load_model(folder, CHOICES)
 
 
@@ -280,13 +281,13 @@ def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path
         file.seek(25)  # the upper byte of an id of the second document
         file.write(b"\x01")
     rows = DocumentRows([IndexedDataset(tmp_path / "docs")], 10, 2, seed=3, vocab_size=100)
-    with pytest.raises(UserError, match=r"docs\.bin: document 1: token id 348 lies outside .* of 100"):
+    with pytest.raises(UserError, match=r"docs\.bin: document 1: token id 348 is outside .* of 100"):
         [rows[index] for index in range(2)]
 
 
 def test_packed_ids_beyond_the_vocabulary_name_the_file_and_the_row() -> None:
     packed = [pack_row([([1, 2, 3], [0, 1, 1])]), pack_row([([1, 200, 3], [0, 1, 1])])]
     rows = PackedRows(packed, 2, seed=1, vocab_size=100, file=Path("train.parquet"))
-    with pytest.raises(UserError, match=r"train\.parquet: row 1: token id 200 lies(.|\n)*added tokens that"):
+    with pytest.raises(UserError, match=r"train\.parquet: row 1: token id 200 is outside(.|\n)*added tokens"):
         [rows[index] for index in range(2)]
     assert len([PackedRows(packed, 2, seed=1)[index] for index in range(2)]) == 2

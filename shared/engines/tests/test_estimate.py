@@ -6,14 +6,11 @@ import pytest
 import torch
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
-from nemotron_engines.estimate.layouts import Layout
-from nemotron_engines.estimate.memory import memory_parts
-from nemotron_engines.estimate.speed import core_seconds, step_seconds
-from nemotron_engines.estimate.work import active_parameters, work_of
-from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.estimate.memory import Layout, memory_parts
+from nemotron_engines.estimate.speed import active_parameters, core_seconds, step_seconds, work_of
+from nemotron_engines.kernels.experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import install_cpu_ops
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import parameters_of
+from nemotron_engines.modeling.architecture import load_architecture, parameters_of
 from nemotron_shared.runtime.machine import CORE_OPERATIONS, DEVICES, device_named
 
 VOCABULARY = 131_072

@@ -12,7 +12,7 @@ from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
 from nemotron_engines.exact.decode import Answer, drawn, follow, sample
 from nemotron_engines.exact.scoring import Scores, places_of_mask, places_of_starts, score, score_exactly, why_not
 from nemotron_engines.kernels.mamba_install import install_cpu_ops, lift_time_step_limit
-from nemotron_engines.transformers.experts import ExpertLoad
+from nemotron_engines.transformers.balance import ExpertLoad
 
 torch.set_num_threads(1)
 WORDS, MOST = 96, 40

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from nemotron_engines.real_rows import note_real_rows
-from nemotron_engines.transformers.experts import ExpertLoad
+from nemotron_engines.kernels.experts import note_real_rows
+from nemotron_engines.transformers.balance import ExpertLoad
 
 
 class Gate(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_engines.transformers.stop import InterruptibleTrainer
+from nemotron_engines.transformers.checkpoints import InterruptibleTrainer
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted
@@ -55,7 +55,7 @@ def test_only_what_is_left_is_trained(tmp_path: Path, step: int) -> None:
 def test_what_ended_early_is_not_finished(tmp_path: Path) -> None:
     run = Run(tmp_path, "x")
     run.require_all_steps(5, 5)
-    with pytest.raises(UserError, match="ended after step 0 of 4, and nobody asked it to; nothing is published"):
+    with pytest.raises(UserError, match="ended unexpectedly after step 0 of 4; nothing is published"):
         run.require_all_steps(0, 4)
 
 

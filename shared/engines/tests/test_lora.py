@@ -11,10 +11,9 @@ from transformers import AutoModelForCausalLM, NemotronHConfig
 from twins import TWINS
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.lora.adapt import adapted, coverage, lora_config, mamba_out_allowed, table
+from nemotron_engines.lora.adapt import adapted, coverage, lora_config, mamba_out_allowed, require_reached, table
 from nemotron_engines.lora.export import load_adapter, merged, save_adapter
 from nemotron_engines.lora.kinds import BLOCK_KINDS, kind_of
-from nemotron_engines.lora.reached import require_reached
 from nemotron_engines.modeling.build import load_model, random_like, save_model
 from nemotron_shared.config.schema import LoraSection, ModelLoadingEngine
 from nemotron_shared.errors import UserError
@@ -81,7 +80,7 @@ def test_all_linear_layers_of_the_blocks_that_peft_takes_are_adapted_and_nothing
     assert all(one.adapted in (0, one.layers) for one in found.values())
     assert [kind for kind, one in found.items() if not one.adapted] == ["mamba_out", "router", "lm_head", "embeddings"]
     assert sum(one.trained for one in found.values()) == trained
-    assert table(model, section())[-2].startswith("mamba_out is left out so that PEFT loads the adapter")
+    assert table(model, section())[-2].startswith("mamba_out is not adapted, so that PEFT can load the adapter")
     assert table(model, section())[-1].startswith(f"trained: {trained:,} of")
 
 
@@ -95,8 +94,8 @@ def test_every_linear_module_has_a_kind() -> None:
     ("changed", "message"),
     [
         ({"layers": ["mlp"]}, "no layer of the kind mlp"),
-        ({"target_modules": ["gate_proj"]}, "'gate_proj' fits no layer"),
-        ({"exclude_modules": ["*.dense"]}, "'*.dense' fits no layer"),
+        ({"target_modules": ["gate_proj"]}, "'gate_proj' matches no layer"),
+        ({"exclude_modules": ["*.dense"]}, "'*.dense' matches no layer"),
         ({"layers": ["attention"], "exclude_modules": ["*_proj"]}, "chooses no layer"),
         ({"dropout": 0.1}, "kind experts have no dropout"),
     ],
@@ -142,7 +141,7 @@ def test_an_adapter_that_a_kernel_passes_by_is_named(tiny: Any) -> None:
     mixer.out_proj = adapter.base_layer  # as a kernel that takes the weight alone
     backward(model)
     mixer.out_proj = adapter
-    with pytest.raises(UserError, match=r"layers\.0\.mixer\.out_proj, where no gradient arrives") as caught:
+    with pytest.raises(UserError, match=r"layers\.0\.mixer\.out_proj, which get no gradient") as caught:
         require_reached(model)
     assert "engine.peft.exclude_modules=['*out_proj']" in str(caught.value.remedy)
 
@@ -185,7 +184,7 @@ def test_the_merged_model_computes_what_the_adapters_did(
 def test_a_merge_that_changes_the_model_is_an_error(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_something_learned(adapted(tiny, section(), 1))
     monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False)
-    with pytest.raises(UserError, match="moves the model's logits"):
+    with pytest.raises(UserError, match="changes the model's logits"):
         merged(model)
 
 
@@ -210,5 +209,5 @@ def test_adapters_are_loaded_whole_or_not_at_all(tiny: Any, tmp_path: Path, twin
     furthest = float((logits(again.eval()) - logits(model)).abs().max())
     measure("logits: loaded adapters against those saved", furthest, 0)
     other = adapted(random_like(tmp_path / "base", 7, ENGINE), section(dim=4), 2)
-    with pytest.raises(UserError, match=r"are not those of engine\.peft"):
+    with pytest.raises(UserError, match=r"do not match engine\.peft"):
         load_adapter(other, tmp_path / "adapter")

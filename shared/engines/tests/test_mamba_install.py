@@ -15,7 +15,7 @@ from transformers.models.nemotron_h import modeling_nemotron_h
 from twins import TWINS, distance, logits_of, tokens, twin_model
 
 from nemotron_engines.kernels import mamba_install
-from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.kernels.experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import (
     REFERENCE_KERNELS,
     REFERENCE_LINE,

@@ -10,9 +10,9 @@ import torch
 from packed_support import add_document
 
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
-from nemotron_engines.megatron_bridge import versions
+from nemotron_engines.megatron_bridge import settings as bridge
 from nemotron_engines.megatron_bridge.translate import blend_per_split
-from nemotron_engines.stand_ins.te_only import switch_off
+from nemotron_engines.stand_ins.megatron_settings import switch_off
 from nemotron_shared.errors import UserError
 
 
@@ -43,14 +43,14 @@ def _versions(monkeypatch: pytest.MonkeyPatch, found: dict[str, str]) -> None:
             raise PackageNotFoundError(name)
         return found[name]
 
-    monkeypatch.setattr(versions, "version", version)
+    monkeypatch.setattr(bridge, "version", version)
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    _versions(monkeypatch, versions.TRIED)
-    assert versions.untried() is None
+    _versions(monkeypatch, bridge.TRIED)
+    assert bridge.untried() is None
     _versions(monkeypatch, {"megatron-core": "0.20.0", "megatron-bridge": "0.7.0"})
-    assert "megatron-bridge 0.7.0 is installed; this engine was tried with" in (versions.untried() or "")
+    assert "megatron-bridge 0.7.0 is installed; this engine was tested with" in (bridge.untried() or "")
 
 
 def test_settings_of_transformer_engine_are_switched_off_and_named() -> None:

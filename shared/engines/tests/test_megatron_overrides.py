@@ -8,7 +8,7 @@ from typing import Any, Literal, Optional
 import pytest
 import torch
 
-from nemotron_engines.megatron_bridge.overrides import apply_overrides, fits
+from nemotron_engines.megatron_bridge.translate import apply_overrides, fits
 from nemotron_shared.errors import UserError
 
 
@@ -76,8 +76,8 @@ def merged(overrides: dict[str, Any]) -> Container:
         ({"model": {"hidden_size": True}}, "True is not int"),
         ({"model": {"hidden_size": None}}, "None is not int"),
         ({"model": {"capacity": "much"}}, "'much' is not float or null"),
-        ({"model": {"dtype": "float99"}}, "'float99' is no torch dtype"),
-        ({"model": {"dtype": "nn"}}, "'nn' is no torch dtype"),
+        ({"model": {"dtype": "float99"}}, "'float99' is not a torch dtype"),
+        ({"model": {"dtype": "nn"}}, "'nn' is not a torch dtype"),
         ({"model": {"backend": "fuse"}}, "no Backend 'fuse'"),
         ({"model": {"modules": "moe"}}, "'moe' is not List|'moe' is not list"),
         ({"model": {"modules": [1]}}, r"\[1\] is not"),
@@ -109,7 +109,7 @@ def test_what_our_own_sections_decide_is_refused_with_the_key_to_use() -> None:
     class Whole:
         train: Train = field(default_factory=Train)
 
-    with pytest.raises(UserError, match=r"one of our own settings decides this\n  set train\.train_iters"):
+    with pytest.raises(UserError, match=r"another setting decides this\n  set train\.train_iters"):
         apply_overrides(Whole(), {"train": {"train_iters": 3}})
 
 

@@ -78,9 +78,9 @@ def told(model: Path | None, **engine: Any) -> list[str]:
 
 def test_a_model_without_any_weights_is_refused(tmp_path: Path) -> None:
     model = folder_with(tmp_path / "model", "config.json", "megatron/latest_checkpointed_iteration.txt")
-    assert ["holds no weights in safetensors" in line for line in told(model)] == [True]
-    assert ["holds no Megatron checkpoint" in line for line in told(model, start_from="state")] == [True]
-    assert ["names no model to go on from" in line for line in told(None, start_from="state")] == [True]
+    assert ["has no safetensors weights" in line for line in told(model)] == [True]
+    assert ["has no Megatron checkpoint" in line for line in told(model, start_from="state")] == [True]
+    assert ["engine.start_from=state needs run.model" in line for line in told(None, start_from="state")] == [True]
     assert told(folder_with(model, f"megatron/{CHECKPOINT_MARK}"), start_from="state") == []
 
 

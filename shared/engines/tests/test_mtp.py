@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.checks import local_needs
-from nemotron_engines.mismatch import require_alike
+from nemotron_engines.checks import local_needs, require_alike
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.mtp import following
 from nemotron_engines.modeling.packed import packed_inputs
@@ -180,7 +179,7 @@ def test_a_model_without_the_one_block_is_refused_before_any_work(blocks: int, r
     config = config_of("pretrain", "tiny", *wanted, f"++model.overrides.num_nextn_predict_layers={blocks}")
     found = [problem.message for problem in local_needs(config, {}, LAPTOP).others]
     assert len(found) == refused
-    assert all(f"model.architecture has {blocks} blocks that predict" in message for message in found)
+    assert all(f"model.architecture has {blocks} prediction blocks" in message for message in found)
 
 
 def test_depths_without_a_weight_are_refused() -> None:

@@ -19,10 +19,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from nemotron_engines.nemo_rl.installation import Installation, run_driver, run_logged
-from nemotron_engines.nemo_rl.keys import require_known, type_fault
-from nemotron_engines.nemo_rl.metrics import read_scalars, write_metrics
-from nemotron_engines.nemo_rl.training import adopt, newest, publish, to_hugging_face
+from nemotron_engines.nemo_rl.installation import Installation, require_known, run_driver, run_logged, type_fault
+from nemotron_engines.nemo_rl.training import adopt, newest, publish, read_scalars, to_hugging_face, write_metrics
 from nemotron_engines.nemo_rl.translate import refuse_repeated, resolved, with_variables
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
@@ -125,23 +123,23 @@ def test_a_training_that_nemo_rl_ended_early_is_not_published(
     installation: Installation, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ended((3, 3), tmp_path / "whole", model, installation) == 3
-    with pytest.raises(UserError, match="ended after step 3 of 4"):
+    with pytest.raises(UserError, match="ended unexpectedly after step 3 of 4"):
         ended((4, 4), tmp_path / "short", model, installation)
     monkeypatch.setenv("NEMOTRON_MUST_SAVE_BY", "00:00:10:00")
-    with pytest.raises(Stopped, match="before the job's time is over"):
+    with pytest.raises(Stopped, match="to finish before the job's time limit"):
         ended((4, 4), tmp_path / "late", model, installation)
     said: list[str] = []
     assert ended((1_000_000, 1), tmp_path / "epochs", model, installation, said) == 3, "its epochs end it"
-    assert said == ["NeMo-RL ended after step 3 of 1000000: its rows were read 1 times (max_num_epochs)"]
+    assert said == ["NeMo-RL stopped after step 3 of 1000000: its rows were read 1 times (max_num_epochs)"]
 
 
 @pytest.mark.parametrize(
     ("runner", "program", "said"),
     [
         ("python", "import zmk", "NeMo-RL's environment lacks the module 'zmk'"),
-        ("python", "raise SystemExit('no such key')", "NeMo-RL does not take this"),
+        ("python", "raise SystemExit('no such key')", "NeMo-RL refuses this configuration"),
         ("uv", "raise SystemExit('error: Request failed after 3 retries')", "uv could not make NeMo-RL's environment"),
-        ("uv", "raise ValueError('no such key')", "NeMo-RL does not take this"),
+        ("uv", "raise ValueError('no such key')", "NeMo-RL refuses this configuration"),
     ],
 )
 def test_an_environment_that_is_at_fault_is_told_from_a_config_that_is(
@@ -149,7 +147,7 @@ def test_an_environment_that_is_at_fault_is_told_from_a_config_that_is(
 ) -> None:
     started = replace(installation, runner=runner)
     with pytest.raises(UserError) as raised:
-        run_logged(started, [sys.executable, "-c", program], tmp_path / "log", "NeMo-RL does not take this")
+        run_logged(started, [sys.executable, "-c", program], tmp_path / "log", "NeMo-RL refuses this configuration")
     assert raised.value.message.startswith(said)
     remedy, makes = str(raised.value.remedy), f"nemotron engine install nemo_rl --from {installation.checkout}"
     assert (makes in remedy) == ("environment" in said)
@@ -224,8 +222,8 @@ def test_a_type_is_checked_strictly(accepted: list[str], value: Any, fits: bool)
         ({"policy": {"optimizer": {"lrr": 1.0}}, "env": {"anything": {"goes": 1}}}, "did you mean 'lr'?"),
         ({"grpo": {"max_rolout_turns": 2}}, "mine.yaml:8: engine.overrides.grpo.max_rolout_turns: "),
         ({"policy": {"generation_batch_size": "many"}}, "generation_batch_size: must be int, not str ('many')"),
-        ({"policy": {"precision": "int8"}}, "precision: is one of bfloat16, float32, not 'int8'"),
-        ({"grpo": {"unread": 8}}, "leave it out: NeMo-RL's own file carries it"),
+        ({"policy": {"precision": "int8"}}, "precision: must be one of bfloat16, float32, not 'int8'"),
+        ({"grpo": {"unread": 8}}, "leave it out: NeMo-RL's own file sets it"),
         ({"grpo": {"unread": 4, "max_rollout_turns": "${policy.x}"}, "loss_fn": {"ratio_clip_c": 3}}, None),
     ],
 )

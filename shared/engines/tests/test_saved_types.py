@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, load_tokenizer, random_model, save_model
-from nemotron_engines.modeling.saved_types import change_type, type_to_save
+from nemotron_engines.modeling.loaded import change_type, type_to_save
 from nemotron_shared.config.schema import ModelSection
 
 

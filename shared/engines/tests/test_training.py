@@ -13,11 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
-from nemotron_engines.rows.blended import BlendedRows, choose
-from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import PackedCollator, PackedRows
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.rows import BlendedRows, DocumentRows, PackedCollator, PackedRows, choose
 from nemotron_engines.transformers.supervised import ScheduledTrainer, losses_of_rows
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.training import OptimizerSection, SchedulerSection
 from nemotron_shared.runtime.metrics import MetricsLog
 

@@ -187,7 +187,7 @@ def exported(store: Store, changed: Any, config: Any) -> int:
         ({"up_proj": np.full((4, 4), 1e300)}, {}, "up_proj.weight holds numbers beyond the range of float32"),
         ({"lm_head": np.zeros((5, 4), np.float32)}, {}, "of another shape: lm_head.weight [5, 4], not [4, 4]"),
         ({}, {"num_hidden_layers": 2}, "9 tensors missing: model.layers.1."),
-        ({}, {"tie_word_embeddings": True}, "tie_word_embeddings is true, and the weights hold a head of their own"),
+        ({}, {"tie_word_embeddings": True}, "tie_word_embeddings is true, but the weights contain a separate head"),
         ({"up_proj": np.full((4, 4), np.nan, np.float32)}, {"quantization_config": {}}, "up_proj.weight holds NaN"),
         ({"up_proj": np.full((4, 4), np.nan, np.float32)}, {"model_type": "unheard"}, "up_proj.weight holds NaN"),
     ],
@@ -271,7 +271,7 @@ def test_an_export_writes_nothing_into_the_store(
     (tmp_path / "link").symlink_to(store.root)
     for place in (model, model.with_name("v2"), store.root / "super3-new/v1", Path("link/other")):
         assert main(["export", "sft", str(place), "--force"]) == 2
-        assert f"{place}: lies in" in capsys.readouterr().err
+        assert f"{place}: inside" in capsys.readouterr().err
     assert main(["artifacts", "verify", "super3-sft-model"]) == 0
 
 

@@ -258,7 +258,7 @@ def test_what_the_model_would_not_see_is_refused_or_told(
             {"messages": [{"role": "user", "text": "its content"}]},
             r"messages\[0\]: content is not a string",
         ),
-        ({"max_toknes": 3}, "max_toknes: there is no such field"),
+        ({"max_toknes": 3}, "max_toknes: no such field"),
     ],
 )
 def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str, Any], reason: str) -> None:

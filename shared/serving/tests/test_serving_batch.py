@@ -82,7 +82,7 @@ def test_too_many_are_refused_and_nobody_is_lost(never_ends: Model) -> None:
     while model.batch.load[0] < 8:
         time.sleep(0.005)
     answers += [model.batch.generate([5], Sampling(1)) for _ in range(20)]
-    with pytest.raises(Full, match="20 requests wait"):
+    with pytest.raises(Full, match="20 requests are already waiting"):
         model.batch.generate([5], Sampling(1))
     for answer in answers:
         answer.cancel()
@@ -118,7 +118,7 @@ def test_a_batch_that_ends_leaves_nobody_waiting(model: Model) -> None:
         while not heard:
             time.sleep(0.005)
     assert [what.reason for what in heard if isinstance(what, End)] == ["cancelled", "cancelled"]
-    with pytest.raises(RuntimeError, match="no longer there"):
+    with pytest.raises(RuntimeError, match="the model was unloaded"):
         batch.generate([5], Sampling(1))
     assert "model" not in {thread.name for thread in threading.enumerate() if thread is batch._thread}
 

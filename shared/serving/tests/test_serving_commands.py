@@ -263,9 +263,7 @@ def test_a_text_to_continue_has_characters_only(
     assert "line 1: the text has '\\ud800', a lone surrogate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("file", "said"), [("none.jsonl", "none.jsonl: there is no such file"), (".", ".: is a folder")]
-)
+@pytest.mark.parametrize(("file", "said"), [("none.jsonl", "none.jsonl: no such file"), (".", ".: is a folder")])
 def test_a_file_that_is_none(
     command: Callable[..., int], capsys: pytest.CaptureFixture[str], file: str, said: str
 ) -> None:
@@ -280,7 +278,7 @@ def test_a_file_that_is_none(
         (["--host", "example.org"], "a key is needed"),
         (["--host", "0.0.0.0", "--api-key-env", "NO_KEY"], "holds no key"),
         (["--host", "0.0.0.0", "--api-key-env", "SHORT"], "holds no key"),
-        (["--engine", "vllm"], "--engine vllm: there is no"),
+        (["--engine", "vllm"], "--engine vllm: program "),
         (["--engine", "vllm", "--device", "cpu"], "needs a GPU"),
         (["--port", "70000"], "70000"),
         (["--host", "192.0.2.1", "--api-key-env", "KEY"], "cannot listen"),

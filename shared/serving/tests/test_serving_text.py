@@ -216,8 +216,8 @@ CITY = {"name": "weather", "parameters": {"type": "object", "properties": PLACES
         ("city", "7", "7"), ("days", "2", 2), ("days", "null", None), ("days", "None", None), ("days", "two", "two"),
         ("days", "2.5", "2.5"), ("where", '{"lat": 1.5}', {"lat": 1.5}), ("list", '["a"]', ["a"]), ("list", "a", "a"),
         ("unit", "C", "C"), ("unit", "7", 7), ("unit", "True", True), ("unit", "K", "K"), ("share", "0.5", 0.5),
-        ("share", "half", "half"), ("code", "007", "007"), ("code", "7", "7"), ("both", "True", True),
-        ("both", "false", False),
+        ("share", "half", "half"), ("share", "NaN", "NaN"), ("code", "007", "007"), ("code", "7", "7"),
+        ("both", "True", True), ("both", "false", False),
         ("round", "7", "7"), ("any", "7", "7"), ("unknown", "7", "7"),
     ],
 )  # fmt: skip
@@ -242,6 +242,11 @@ def test_a_parameter_of_xml_has_the_first_type_of_its_schema_that_it_fits(key: s
         ('{"name": "f", "arguments": "a"}', []),
         ('[{"name": "f", "arguments": {}}, {"name": 5}]', []),
         ("[]", []),
+        ("", []),
+        ("\n", []),
+        ('{"name": "f", "arguments": {"n": NaN}}', []),
+        ('{"name": "f", "arguments": "{\\"n\\": -Infinity}"}', []),
+        ('{"name": "f", "arguments": {"a": 1, "a": 2}}', []),
         ("<function=f>\n<parameter=a>\n1\n</function>", []),
         ("<function=f>\n<parameter=a>1</parameter><parameter=a>2</parameter></function>", []),
         ("<function=f></function> and then", []),
@@ -258,7 +263,7 @@ def test_calls_are_read_whole_or_shown_as_they_are(text: str, calls: list[tuple[
     ("text", "whole"),
     [('{"name": "add", "arguments": {"a": 1}}', True), ('{"name": "add", "arguments": {"a"', False),
      ("<function=add><parameter=a>1</parameter></function>", True),
-     ("<function=add><parameter=a>1</parameter>", False)],
+     ("<function=add><parameter=a>1</parameter>", False), ("", False)],
 )  # fmt: skip
 def test_a_call_that_is_not_closed_is_one_if_nothing_is_missing(text: str, whole: bool) -> None:
     pieces = Parts(False, [TOOL]).feed(f"<tool_call>{text}", at_end=True)

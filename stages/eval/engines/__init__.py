@@ -1,4 +1,4 @@
-"""Engines of this stage: a folder each, and a line here. Packages from outside list theirs as entry points."""
+"""Engines of this stage: one folder and one line here each. External packages register theirs as entry points."""
 
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import HasSettings

@@ -74,7 +74,7 @@ def test_a_question_that_comes_again_with_another_answer_is_told(
     source = f"data_prep.source={write(tmp_path / 'a.jsonl', rows)}"
     words = [source, "data_prep.split={train: 0, valid: 0, test: 1}", f"run.home={tmp_path / 'home'}"]
     assert main(["-c", "local", "data_prep.workers=1", *words]) == 0
-    said = "questions that an earlier row asks, left out: 2, 1 of them with another answer: the first one counts"
+    said = "dropped 2 duplicate questions, 1 of them with a different answer (the first one counts)"
     assert said in capsys.readouterr().err
 
 
@@ -219,7 +219,7 @@ def test_a_task_of_a_package_may_give_its_rows_one_by_one_and_must_have_some(mon
     offered(monkeypatch, lambda seed: TaskRows("generate", (ROW for _ in range(2))))
     assert installed_task("theirs", 0).rows == [ROW | {"key": "2+2?"}] * 2
     offered(monkeypatch, lambda seed: TaskRows("generate", []))
-    with pytest.raises(UserError, match="task 'theirs' has no rows, so there is nothing to ask"):
+    with pytest.raises(UserError, match="task 'theirs' has no rows"):
         installed_task("theirs", 0)
     offered(monkeypatch, lambda seed: 1 / 0)
     with pytest.raises(UserError, match="task 'theirs' fails: ZeroDivisionError"):

@@ -113,7 +113,7 @@ def test_a_cluster_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_handed_over_must_be_set_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match=r"engine\.env_vars\.HF_TOKEN is host:HF_TOKEN, and HF_TOKEN is not set here"):
+    with pytest.raises(UserError, match=r"engine\.env_vars\.HF_TOKEN is host:HF_TOKEN, but HF_TOKEN is not set here"):
         check(config_of("super3"))
     check(config_of("super3", "~engine.env_vars.HF_TOKEN"))
     with pytest.raises(UserError, match=r"engine\.wandb\.project=goats: the job that exports the scores needs a key"):
@@ -131,7 +131,7 @@ def test_what_is_handed_over_must_be_set_here(monkeypatch: pytest.MonkeyPatch) -
         ("engine.params.parallelism=0", "greater than or equal to 1"),
         ("engine.tasks=[{name: hellaswag, parms: {}}]", "unknown key"),
         ("engine.tasks=[{name: hellaswag, params: {top_k: 1}}]", "unknown key"),
-        ("engine.tasks=[{name: hellaswag, params: {}}, {name: hellaswag, params: {}}]", "stands there twice"),
+        ("engine.tasks=[{name: hellaswag, params: {}}, {name: hellaswag, params: {}}]", "lists a task twice"),
         ("engine.env_vars={HF_HOME: /cache}", "lit:/cache"),
         ("engine.container=nvcr.io/nvidia/nemo", "give the image a tag"),
         ("engine.container=null", "needs engine.container"),

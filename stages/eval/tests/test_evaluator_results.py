@@ -1,4 +1,4 @@
-"""Results count when they are there, complete and of one piece; an exit code counts for nothing."""
+"""Results count if they exist, are complete and agree with the samples; the exit code is ignored."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_samples_come_back_in_the_order_of_the_rows(tmp_path: Path) -> None:
 def test_incomplete_samples_are_refused(tmp_path: Path) -> None:
     choice_samples(tmp_path / "model", [1.0, 0.0])
     results_file(tmp_path, "facts", "acc", 0.5)
-    with pytest.raises(UserError, match="2 samples of 3 rows"):
+    with pytest.raises(UserError, match="2 samples for 3 rows"):
         read_samples(tmp_path, "facts", "choice", rows=3)
     with pytest.raises(UserError, match="0 files of samples of 'sums'"):
         read_samples(tmp_path, "sums", "generate", rows=3)
@@ -60,7 +60,7 @@ def test_incomplete_samples_are_refused(tmp_path: Path) -> None:
 def test_a_score_that_its_samples_do_not_have_is_refused(tmp_path: Path) -> None:
     choice_samples(tmp_path / "model", [1.0, 0.0])
     results_file(tmp_path, "facts", "acc", 0.75)
-    with pytest.raises(UserError, match=r"scored 0\.75, but its samples say 0\.5"):
+    with pytest.raises(UserError, match=r"is 0\.75, but its samples give 0\.5"):
         read_samples(tmp_path, "facts", "choice", rows=2)
 
 
@@ -129,7 +129,7 @@ def test_the_program_gets_its_own_environment_first(tmp_path: Path, monkeypatch:
 
 
 def test_a_missing_program_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"engine\.evaluator: there is no program") as caught:
+    with pytest.raises(UserError, match=r"engine\.evaluator: program .* not found") as caught:
         find_program("nemo-evaluator", str(tmp_path / "nothing"), "engine.evaluator")
     assert "nemotron engine install nemo_evaluator" in str(caught.value)
 

@@ -90,7 +90,7 @@ def test_one_look_at_a_failure_is_not_enough(launcher: Launcher, tmp_path: Path)
 def test_a_failure_that_lasts_is_an_error_and_the_next_attempt_submits_anew(launcher: Launcher, tmp_path: Path) -> None:
     (tmp_path / "states").write_text("running success\nfailed success")
     launcher.submit({})
-    with pytest.raises(UserError, match=r"not every job succeeded: 1a2b\.0: failed, 1a2b\.1: success"):
+    with pytest.raises(UserError, match=r"some jobs failed: 1a2b\.0: failed, 1a2b\.1: success"):
         launcher.wait("1a2b", seconds=0)
     launcher.submit({})
     assert sum(call.startswith("run") and "--dry-run" not in call for call in calls(tmp_path)) == 2
@@ -100,7 +100,7 @@ def test_a_stop_leaves_the_jobs_running(launcher: Launcher, tmp_path: Path) -> N
     (tmp_path / "states").write_text("running")
     launcher.submit({})
     launcher._run.stop_requested = True
-    with pytest.raises(Stopped, match="the jobs go on"):
+    with pytest.raises(Stopped, match="the jobs keep running"):
         launcher.wait("1a2b", seconds=5)
     assert not any(call.startswith("kill") for call in calls(tmp_path))
 

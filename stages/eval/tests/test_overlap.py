@@ -79,7 +79,7 @@ def test_what_is_found_is_summed_up_by_task(tmp_path: Path) -> None:
     part = {"birds": found["birds"] | {"checked_against": ["sft-data:v1"], "unknown": ["/models/llama"]}}
     assert next(as_lines(part)) == (
         "birds: 1 of 3 exact, 0 near; "
-        "checked against sft-data:v1 only: what else /models/llama was trained on is not known"
+        "checked against sft-data:v1 only: the other training data of /models/llama is unknown"
     )
     nothing = {"birds": found["birds"] | {"checked_against": [], "unknown": ["sft-model:v1"], "examples": []}}
-    assert list(as_lines(nothing)) == ["birds: not checked: what sft-model:v1 was trained on is not known"]
+    assert list(as_lines(nothing)) == ["birds: not checked: the training data of sft-model:v1 is unknown"]

@@ -26,5 +26,5 @@ def test_a_step_of_cut_completions_teaches_nothing_and_a_validation_counts_each_
         assert "valid_loss" not in validation and read_json(model / "manifest.json")["metadata"]["step"] == 1
         found.append(validation["valid_reward"])
         said = capsys.readouterr().err
-        assert "step 1: all 32 completions were cut at 3 tokens and are left out (grpo.overlong_filtering)" in said
+        assert "step 1: all 32 completions were cut at 3 tokens and excluded (grpo.overlong_filtering)" in said
     assert found == [found[0]] * 3 and (found[0] * 22) == pytest.approx(round(found[0] * 22)), "a mean over 11 rows"

@@ -197,7 +197,7 @@ def test_a_source_row_without_a_question_is_refused(prompt: Any) -> None:
 
 
 def test_a_source_set_that_was_not_given_says_how_to_give_it() -> None:
-    with pytest.raises(Refused, match="its source set is not given") as refused:
+    with pytest.raises(Refused, match="its source set is not configured") as refused:
         resolve(placeholder(SKYWORK, 0, "{question}"), {})
     assert "data_prep.placeholder_sources.skywork=" in str(refused.value.remedy)
 
@@ -245,7 +245,7 @@ def test_a_source_set_without_rows_has_no_row(tmp_path: Path) -> None:
 
 def test_a_source_needs_its_two_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="has no column 'reward_model'"):
+    with pytest.raises(UserError, match="no column 'reward_model'"):
         table(tmp_path, [tmp_path / "a.parquet"])
     (tmp_path / "b.parquet").write_bytes(b"no Parquet")
     with pytest.raises(UserError, match="not a readable Parquet file"):
@@ -272,5 +272,5 @@ def test_the_files_of_a_split_are_looked_for_in_order(tmp_path: Path, present: l
 def test_a_file_is_its_own_source_set_and_nothing_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").touch()
     assert source_files(str(tmp_path / "x.parquet"), "math") == inputs([tmp_path / "x.parquet"])
-    with pytest.raises(UserError, match=r"no Parquet file of a source set.*\n.*data/math-\*.parquet"):
+    with pytest.raises(UserError, match=r"no Parquet file found.*\n.*data/math-\*.parquet"):
         source_files(str(tmp_path / "nowhere"), "math")

@@ -75,7 +75,7 @@ def test_what_the_config_says_for_all_rows_is_counted_in_one_line(tmp_path: Path
     rows = [{"input": "3+4?", "temperature": 0.2, "metadata": {"a": "b"}}, {"input": "3+4?", "temperature": 0.5}]
     _, said = read(tmp_path, prompter, *rows, {"input": "3+4?", "temperature": 1.0, "max_output_tokens": 3})
     assert said == [
-        "train.jsonl: rows ask for what engine trl does not give them: max_output_tokens (1 row; "
+        "train.jsonl: row parameters that engine trl ignores: max_output_tokens (1 row; "
         "grpo.max_new_tokens=20 counts), metadata (1 row), temperature (2 rows; grpo.temperature=1.0 counts)"
     ]
     assert read(tmp_path, prompter, {"input": "3+4?", "temperature": 1, "max_output_tokens": 20})[1] == []
@@ -101,3 +101,11 @@ def test_a_template_that_cannot_show_a_row_is_named_with_it(tmp_path: Path, prom
     strict.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(UserError, match=r"train.jsonl:1: .*roles must alternate"):
         read(tmp_path, Prompter(strict), {"input": "3+4?"})
+
+
+def test_a_prompt_beyond_the_embeddings_names_the_token(prompter: Prompter) -> None:
+    few = Prompter(prompter.tokenizer, embeddings=3)
+    with pytest.raises(UserError, match=r"the prompt holds '.+', token \d+, and the model has 3 embeddings"):
+        few.chat([ASKED])
+    whole = Prompter(prompter.tokenizer, embeddings=len(prompter.tokenizer))
+    assert whole.chat([ASKED]).ids == prompter.chat([ASKED]).ids

@@ -1,6 +1,8 @@
 """Rewards are pure functions: a table of what each gives. What is right is tested with the verifier."""
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +60,12 @@ def test_every_reward_of_the_table_is_between_zero_and_one() -> None:
         ("assistant\n<think>\n", "3+6-3=9-3=6", (0, 0, 0)),
         ("assistant\n", "<think>9-3=6</think>6", (1, 1, 1)),
         ("assistant\n<think></think>", "6", (1, 1, 1)),
+        ("[/INST][THINK]", "9-3=6[/THINK]6", (1, 1, 1)),
+        ("[/INST][THINK]", "So the answer is 6", (0, 0, 0)),
+        ("[/INST]", "[THINK]9-3=6[/THINK]6", (1, 1, 1)),
+        ("[/INST]", "[THINK]So the answer is 6", (0, 0, 0)),
+        ("<seed:bos>assistant\n<seed:think>\n", "9-3=6</seed:think>6", (1, 1, 1)),
+        ("what does [THINK] mean?[/INST]", "6", (1, 1, 1)),
     ],
 )
 def test_a_thought_that_the_prompt_has_opened_is_part_of_the_answer(
@@ -71,13 +79,26 @@ def test_a_thought_that_the_prompt_has_opened_is_part_of_the_answer(
 def test_what_a_reward_gives_is_looked_at(monkeypatch: pytest.MonkeyPatch, gives: Any) -> None:
     monkeypatch.setattr(f"{__name__}.given", gives, raising=False)
     monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:mine")  # ty: ignore[invalid-argument-type]
-    with pytest.raises(UserError, match=re.escape(f"the reward 'mine' gave {gives!r}, which")):
+    with pytest.raises(UserError, match=re.escape(f"the reward 'mine' returned {gives!r}, not a finite number")):
+        rewarded("mine", "3+4?", "seven", "7")
+
+
+def test_a_number_beyond_all_floats_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.given", 10**400, raising=False)
+    monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:mine")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(UserError, match=r"the reward 'mine' returned 1000+\.\.\., not a finite number"):
+        rewarded("mine", "3+4?", "seven", "7")
+
+
+def test_a_reward_that_ends_the_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:ends")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(UserError, match=r"the reward 'mine' raised SystemExit: 0"):
         rewarded("mine", "3+4?", "seven", "7")
 
 
 def test_a_reward_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:fails")  # ty: ignore[invalid-argument-type]
-    with pytest.raises(UserError, match=r"the reward 'mine' ended with ZeroDivisionError.*for the answer 'seven'"):
+    with pytest.raises(UserError, match=r"the reward 'mine' raised ZeroDivisionError.*for the answer 'seven'"):
         rewarded("mine", "3+4?", "seven", "7")
 
 
@@ -85,5 +106,15 @@ def mine(completion: str, expected: str) -> Any:
     return globals()["given"]
 
 
+def ends(completion: str, expected: str) -> float:
+    sys.exit(0)
+
+
 def fails(completion: str, expected: str) -> float:
     return 1 / 0
+
+
+def test_the_readme_describes_each_reward() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| name | 1 when | else |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(REWARDS.own)

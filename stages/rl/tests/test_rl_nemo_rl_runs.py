@@ -78,7 +78,7 @@ def test_a_failed_driver_is_reported_and_the_next_run_goes_on(
     monkeypatch.delenv("FAKE_FAILS_AT")
     log = folder(home) / "nemo_rl.log"
     assert run(home) == 0
-    assert "it continues from step 4" in capfd.readouterr().err
+    assert "continuing from step 4" in capfd.readouterr().err
     assert "driver starts after step 4" in log.read_text()
     steps = [json.loads(line)["step"] for line in (model(home) / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6]
@@ -99,12 +99,12 @@ def test_a_load_path_that_is_no_finished_checkpoint_is_refused_before_gpus_are_a
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home.parent / "step_4").mkdir()
-    for name, said in (("step_4", "is no finished NeMo-RL checkpoint"), ("step_5", "there is no folder ")):
+    for name, said in (("step_4", "is not a finished NeMo-RL checkpoint"), ("step_5", "folder ")):
         assert run(home, f"engine.load_path={home.parent / name}", "--dry-run") == 1
         told = capsys.readouterr().out.partition("# problems")[2]
         assert "command line: engine.load_path: " in told and said in told
     assert run(home, f"engine.load_path={home.parent / 'step_4'}", "engine.stop_before_training=true") == 2
-    assert "is no finished NeMo-RL checkpoint" in capsys.readouterr().err
+    assert "is not a finished NeMo-RL checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_load_path_that_is_no_finished_checkpoint_is_refused_before_gpus_are_a
     [
         ('{"bad": 1}\n', ":1: no question or no expected_answer"),
         ('{"question": "1+1?", "expected_answer": "2"}\nno JSON\n', ":2: "),
-        ("", ": holds no rows"),
+        ("", ": no rows"),
     ],
 )
 def test_own_rows_are_looked_at_before_gpus_are_asked_for(
@@ -123,7 +123,7 @@ def test_own_rows_are_looked_at_before_gpus_are_asked_for(
     assert run(home, "run.data=null", f"engine.train_rows={file}", "--dry-run") == 1
     told = capsys.readouterr().out.partition("# problems")[2]
     assert f"command line: engine.train_rows: {file}{said}" in told
-    assert "give rows that environment 'math' reads: engine.train_rows=FILE" in told
+    assert "use rows that environment 'math' can read: engine.train_rows=FILE" in told
 
 
 def test_without_gpus_there_is_one_error_that_says_how_many(
@@ -145,7 +145,7 @@ def test_another_version_is_refused_with_the_way_to_the_right_one(
     info.write_text(info.read_text().replace("MINOR = 7", "MINOR = 8"))
     assert run(home) == 2
     said = capfd.readouterr().err
-    assert "is version 0.8.0; this recipe is written for NeMo-RL v0.7.0" in said
+    assert "is version 0.8.0, but this recipe is written for NeMo-RL v0.7.0" in said
     assert "git -C nemo-rl checkout --recurse-submodules 81aa43dda4765b0429cf31dab44441e4e4383911" in said
 
 
@@ -159,7 +159,7 @@ def test_a_changed_base_config_is_refused(home: Path, capfd: pytest.CaptureFixtu
 def test_no_checkout_at_all(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(home.parent / "nemo-rl")
     assert run(home) == 2
-    assert "is no NeMo-RL checkout" in capfd.readouterr().err
+    assert "is not a NeMo-RL checkout" in capfd.readouterr().err
 
 
 GYM = {"responses_create_params": {"input": [{"role": "user", "content": "1+1?"}]}, "question": "1+1?"}

@@ -107,4 +107,4 @@ def test_more_rows_held_out_than_there_are_is_refused(hub: Hub, tmp_path: Path) 
         text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "data_prep.holdout.rows=1000, but only 500 rows are left: none to train on" in done.stderr
+    assert "data_prep.holdout.rows=1000 leaves none of the 500 rows to train on" in done.stderr

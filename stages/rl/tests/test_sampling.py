@@ -39,7 +39,7 @@ def test_where_transformers_samples_the_log_says_what_differs(
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "stopped"))
     assert main([*short("rl"), "train.train_iters=2", "engine.exact_sampling=false", limit]) == 2
     told = capsys.readouterr().err
-    assert "step 1: what is sampled is not what is trained" in told
+    assert "step 1: sampling and training disagree" in told
     assert "grpo.sampling_mismatch_limit=null" in told
 
 
@@ -47,7 +47,7 @@ def test_more_threads_are_said_to_keep_it_from_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(tmp_path, monkeypatch, "run.threads=2")
-    said = "sampling: transformers' generate (it has more than one thread; set run.threads=1)"
+    said = "sampling: transformers' generate (torch uses more than one thread; set run.threads=1)"
     assert said in capsys.readouterr().err
 
 

@@ -29,16 +29,16 @@ def dry(*words: str) -> int:
 def test_a_dry_run_counts_the_rows(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dry(ten, WHOLE) == 1
     said = capsys.readouterr().out
-    assert "10 training prompts are fewer than the 16 of a step" in said
+    assert "10 training prompts are too few: a step takes 16" in said
     assert "set grpo.num_prompts_per_step=10" in said
     assert dry(ten, WHOLE, "grpo.num_prompts_per_step=10") == 0
     held_out, micro = "data_prep.holdout.rows=1", "train.micro_batch_size=24"
     assert dry(ten, held_out, micro, "grpo.num_prompts_per_step=12") == 1
-    assert "9 training prompts are fewer than the 12" in (said := capsys.readouterr().out)
+    assert "9 training prompts are too few: a step takes 12" in (said := capsys.readouterr().out)
     assert "set grpo.num_prompts_per_step=9" in said, "72 completions are whole micro batches"
 
 
 def test_a_start_counts_what_was_prepared(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_prep.main([*short("rl"), ten, WHOLE]) == 0
     assert main([*short("rl"), ten, WHOLE, "grpo.num_prompts_per_step=11"]) == 2
-    assert "10 training prompts are fewer than the 11 of a step" in capsys.readouterr().err
+    assert "10 training prompts are too few: a step takes 11" in capsys.readouterr().err

@@ -15,18 +15,19 @@ from safetensors.torch import load_file, save_file
 from nemotron_engines.automodel import loop as checkpoints
 from nemotron_engines.automodel.data import neat_row
 from nemotron_engines.automodel.export import merge_adapter
-from nemotron_engines.automodel.guards import (
+from nemotron_engines.automodel.loop import (
     count_parameters,
     idle_adapters,
+    readable_config,
     refuse_passed_by_adapters,
     refuse_unmergeable,
     require_sane_weights,
+    stage_base_model,
 )
-from nemotron_engines.automodel.loop import readable_config, stage_base_model
 from nemotron_engines.automodel.needs import REQUIRED, needs, problems
 from nemotron_engines.automodel.translate import Places, translate
 from nemotron_engines.checks import no_chats, own_packages, too_few_rows
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
@@ -104,10 +105,10 @@ def test_types_are_always_spelled_out() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["engine.strategy=ddp", "engine.tp_size=2"], "ddp shares nothing"),
-        (["engine.strategy=ddp", "engine.dtype=bfloat16"], "ddp computes in the type of the weights"),
+        (["engine.strategy=ddp", "engine.tp_size=2"], "ddp does not shard"),
+        (["engine.strategy=ddp", "engine.dtype=bfloat16"], "ddp computes in the dtype of the weights"),
         (["engine.data=chat"], "needs engine.chats.train"),
-        (["engine.chats.train=a.jsonl"], "engine.chats.train counts with engine.data=chat alone"),
+        (["engine.chats.train=a.jsonl"], "engine.chats.train only works with engine.data=chat"),
         (["engine.peft.target_modules=[q_proj]"], "not both"),
         (["engine.peft.rank=4"], "unknown key|Key 'rank'|no such key"),
     ],
@@ -123,7 +124,7 @@ def test_one_process_computes_in_the_type_of_the_weights() -> None:
         machine = Machine(python="3.12", gpus=(), memory=None, free_disk=None, processes=processes)
         return [one.message for one in problems(given, {}, machine)]
 
-    assert "on one process Automodel computes in the type of the weights" in found()[0]
+    assert "on one process, Automodel computes in the dtype of the weights" in found()[0]
     assert found(processes=2) == found("engine.weights_dtype=bfloat16") == []
 
 
@@ -137,13 +138,13 @@ def test_a_file_whose_rows_are_no_chats_is_a_problem(tmp_path: Path, text: str) 
         (found,) = no_chats({"engine.chats.train": str(file), "engine.chats.valid": str(good)})
         number = len(content.splitlines())
         assert found.key == "engine.chats.train"
-        assert found.message.startswith(f"{file}:{number}: " if text else f"{file}: holds no rows")
+        assert found.message.startswith(f"{file}:{number}: " if text else f"{file}: no rows")
 
 
 def test_fewer_rows_than_a_step_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"messages": []}\n' * 3)
     (found,) = too_few_rows("engine.train_chats", str(tmp_path / "a.jsonl"), 4)
-    assert "3 rows, fewer than the 4 of a step" in found.message
+    assert "3 rows, but a step takes 4" in found.message
     assert found.remedy is not None and "train.global_batch_size=3" in found.remedy
     assert not [*too_few_rows("engine.train_chats", str(tmp_path / "a.jsonl"), 3)]
 
@@ -203,7 +204,7 @@ def test_a_missing_package_is_named() -> None:
     assert "triton <3.9 (3.9.0)" in lacking(REQUIRED | {"triton": "3.9.0"})
     assert "nemotron engine install automodel" in lacking({})
     assert lacking(REQUIRED | {"triton": "3.7.1"}) == ""
-    assert "on a GPU engine 'automodel' needs mamba-ssm" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
+    assert "on a GPU, engine 'automodel' needs mamba-ssm" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
     assert "nemotron airgap build FOLDER" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
     kernels = {"mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
     assert lacking(REQUIRED | kernels, gpus=(GPU("H100", 10**11),)) == ""
@@ -214,7 +215,7 @@ def test_kernels_of_gpus_are_refused_where_there_is_none() -> None:
     asked = ("engine.peft.use_triton=true", "engine.backend.linear=te")
     told = lacking(installed, *asked)
     for remedy in ("engine.peft.use_triton=false", "engine.backend.linear=torch"):
-        assert f"on a CPU set {remedy}" in told
+        assert f"on a CPU, set {remedy}" in told
     assert lacking(installed, *asked, gpus=(GPU("H100", 10**11),)) == ""
 
 

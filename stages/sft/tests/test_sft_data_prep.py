@@ -24,7 +24,7 @@ from nemotron_data.prep.shards import Setting
 from nemotron_data.sources.datasets import input_files
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
-from nemotron_engines.modeling import templates
+from nemotron_engines.modeling import generation
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
@@ -130,9 +130,9 @@ def test_libraries_get_transformers_masks_from_confined_templates(
         ]
         return [(one["input_ids"], one["assistant_masks"]) for one in given]
 
-    monkeypatch.setattr(chat_template_utils, templates.COMPILE, templates.STOCK)
+    monkeypatch.setattr(chat_template_utils, generation.COMPILE, generation.STOCK)
     expected = answers()
-    templates.confine_templates()
+    generation.confine_templates()
     assert answers() == expected
     assert sum(map(sum, (mask for _, mask in expected))) > 100
 
@@ -153,7 +153,9 @@ def sequences_in(artifact: Artifact) -> list[tuple[bytes, bytes]]:
 def test_ids_and_masks_are_those_of_transformers(
     tmp_path: Path, home: Path, template: str | None, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_template_utils, templates.COMPILE, templates.STOCK)  # which finds the answers in the text
+    monkeypatch.setattr(
+        chat_template_utils, generation.COMPILE, generation.STOCK
+    )  # which finds the answers in the text
     rows = varied_chats(120) + list(chats(seed=5, count=80))
     chosen = [f"data_prep.chat_template={template or 'null'}", f"data_prep.tokenizer.backend={backend}"]
     size = ["data_prep.pack_size=4096", "data_prep.split_turns=never"]
@@ -342,7 +344,7 @@ def test_what_people_should_know_of_rows_that_are_learnt_as_they_are(
     for count in ("rows that call tools and describe none", "rows that call tools in their text"):
         assert counts[count] == 1
     said = "".join(capsys.readouterr())
-    assert "1 rows that call tools and describe none: the model learns to call" in said
+    assert "1 rows that call tools and describe none: no prompt describes these tools" in said
     ids = [np.frombuffer(raw, np.int32).tolist() for raw, _ in sequences_in(made)]
     tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
     text = "".join(tokenizer.decode(one, skip_special_tokens=False) for one in ids)

@@ -90,15 +90,15 @@ def test_a_run_that_saves_only_after_its_last_step_is_accepted_and_said() -> Non
     assert built("super49b", "engine.allow_experimental=true", "checkpoint.save_interval=500")
     said = sft_file({"defaults": "sft.yaml", "sft": {"max_num_steps": 50}, "checkpointing": {"save_period": 500}}, "m")
     assert [*said.notes] == [
-        "a checkpoint every 500 steps in 50: there is one, at the end; checkpoint.save_interval=10 keeps more"
+        "a checkpoint every 500 steps in 50: only one is saved, at the end; set checkpoint.save_interval=10 for more"
     ]
     assert not sft_file({"defaults": "sft.yaml", "checkpointing": {"save_period": 5}}, "m").notes
 
 
 WRONG = [
     ("super49b", (), "#1571"),
-    ("super49b", ("engine.allow_experimental=true", "engine.num_nodes=3"), "24 GPUs that train are no multiple of 32"),
-    ("super49b", ("engine.allow_experimental=true", "train.global_batch_size=127"), "no multiple of 1 x 2"),
+    ("super49b", ("engine.allow_experimental=true", "engine.num_nodes=3"), "24 training GPUs are not a multiple of 32"),
+    ("super49b", ("engine.allow_experimental=true", "train.global_batch_size=127"), "not a multiple of 1 x 2"),
     ("tiny", ("engine=nemo_rl",), "NeMo-RL reads no packed rows"),
     ("tiny", ("engine=nemo_rl", "run.data=null", "engine.valid_chats=v.jsonl"), "without engine.train_chats"),
     ("tiny", (*CHATS, "engine.version=nano-v3"), "nano-v3 is for reinforcement only"),

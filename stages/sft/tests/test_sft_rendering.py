@@ -1,6 +1,7 @@
 """From rows to texts and their spans, and what is kept of tokens."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_data.sources.reading import Row, json_row
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
+from nemotron_data.tokenizers.tiny import VOCAB_SIZE
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
@@ -21,7 +23,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.start import load
 from stages.sft.accounts import template_as_learnt
 from stages.sft.choices import data_choices
-from stages.sft.data_prep import STEP, prepare_data
+from stages.sft.data_prep import STEP, look, prepare_data
 from stages.sft.encode import Conversation, Renderer, Rendering, Tokens
 from stages.sft.schema import SFTConfig, SFTData
 
@@ -128,6 +130,45 @@ def test_a_thought_is_lost_though_its_words_stand_elsewhere(thought: str) -> Non
         f"<think>\n{thought}</think>4<|end|>",
         "4<|end|>",
     ]
+
+
+EMPTY_THOUGHT = LAST_THINKS.replace(
+    "{%- if m.reasoning_content and loop.index0 > ns.last %}",
+    "{%- if loop.index0 > ns.last and (loop.last or m.reasoning_content) %}",
+).replace("'<think>\n' + m.reasoning_content", "'<think>\n' + (m.reasoning_content or '')")
+
+
+@pytest.mark.parametrize("how", ["auto", "never"])
+def test_an_empty_thought_before_the_last_answer_is_learnt_for_each(how: str) -> None:
+    renderer = Renderer(settings(f"data_prep.split_turns={how}"), ChatTemplate(EMPTY_THOUGHT))
+    free, thinking = thought_and_answer(None), thought_and_answer("why")
+    last, earlier = "<think>\n</think>4<|end|>", "4<|end|>"
+    assert trained(renderer, free + free) == ([last, last] if how == "auto" else [earlier + last])
+    assert renderer.formats_earlier_unlike_last(free + free)
+    assert renderer.formats_earlier_unlike_last(free + thinking)
+    unlearnt = [free[0], {**free[1], "weight": 0}]
+    for turns in (free, unlearnt + free, thinking + free):
+        assert not renderer.formats_earlier_unlike_last(turns)
+    assert trained(renderer, unlearnt + free) == [last]
+    for source in (LAST_THINKS, find_template("nano3"), find_template("plain")):
+        assert not Renderer(settings(), ChatTemplate(source, eos_token="</s>")).formats_earlier_unlike_last(free + free)
+
+
+@pytest.mark.parametrize(("how", "said"), [("auto", "each question becomes a"), ("never", "learnt in a form that no")])
+def test_answers_in_two_forms_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, said: str
+) -> None:
+    source, file = tmp_path / "chats.jsonl", tmp_path / "given.jinja"
+    source.write_text(json.dumps({"messages": [*chat()["messages"], *chat("3+3?", "6")["messages"]]}) + "\n")
+    file.write_text(EMPTY_THOUGHT.replace("<|end|>", "<|im_end|>"))
+    words = [f"run.home={tmp_path / 'home'}", f"data_prep.source={source}", "data_prep.workers=1"]
+    words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", f"data_prep.split_turns={how}"]
+    words.append(f"data_prep.chat_template={file}")
+    made = prepare_data(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False))).artifact
+    assert f"1 rows whose earlier answers the chat template formats unlike the last one: {said}" in (
+        capsys.readouterr().err
+    )
+    assert made.manifest.metadata["splits"]["train"]["sequences"] == (2 if how == "auto" else 1)
 
 
 def test_a_template_without_reasoning_splits_nothing_and_is_counted() -> None:
@@ -316,6 +357,44 @@ def test_a_template_is_chosen_whose_marks_the_tokenizer_has(tmp_path: Path, mark
             file.write_text(file.read_text().replace("<|im_end|>", mark))
 
     assert chosen(tmp_path, json.dumps(GOOD), change=bare)["data_prep.chat_template"] == template
+
+
+def test_a_mark_without_an_embedding_is_an_error_before_any_work(tmp_path: Path) -> None:
+    def model_of(rows: int, key: str = "vocab_size", **more: object) -> Callable[[TokenizerFolder], object]:
+        return lambda folder: (folder.path / "config.json").write_text(json.dumps({key: rows, **more}))
+
+    end = provide_tokenizer("tiny", tmp_path / "tiny").tokenizer.token_to_id("<|im_end|>")
+    assert end is not None
+    for few in (model_of(end), model_of(0, "other", text_config={"vocab_size": end})):
+        with pytest.raises(UserError, match=r"its chat template writes '<\|im_\w+\|>', token \d+, and the model has"):
+            chosen(tmp_path, json.dumps(GOOD), change=few)
+    unused = model_of(VOCAB_SIZE - 1)  # no template writes the last token
+    assert "data_prep.pack_size" in chosen(tmp_path, json.dumps(GOOD), change=unused)
+    (tmp_path / "tokenizer" / "config.json").write_text(json.dumps({"vocab_size": end}))
+    words = f"data_prep.source={tmp_path / 'chats.jsonl'}", f"data_prep.tokenizer.model={tmp_path / 'tokenizer'}"
+    found = look(config(*words))
+    assert ["and the model has" in str(problem) for problem in found.problems] == [True]
+
+
+@pytest.mark.parametrize(
+    ("context", "said"),
+    [
+        (16, "the model's context is 16 tokens: shorten the rows"),
+        (48, r"up to the model's context: data_prep.pack_size=48"),
+        (None, r"let longer rows in: data_prep.pack_size=(64|128)"),
+    ],
+)
+def test_rows_are_let_in_as_far_as_the_model_reads(tmp_path: Path, context: int | None, said: str) -> None:
+    folder, source = provide_tokenizer("tiny", tmp_path / "model").path, tmp_path / "chats.jsonl"
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": context} if context else {}))
+    long = {"messages": [{"role": "user", "content": "2+2? " * 8}, {"role": "assistant", "content": "4"}]}
+    source.write_text(json.dumps(long) + "\n")
+    words = [f"run.home={tmp_path / 'home'}", f"data_prep.source={source}", "data_prep.workers=1"]
+    words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", "data_prep.pack_size=16"]
+    words.append(f"data_prep.tokenizer.model={folder}")
+    with pytest.raises(UserError) as caught:
+        prepare_data(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False)))
+    assert re.search(said, str(caught.value))
 
 
 def test_a_damaged_template_is_not_called_none(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_what_else_turns_say_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"messages": [{"role": "assistant", "content": "4", "weight": 0}]}, "does not count in the loss"),
+        ({"messages": [{"role": "assistant", "content": "4", "weight": 0}]}, "is excluded from the loss"),
         ({"messages": [{"role": "assistant", "content": "4"}], "System": "Be brief."}, "in 'System', which Automodel"),
     ],
 )

@@ -147,7 +147,7 @@ def _of_family(family: str | None, arguments: tuple[str, ...]) -> tuple[str, ...
     if family is None:
         return arguments
     if family not in families():
-        raise UserError(f"--family {family}: there is no such family", did_you_mean(family, [*families()]))
+        raise UserError(f"--family {family}: no such family", did_you_mean(family, [*families()]))
     return (*arguments, f"run.family={family}")
 
 

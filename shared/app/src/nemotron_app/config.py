@@ -28,7 +28,7 @@ from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.stages import STAGES
 
-OF_STAGE = click.option("--stage", type=click.Choice([*STAGES]), help="of a file that lies in no stage's folder")
+OF_STAGE = click.option("--stage", type=click.Choice([*STAGES]), help="stage of a file outside the stages' folders")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="print JSON")
 
 
@@ -114,10 +114,10 @@ def explain(key: str, stage: str | None, as_json: bool) -> int:
 def translate(file: Path) -> int:
     """Print FILE, a config of Automodel, NeMo-RL, Megatron-Bridge or another project, with our keys."""
     if not file.is_file():
-        raise UserError(f"there is no file {file}", "give the path of a YAML file")
+        raise UserError(f"file {file} not found", "give the path of a YAML file")
     found = translated(file, [stage_directory(name) / "config" for name in STAGES])
     if found is None:
-        raise UserError(f"{file}: no config of a project that is known here", "one with our own keys is used as it is")
+        raise UserError(f"{file}: not a config of a known project", "use a config with our own keys directly: -c FILE")
     for note in found.notes:
         say(note)
     tell(found.text, end="")

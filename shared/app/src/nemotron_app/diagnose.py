@@ -106,9 +106,9 @@ def _lines(title: str, found: Diagnosis) -> list[str]:
             *(f"  - {each}" for each in first.do),
         ]
     elif found.failed:
-        lines += ["", "It failed, and nothing in the logs says why in words that are known here."]
+        lines += ["", "It failed, and the logs contain no known error message."]
     else:
-        lines += ["", "No sign of a failure." if found.logs.texts or found.facts else "There is no log to read."]
+        lines += ["", "No sign of a failure." if found.logs.texts or found.facts else "No log to read."]
     if trace := found.traceback:
         where = printable(redact(trace.place)) + (f":{trace.line}" if trace.line else "")
         lines += ["", f"The first traceback of a process, at {where}:", *(f"  {line}" for line in trace.lines)]

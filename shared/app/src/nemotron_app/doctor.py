@@ -331,7 +331,7 @@ def _cluster(asked: Asked, chosen: Slurm) -> Iterator[Check]:
 def _packages(recipe: Recipe | None) -> Iterator[Check]:
     """Check the packages that a step started on this machine would use."""
     engine = recipe.engine if recipe else None
-    say("importing PyTorch and what belongs to it, each in a process of its own")
+    say("importing PyTorch and related packages, each in a separate process")
     facts = packages.probe_here(
         python_here(engine), {"imports": packages.modules(engine, ray=bool(recipe and recipe.uses_ray))}
     )

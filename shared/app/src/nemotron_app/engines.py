@@ -133,7 +133,7 @@ def install(name: str, source: Path | None) -> int:
         if code := subprocess.run(command, cwd=root, env=variables, check=False).returncode:
             raise UserError(
                 f"uv ended with exit code {code}, and {folder} is not complete",
-                f"correct what uv says above, then go on with: {environment.install}",
+                f"fix the problem that uv reports above, then continue with: {environment.install}",
             )
     if checkout is not None:  # refuse lines in such a file, because Python adds them to its import path
         for site in folder.glob("lib/python3.*/site-packages"):
@@ -161,7 +161,7 @@ def _installable(name: str) -> tuple[Environment, Path | None]:
     environment, root = environment_of(name), repository()
     if environment is None:
         if name in stages_of_engines():
-            raise UserError(f"engine '{name}' needs no environment of its own", "see: nemotron engine list")
+            raise UserError(f"engine '{name}' does not need its own environment", "see: nemotron engine list")
         known = [known for each in ENVIRONMENTS for known in (each.name, *each.engines)]
         raise UserError(f"no engine named '{name}'", did_you_mean(name, known, "see: nemotron engine list"))
     if environment.requirements and environment.folder is None:
@@ -178,7 +178,7 @@ def _installable(name: str) -> tuple[Environment, Path | None]:
             "install it on such a machine; what works here: nemotron engine list",
         )
     if shutil.which("uv") is None:
-        raise UserError("there is no `uv` here", "install it: python3 -m pip install uv")
+        raise UserError("`uv` not found", "install it: python3 -m pip install uv")
     return environment, root
 
 
@@ -206,9 +206,9 @@ def find_python(environment: Environment) -> str:
         if subprocess.run(["uv", "python", "install", "--quiet", wanted], check=False).returncode == 0:
             return wanted
         raise UserError(
-            f"engine environment '{environment.name}' needs {environment.needs}; there is no Python {wanted} here, "
-            "and uv cannot fetch it",
-            f"install Python {wanted} with your system's packages or with pyenv, then the same command again",
+            f"engine environment '{environment.name}' needs {environment.needs}; Python {wanted} was not found here, "
+            "and uv cannot download it",
+            f"install Python {wanted} with your system's packages or with pyenv, then run the same command again",
         )
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     found = subprocess.run([str(path), "-c", program], capture_output=True, text=True, check=True).stdout.strip()

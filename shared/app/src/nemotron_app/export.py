@@ -115,9 +115,9 @@ def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None
     if not wrong.is_dir():
         raise UserError(f"{wrong}: not a folder", "give the name of a new folder")
     if inside := next((path for path in kept if folder.resolve().is_relative_to(path.resolve())), None):
-        raise UserError(f"{folder}: lies in {inside}, which an export would damage", "give a folder outside of it")
+        raise UserError(f"{folder}: inside {inside}, which an export would damage", "give a folder outside of it")
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(f"{folder}: holds something already", "give a new folder, or --force to write into this one")
+        raise UserError(f"{folder}: not empty", "give a new folder, or --force to write into this one")
 
 
 def _take_place(made: Path, folder: Path, names: list[str]) -> None:
@@ -249,21 +249,21 @@ def _held_nothing_back(store: Store, model: Artifact) -> bool:
     try:
         splits = [set(store.resolve(one).manifest.metadata.get("splits", ())) for one in data]
     except UserError:
-        return False  # the evaluated data is gone, so there is no evidence
+        return False  # the evaluated data is gone, so this cannot be shown
     return any(known and not known & {"valid", "test"} for known in splits)
 
 
 def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -> tuple[dict[str, str], str]:
     """The licence fields of the front matter, and a sentence about their source."""
     if given is not None:
-        return {"license": given}, f"{given}, as whoever exported the model says."
+        return {"license": given}, f"{given}, as stated in the export command."
     for one in (artifact, *reversed(history)):
         if one.manifest.type != "ModelArtifact":
             continue
         whose = "The model" if one is artifact else f"The base model {_shown(one.reference)}"
         name = _front_matter(one.path / "README.md").get("license") or config_of(one.path).get("license")
         if isinstance(name, str) and LICENCE.fullmatch(name):
-            return {"license": name}, f"{name}. {whose} says so."
+            return {"license": name}, f"{name}. {whose} states this."
         if (one.path / "LICENSE").is_file():
             fields = {"license": "other", "license_name": "license-file"}
             if one is artifact:

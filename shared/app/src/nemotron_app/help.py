@@ -71,7 +71,7 @@ commands (COMMAND --help: examples and configs)
   model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
                                  bring a model in as an artifact
   chat [MODEL]                   talk to a model in the terminal; without MODEL the newest one
-  generate MODEL FILE --out FILE answer a file of prompts; goes on where it was stopped
+  generate MODEL FILE --out FILE answer a file of prompts; resumes where it was stopped
   serve MODEL [--port N]         an OpenAI-compatible server, with a page to chat
   export MODEL DIR [--push ORG/NAME]
                                  a folder for the hub, with a model card

@@ -40,7 +40,7 @@ def follow(backend: Backend, record: Record) -> int:
         state = _until_over(backend, record)
     except KeyboardInterrupt:
         say(
-            f"job {record.id} goes on without this command\n"
+            f"job {record.id} keeps running without this command\n"
             f"  come back: nemotron jobs logs {record.id} --follow{where(record)}\n"
             f"  end it: nemotron jobs cancel {record.id}{where(record)}"
         )
@@ -148,7 +148,9 @@ def cancel(look: Look, wanted: str) -> int:
         backend.cancel(one)
     more = f", and {len(after)} that wait for it" if after else ""
     if record.more.get("submits_jobs"):
-        more += f"; the jobs that it submitted go on, and its log says how to end them: nemotron jobs logs {record.id}"
+        more += (
+            f"; the jobs that it submitted keep running; its log shows how to end them: nemotron jobs logs {record.id}"
+        )
     look.tell({"id": record.id, "asked": True}, f"asked job {record.id} ({record.name}) to save and end{more}")
     return 0
 
@@ -196,7 +198,7 @@ def states_of(shown: list[Record]) -> list[State]:
     states = []
     for one in shown:
         if one.id is None:
-            state = State("unknown", "laid out, not submitted; or nobody answered when it was")
+            state = State("unknown", "prepared, but not submitted, or the scheduler did not answer")
         elif one.profile in silent:
             state = silent[one.profile]
         else:

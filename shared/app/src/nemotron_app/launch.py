@@ -94,7 +94,7 @@ def config_of(request: Request, stage: str) -> str:
     own = request.config is None and config == request.family
     if own and not (stage_directory(stage) / "config" / f"{config}.yaml").is_file():
         raise UserError(
-            f"{request.family} has no recipe of its own for {stage}",
+            f"{request.family} has no recipe for {stage}",
             f"for your own data, say: nemotron {request.family} {' '.join(request.command)} -c local",
         )
     return config

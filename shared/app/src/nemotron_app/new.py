@@ -50,10 +50,12 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     """See the module docstring."""
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
-        raise UserError(f"'{name}' is no name for a config", "begin with a letter, then letters, digits, '_', '-', '.'")
+        raise UserError(
+            f"'{name}' is not a valid config name", "use letters, digits, '_', '-', '.'; begin with a letter"
+        )
     place = output_file(file)
     if file.exists() and not force:
-        raise UserError(f"{file} is there already", "give another name, or --force to replace it")
+        raise UserError(f"{file} already exists", "give another name, or --force to replace it")
     if stray := next((word for word in overrides if "=" not in word or word.startswith("~")), None):
         raise UserError(f"'{stray}' cannot be written into a config", "give settings as key=value")
     stage, choice = recipe(base)

@@ -46,8 +46,10 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 @click.command("plan", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("config", metavar="CONFIG", shell_complete=completion.configs)
 @click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]", shell_complete=completion.overrides)
-@click.option("--stage", type=click.Choice(TRAININGS), help="of a file that lies in no stage's folder")
-@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="of a GPU hour: shows the cost as well")
+@click.option("--stage", type=click.Choice(TRAININGS), help="stage of a file outside the stages' folders")
+@click.option(
+    "--price", type=click.FloatRange(min=0), metavar="USD", help="price of a GPU hour; shows the cost as well"
+)
 @store_options
 def command(look: Look, config: str, words: tuple[str, ...], stage: str | None, price: float | None) -> int:
     """See the module docstring."""
@@ -92,10 +94,10 @@ def parse_gpus(text: str) -> tuple[int, str]:
         UserError: none of these forms, or more than `MOST` GPUs.
     """
     if re.match(r"[-+]?[\d.]+", text) and not text[0].isdigit():
-        raise UserError(f"'{text}' is no number of GPUs", f"say a number from 1 to {MOST:,}: 64xH100")
+        raise UserError(f"'{text}' is not a GPU count", f"use a number from 1 to {MOST:,}: 64xH100")
     found = GPUS.fullmatch(text.strip())
     if found is None or not any(found.groups()):
-        raise UserError(f"'{text}' says no GPUs", "say how many of which: 64xH100")
+        raise UserError(f"'{text}' names no GPUs", "give a count and a type: 64xH100")
     name, count = found[2].strip() or USUAL, found[1] or "1"
     device = None if name[0].isdigit() else device_named(name)  # "8 H100" is not one H100
     if device is None:

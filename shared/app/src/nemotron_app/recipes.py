@@ -104,11 +104,11 @@ def tree(config: Composed) -> Mapping[str, object]:
 
 def _stage_of(path: Path, stages: Sequence[str]) -> str:
     if not path.is_file():
-        raise UserError(f"there is no file {path}", "give a config's path, or STAGE/NAME such as sft/super3")
+        raise UserError(f"file {path} not found", "give a config's path, or STAGE/NAME such as sft/super3")
     folders = {(stage_directory(name) / "config").resolve(): name for name in stages}
     stage = next((name for folder, name in folders.items() if folder in path.resolve().parents), None)
     if stage is None:
-        raise UserError(f"{path}: of which stage?", f"say it: --stage {'|'.join(stages)}")
+        raise UserError(f"{path}: the stage is ambiguous", f"add --stage {'|'.join(stages)}")
     return stage
 
 

@@ -161,7 +161,7 @@ def run_state(folder: Path) -> RunState:
     holder = holder_now(folder)
     config = folder / "config.yaml"
     began = holder.started if holder else config.stat().st_mtime if config.is_file() else None
-    # The inputs record is removed when the result is published; before work starts there is no config either.
+    # The inputs record is removed when the result is published. Before work starts, neither it nor a config exists.
     state = "running" if holder else "stopped" if (folder / INPUTS).is_file() or not config.is_file() else "finished"
     return RunState(
         name=folder.name,

@@ -101,7 +101,7 @@ def duration(seconds: float | None) -> str:
 
 
 def plain_turns(question: str) -> str:
-    """A conversation up to the answer that is asked for, without the marks of its template."""
+    """A conversation up to the requested answer, without its template's markup."""
     turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
     return CONTROL.sub(" ", turns).strip()
 

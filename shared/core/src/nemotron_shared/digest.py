@@ -24,7 +24,7 @@ def file_digest(path: Path) -> str:
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             if left is not None and left.is_set():
-                raise InterruptedError(f"{path}: nobody waits for its digest any more")
+                raise InterruptedError(f"{path}: hashing was cancelled")
             digest.update(buffer[:count])
     return digest.hexdigest()
 

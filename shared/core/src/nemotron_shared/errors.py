@@ -120,7 +120,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 def _wrong_path(said: str) -> str | None:
     """Message and remedy for an error raised by `Path`; None for any other text."""
     if "home directory" in said:  # Path.expanduser, for a ~NAME without such a user
-        return "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
+        return "a path starts with ~ and an unknown user name\n  write ./~NAME for a file of that name"
     if said.startswith("Symlink loop"):  # Path.resolve, before Python 3.13
         return f"{said}\n  remove the link, or put the file back in its place"
     return None

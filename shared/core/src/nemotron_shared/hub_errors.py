@@ -77,6 +77,5 @@ def _unreachable(text: str, endpoint: str, error: Exception) -> UserError:
     first = next(iter(str(error).strip().splitlines()), "")
     return UserError(
         f"{text}: the hub at {redact(endpoint)} does not answer as it should: {type(error).__name__}: {redact(first)}",
-        "run the same command again, which goes on with what is downloaded; "
-        "check the connection, HF_ENDPOINT and HTTPS_PROXY",
+        "run the same command again to resume the download; check the connection, HF_ENDPOINT and HTTPS_PROXY",
     )

@@ -83,7 +83,7 @@ def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: Non
         UserError: `path` is not a regular file.
     """
     if path.exists() and not path.is_file():
-        raise UserError(f"{path}: not a regular file", "remove it: a lock is made anew")
+        raise UserError(f"{path}: not a regular file", "remove it: the lock file is recreated")
     shared = _file_system(path) not in LOCAL_FILE_SYSTEMS
     with path.open("a+") as file, ExitStack() as record:
         if wait and not shared:  # the kernel's lock is enough: no record
@@ -216,7 +216,7 @@ def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[Non
 @cache
 def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
     point, kind = mount
-    line = f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here"
+    line = f"{point} ({kind}) does not support locks: only the record next to each lock keeps two processes apart here"
     print(printable(line), file=sys.stderr, flush=True)  # only rank 0 takes locks
 
 

@@ -1,1 +1,1 @@
-"""The engines that train: ours over transformers, and the field's own behind the same settings."""
+"""Training engines: our own over transformers, and other libraries behind the same settings."""

@@ -1,4 +1,5 @@
-"""What every training can be asked before it begins, without torch: its model, its tokenizer, its size in memory.
+"""Checks of every training that need no torch: its model, its tokenizer, its size in memory, and, while it runs,
+whether what is sampled is still what is trained.
 
 training_problems(config, inputs, "nano3")     what is wrong on any machine; the stages hand it to their step
 local_needs(config, inputs, machine)           what an engine over transformers' classes needs of a machine
@@ -12,12 +13,20 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from nemotron_data.chat.template import find_template
 from nemotron_data.formats.json_lines import parse, read_lines
-from nemotron_data.tokenizers.folder import TINY, save_tokenizer
+from nemotron_data.tokenizers.embedded import ids_of, no_embedding, rows_of, unembedded
+from nemotron_data.tokenizers.folder import TINY, TokenizerFolder, save_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
 from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
+from nemotron_engines.modeling.architecture import (
+    NEMOTRON_H,
+    Parameters,
+    differences,
+    load_architecture,
+    parameters_in,
+    parameters_of,
+)
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.schema import (
@@ -29,7 +38,7 @@ from nemotron_shared.config.schema import (
 )
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import how_to_add
+from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
@@ -38,62 +47,89 @@ from nemotron_shared.runtime.needs import Needs, Problem, count, requirements
 
 TOKENIZER = "tokenizer.json"
 VOCABULARY = 131_072
-"""Rows of the embeddings of Nemotron 3."""
-# Float32 weights, gradients and two Adam moments; and what of it a checkpoint and a published model hold.
+"""Vocabulary size of Nemotron 3."""
+# Float32 weights, gradients and two Adam moments; then the parts in a checkpoint and in a published model.
 TRAINING_BYTES, CHECKPOINT_BYTES, RESULT_BYTES = 16, 12, 4
-# Of weights beside which adapters are trained.
+# Frozen weights, with adapters.
 FROZEN_BYTES = {"float32": 4, "bfloat16": 2}
 KERNELS = ("mamba-ssm", "causal-conv1d")
 LOOKED_AT = 100
-"""Rows of a file of the user's that are looked at before a start; a training reads all of them."""
+"""Rows of a user's file that are checked before a start; training reads all of them."""
 Fault = Callable[[Mapping[str, Any]], str | None]
-"""What is wrong with a row."""
+"""Returns the problem with a row, or None."""
 
 
-def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
-    """What is wrong with the model to start from, or with it and the data together.
+def training_problems(
+    config: TrainingConfig, inputs: Inputs, recipe: str | None, *, chats: bool = True
+) -> Iterator[Problem]:
+    """Problems with the starting model, or with its combination with the data.
 
     Args:
-        recipe: the family that the config is a recipe of; None where it takes any model.
+        recipe: the family that the config is a recipe for; None if it accepts any model.
+        chats: whether a chat template makes the data, or the prompts.
     """
     section, model = config.model, inputs.get("model")
     fields = load_architecture(section.architecture, section.overrides)
     if model is None:
         starts_random = config.run.model is None or config.run.missing_model == "random"
         if starts_random and fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
-            what = f"model.architecture: {section.architecture} cannot be built here, so it needs a model to start from"
+            what = f"model.architecture: {section.architecture} cannot be built from scratch, so it needs run.model"
             yield Problem(what, "give run.model=FOLDER", "model.architecture")
         return
     if not (model.path / "config.json").is_file():
-        yield Problem(
-            f"run.model: {model.path} holds no config.json", "give a Hugging Face model folder: run.model=FOLDER"
-        )
+        yield Problem(f"run.model: {model.path} has no config.json", "set run.model to a Hugging Face model folder")
         return
     described = read_json(model.path / "config.json")
-    if isinstance(config.engine, LocalEngine):  # other engines may have another transformers, which knows more
+    if isinstance(config.engine, LocalEngine):  # other engines may have a newer transformers
         require_loadable(f"run.model: {model.reference}", described, trusted=model.trusted)
     if recipe == section.architecture and (wrong := differences(described, fields)):
-        what = f"run.model: {model.reference} is not what this recipe of {recipe} is for: {', '.join(wrong)}"
-        yield Problem(what, "give a model of that size, or use -c local (-c tiny) with this one")
+        what = f"run.model: {model.reference} does not fit this recipe of {recipe}: {', '.join(wrong)}"
+        yield Problem(what, "use a model of that size, or train this one with -c local or -c tiny")
     ours, theirs = _data_tokenizer(config, inputs.get("data")), model.manifest.files.get(TOKENIZER)
     if ours is not None and theirs is not None and ours != theirs.sha256:
-        what = f"the data was made with another tokenizer than the model's ({model.path})"
+        what = f"the data was made with a different tokenizer than the model's ({model.path})"
         named = config.run.model if "://" in str(config.run.model) else model.path
         yield Problem(what, f"prepare the data again with data_prep.tokenizer.model={named}")
     data = inputs.get("data")
-    ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, described.get("vocab_size")
-    if isinstance(rows, int) and ids > rows:
-        yield Problem(f"run.model: {model.reference} knows {rows} token ids, and the data has {ids}", "see run.data")
+    ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, rows_of(described)
+    if rows is None:
+        return
+    if ids > rows:
+        yield Problem(f"run.model: {model.reference} has {rows} token ids, but the data has {ids}", "check run.data")
+    elif wrong := _unembedded(config, model, data, rows, chats):
+        yield Problem(wrong.message, wrong.remedy or "", "run.model")
+
+
+def _unembedded(
+    config: TrainingConfig, model: Artifact, data: Artifact | None, rows: int, chats: bool
+) -> UserError | None:
+    """The error about a token that the data has, or will have, but the model has no embedding for."""
+    of_data = TokenizerFolder(data.path / "tokenizer") if data else None
+    folder = of_data if of_data and (of_data.path / TOKENIZER).is_file() else TokenizerFolder(model.path)
+    if ids_of(folder) <= rows:
+        return None
+    packed = data.path / "train.parquet" if data else None
+    if packed is not None and packed.is_file():
+        from nemotron_data.formats.packed import largest_id  # pyarrow takes a moment
+
+        most = largest_id(packed)
+        return no_embedding(f"{packed}: holds", None, most, rows, ids_of(folder)) if most and most >= rows else None
+    try:
+        named = getattr(getattr(config, "data_prep", None), "chat_template", None) if folder is not of_data else None
+        template = (find_template(named) if named else folder.own_template()) if chats else None
+        return unembedded(folder, rows, template) if template or not chats else None
+    except UserError:
+        return None  # rendering reports it with its cause
 
 
 def bad_rows(files: Mapping[str, str | None], fault: Fault, remedy: str) -> Iterator[Problem]:
-    """The user's files of rows, by the keys that name them, which are not there, or whose first rows cannot be used."""
+    """Problems with the user's row files, by config key: missing files, or unusable first rows."""
     for key, file in files.items():
         if file is None:
             continue
         path = Path(file).expanduser()
         if not path.is_file():
-            yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
+            yield Problem(f"file {file} not found", f"correct its path: {key}=FILE", key)
         elif path.suffix in {".jsonl", ".json"} and (wrong := next(_faults(path, fault), None)):
             yield Problem(wrong, f"{remedy}: {key}=FILE", key)
 
@@ -102,39 +138,39 @@ def _faults(file: Path, fault: Fault) -> Iterator[str]:
     line = None
     for line in islice(read_lines(file), LOOKED_AT):
         if line.raw.lstrip().startswith(b"["):
-            return  # one list of all rows, which the libraries read, too
+            return  # one list of all rows, which the libraries read as well
         row, wrong = parse(line.raw)
         if wrong := wrong if row is None else fault(row):
             yield f"{line.place}: {wrong}"
     if line is None:
-        yield f"{file}: holds no rows"
+        yield f"{file}: no rows"
 
 
 def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
-    """The user's files of conversations which are not there, or begin with a row that is none."""
-    return bad_rows(files, _no_chat, "give a JSONL file with OpenAI messages")
+    """Problems with the user's chat files: missing files, or a first row that is not a chat."""
+    return bad_rows(files, _no_chat, "use a JSONL file with OpenAI messages")
 
 
 def too_few_rows(key: str, file: str | None, asked: int) -> Iterator[Problem]:
-    """A file of the user's with fewer rows than a step, for a library that leaves out what fills no step."""
+    """Report a user's file with fewer rows than a step, for libraries that drop incomplete steps."""
     path = Path(file).expanduser() if file is not None else None
     if path is None or path.suffix != ".jsonl" or not path.is_file():
         return
     there = sum(1 for _ in islice(read_lines(path), asked))
     if 0 < there < asked:
-        what = f"{key}: {file} has {there} rows, fewer than the {asked} of a step"
-        yield Problem(what, f"give more rows, or set train.global_batch_size={there}", "train.global_batch_size")
+        what = f"{key}: {file} has {there} rows, but a step takes {asked}"
+        yield Problem(what, f"add rows, or set train.global_batch_size={there}", "train.global_batch_size")
 
 
 def _no_chat(row: Mapping[str, Any]) -> str | None:
     messages = row.get("messages")
     if messages and isinstance(messages, list) and all(isinstance(one, dict) for one in messages):
         return None
-    return 'this is no chat, {"messages": [{"role": ..., "content": ...}]}'
+    return 'not a chat like {"messages": [{"role": ..., "content": ...}]}'
 
 
 def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:
-    """Digest of the tokenizer that the data has, or will have; None where data has none or nothing tells."""
+    """Digest of the data's present or future tokenizer; None if it has none or it is unknown."""
     if data is not None:
         entry = data.manifest.files.get(f"tokenizer/{TOKENIZER}")
         return entry.sha256 if entry else None
@@ -150,9 +186,9 @@ def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:
 
 
 def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
-    """How many parameters the model has that a run trains; the largest of those that an evaluation asks."""
+    """Parameter count of the model that a run trains, or of the largest model of an evaluation."""
     models = [artifact for role, artifact in inputs.items() if artifact is not None and role != "data"]
-    if models:  # one whose weights are in another format is not counted
+    if models:  # models in other weight formats are not counted
         found = [size for size in (_parameters(model) for model in models) if size is not None]
         return max(found, key=lambda size: size.total, default=Parameters(0))
     section: RandomModelSection = config.model  # ty: ignore[missing-attribute]
@@ -163,7 +199,7 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
 
 
 def vocabulary_of(config: StageConfig, fields: Mapping[str, Any], data: Artifact | None) -> int:
-    """Rows of the embeddings: as the architecture or the data says, else those of the tokenizer that there will be."""
+    """Vocabulary size from the architecture or the data, else from the tokenizer that will be made."""
     told = fields.get("vocab_size") or (data.manifest.metadata.get("vocab_size") if data else None)
     if told:
         return told
@@ -174,7 +210,7 @@ def vocabulary_of(config: StageConfig, fields: Mapping[str, Any], data: Artifact
 
 
 def _parameters(model: Artifact) -> Parameters | None:
-    """Those of a model that was imported, or would be, are known from its manifest."""
+    """Parameters of a model; for an imported model, from its manifest."""
     known = model.manifest.metadata.get("weights")
     return Parameters(**known) if known else parameters_in(model.path)
 
@@ -182,10 +218,10 @@ def _parameters(model: Artifact) -> Parameters | None:
 def local_needs(
     config: StageConfig[ModelLoadingEngine], inputs: Inputs, machine: Machine, more: Sequence[Requirement] = ()
 ) -> Needs:
-    """What an engine over transformers' model classes needs.
+    """Requirements of an engine over transformers' model classes.
 
     Args:
-        more: packages besides those that all engines share.
+        more: packages in addition to those that all engines share.
     """
     engine, parameters = config.engine, size_of(config, inputs).total
     kernels = bool(machine.gpus) and engine.device != "cpu" and all(map(machine.version_of, KERNELS))
@@ -212,7 +248,7 @@ def local_needs(
         kept = f"the weights of {in_billions(parameters)}"
         return Needs(process_bytes=RESULT_BYTES * parameters, kept=kept, **shared)
     if isinstance(engine, LocalEngine) and engine.peft is not None:
-        # The weights are frozen, without gradients and moments, and are the reference model, too.
+        # The frozen weights have no gradients or moments, and double as the reference model.
         weights = parameters * FROZEN_BYTES[engine.dtype]
         return Needs(
             rows=config.rows_per_update,
@@ -236,7 +272,7 @@ def local_needs(
 
 
 def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Problem]:
-    """Multi-token prediction of a model that has not the one block for it."""
+    """Report multi-token prediction with a model that lacks the block for it."""
     if not (isinstance(config, TrainingConfig) and isinstance(config.engine, TransformersEngine)):
         return
     model, depths = inputs.get("model"), config.engine.mtp_num_layers
@@ -247,24 +283,24 @@ def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterat
         fields, whose = load_architecture(section.architecture, section.overrides), "model.architecture"
     blocks = fields.get("num_nextn_predict_layers") or 0
     if depths and blocks != 1:
-        what = f"{whose} has {blocks} blocks that predict further tokens; {depths} depths need one, which is repeated"
+        what = f"{whose} has {blocks} prediction blocks, but {depths} depths need exactly one, which is repeated"
         remedy = "set engine.mtp_num_layers=0 engine.mtp_loss_scaling_factor=0"
         remedy += ", or ++model.overrides.num_nextn_predict_layers=1" if model is None else ""
         yield Problem(what, remedy, "engine.mtp_num_layers")
 
 
 def own_packages(distribution: str) -> tuple[Requirement, ...]:
-    """What a distribution of ours needs, without the others of ours."""
+    """Dependencies of one of our distributions, without our own packages."""
     return tuple(one for one in requirements(distribution) if not one.name.startswith("nemotron-"))
 
 
 def base_packages() -> tuple[Requirement, ...]:
-    """What every engine in this process imports."""
+    """Packages that every engine in this process imports."""
     return own_packages("nemotron-engines")
 
 
 def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> dict[str, Any]:
-    """The sizes among an engine's needs. A new checkpoint is whole before an older one goes."""
+    """Disk sizes among an engine's needs. A new checkpoint is complete before an older one is deleted."""
     several = config.train.train_iters > config.checkpoint.save_interval
     whole = checkpoint * (2 if several else 1) + result
     return {"checkpoint_bytes": checkpoint, "result_bytes": result, "disk_bytes": whole}
@@ -273,3 +309,22 @@ def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> dict[str
 def in_billions(parameters: int) -> str:
     """`31.6B parameters`."""
     return f"{count(parameters)} parameters"
+
+
+# When what is sampled is too far from what is trained.
+
+
+def require_alike(step: int, error: float, limit: float | None) -> None:
+    """Check a step's `token_mult_prob_error` against the configured limit; None means no limit.
+
+    Raises:
+        UserError: the limit is exceeded.
+    """
+    if limit is not None and error > limit:
+        # enough digits to tell the two apart
+        shown = next((text for n in range(4, 17) if float(text := f"{error:.{n}g}") > limit), repr(error))
+        raise UserError(
+            f"step {step}: sampling and training disagree: token_mult_prob_error is {shown}, more than "
+            f"grpo.sampling_mismatch_limit={limit}",
+            "raise the limit, or leave it out: grpo.sampling_mismatch_limit=null",
+        )

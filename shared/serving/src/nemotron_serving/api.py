@@ -136,7 +136,7 @@ class Api:
         wanted = Completion.model_validate(asked)
         self._require_name(wanted.model)
         if wanted.echo and (wanted.logprobs or 0) > 1:
-            raise Refusal(400, "with echo only the likeliest token is told: logprobs must be 0 or 1")
+            raise Refusal(400, "with echo, logprobs must be 0 or 1")
         prompts = [self._prompt(prompt) for prompt in wanted.prompts]
         most = COMPLETION_TOKENS if wanted.max_tokens is None else wanted.max_tokens
         for prompt in prompts:
@@ -312,7 +312,7 @@ def _answered(
 def _said(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
-    known = "there is no such field here" if problem["type"] == "extra_forbidden" else message
+    known = "no such field" if problem["type"] == "extra_forbidden" else message
     return f"{place[:200]}: {known}" if place else known
 
 

@@ -298,9 +298,9 @@ class Batch:
     def _add(self, line: deque[Any], what: Any) -> None:
         with self._changed:
             if self._closed:
-                raise RuntimeError("the model is no longer there")
+                raise RuntimeError("the model was unloaded")
             if self._most_waiting is not None and self.load[1] >= self._most_waiting:
-                raise Full(f"{self._most_waiting} requests wait already")
+                raise Full(f"{self._most_waiting} requests are already waiting")
             line.append(what)
             self._changed.notify()
 

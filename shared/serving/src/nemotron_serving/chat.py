@@ -192,10 +192,10 @@ class Talk:
             return True
         if name == "/system":
             self.system = rest or None
-            say("the system message is set" if rest else "there is no system message")
+            say("the system message is set" if rest else "the system message is removed")
         elif name == "/reset":
             self.turns.clear()
-            say("a new conversation")
+            say("started a new conversation")
         elif name == "/undo":
             del self.turns[-2:]
             say(f"{len(self.turns) // 2} questions are left")

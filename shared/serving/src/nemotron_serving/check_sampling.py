@@ -3,9 +3,9 @@
 nemotron check-sampling rl                        100,000 tokens that the model samples
 nemotron check-sampling ./folder --tokens 5000 --seed 7 --dtype bfloat16
 
-The model continues random prompts, in batches of random size. Then the log-probability of each token is computed
-again in every way that training or another batch could meet it, and compared bit by bit with the one that it was
-sampled with. What transformers' own code gives stands beside it. If a bit differs, the exit code is 1.
+The model continues random prompts, in batches of random size. Then the log-probability of each token is recomputed in
+every way that training or another batch might, and compared bit by bit with the sampled one. The result of
+transformers' own code is shown for comparison. If a bit differs, the exit code is 1.
 """
 
 import time
@@ -68,7 +68,7 @@ class Comparison:
 def command(chosen: Chosen, tokens: int, seed: int, dtype: str) -> int:
     """Run the command; see the module docstring."""
     from nemotron_engines.exact.recompute import Sampler
-    from nemotron_engines.modeling.threads import set_threads
+    from nemotron_engines.modeling.build import set_threads
 
     set_threads(1)  # more threads would split arrays in other places
     sampler = Sampler(_load(chosen, dtype), seed)

@@ -123,7 +123,7 @@ def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
     for file in weights:
         _require_range(file)
     if not can_be_compared and not adapter:
-        why = "its weights are quantized" if known else "transformers does not know its type without code of its own"
+        why = "its weights are quantized" if known else "transformers does not know its type without custom code"
         say(f"[{artifact.reference}] its config.json was not compared with the weights: {why}")
 
 
@@ -149,9 +149,7 @@ def send(folder: Path, names: list[str], repository: str, *, private: bool) -> s
         from huggingface_hub.utils import disable_progress_bars
 
         if get_token() is None:
-            raise UserError(
-                f"--push {repository}: there is no token for the hub", "set HF_TOKEN, or run: hf auth login"
-            )
+            raise UserError(f"--push {repository}: no token for the hub", "set HF_TOKEN, or run: hf auth login")
         disable_progress_bars()
         api = HfApi()
         api.create_repo(repository, private=private, exist_ok=True)

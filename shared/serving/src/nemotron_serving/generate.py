@@ -65,9 +65,9 @@ def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int,
     if out.exists() and not force:
         raise UserError(f"{out}: exists", "give another --out, or --force to write it again")
     if out.exists() and out.samefile(file):
-        raise UserError(f"--out {out}: that is the file of the prompts", "give another name")
+        raise UserError(f"--out {out}: this is the file of the prompts", "give another name")
     if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}", "make the folder, or give another name")
+        raise UserError(f"--out {out}: folder {out.parent} not found", "create the folder, or give another name")
     identity = json_digest({"file": file_digest(file), "model": chosen.artifact.manifest.digest, **asked})
     lock = target.with_name(f".{target.name}.lock")
     with locked(lock, wait=False):
@@ -106,7 +106,7 @@ def _text_of(file: Path) -> str:
     try:
         content = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{file}: there is no such file", "give the path of a text file, or of JSON lines") from error
+        raise UserError(f"{file}: no such file", "give the path of a text file, or of JSON lines") from error
     except IsADirectoryError as error:
         raise UserError(f"{file}: is a folder", "give the path of a text file, or of JSON lines") from error
     try:

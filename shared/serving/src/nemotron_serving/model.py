@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
-from nemotron_engines.modeling.generation import ends_of, unused
+from nemotron_engines.modeling.generation import embeddings_of, ends_of, unused
 from nemotron_serving.batch import Batch, End, Sampling, Token
 from nemotron_serving.text import Call, Piece, Text
 from nemotron_shared.artifacts import Artifact
@@ -102,7 +102,7 @@ def ready(
         say(f"[{artifact.reference}] its generation_config.json asks for {', '.join(left)}: not done here")
     made_by = STAGES.get(artifact.manifest.producer.stage)
     context = _context(model.config, tokenizer)
-    prompter = Prompter(tokenizer, context)
+    prompter = Prompter(tokenizer, context, embeddings_of(model))
     chats = prompter.template is not None and (made_by is None or made_by.before is not None)
     with Batch(model, ends_of(model, tokenizer), size, most_waiting, artifact.reference) as batch:
         yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, _asks(asked))
@@ -148,7 +148,7 @@ class Choice:
         loop = asyncio.get_running_loop()
 
         def hear(what: Token | End) -> None:
-            with suppress(RuntimeError):  # the loop has ended, so there is no client any more
+            with suppress(RuntimeError):  # the loop has ended, so the client is gone
                 loop.call_soon_threadsafe(self._heard.put_nowait, what)
 
         self._answer = model.batch.generate(self.prompt.ids, sampling, hear)

@@ -31,7 +31,7 @@ class Chosen:
 
     def ready(self, size: int, most_waiting: int | None = None) -> "AbstractContextManager[Model]":
         """Load the model; imports the libraries only now."""
-        from nemotron_engines.modeling.threads import set_threads
+        from nemotron_engines.modeling.build import set_threads
         from nemotron_serving.model import ready
 
         set_threads(self.threads)

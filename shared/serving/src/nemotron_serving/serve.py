@@ -89,10 +89,10 @@ def _key(host: str, variable: str | None) -> str | None:
 def _without_vllm(program: Path, device: str) -> str | None:
     """Why vLLM cannot serve here, or None."""
     if device == "cpu":
-        return "it needs a GPU, and --device cpu asks for none"
+        return "it needs a GPU, but --device cpu excludes them"
     if not os.access(program, os.X_OK):
-        return f"there is no program {program}"
-    return None if Machine.here(Path.cwd()).gpus else "there is no GPU here"
+        return f"program {program} not found"
+    return None if Machine.here(Path.cwd()).gpus else "this machine has no GPU"
 
 
 def vllm_words(

@@ -164,7 +164,7 @@ LARGEST_HEADERS = 16 * 1024
 class Impatient(H11Protocol):
     """Close connections on which the next request does not arrive in time.
 
-    uvicorn itself waits forever once a byte has arrived, also for the rest of a body that is no longer read.
+    uvicorn itself waits forever once a byte has arrived, even for the rest of a body that nothing reads.
     """
 
     def connection_made(self, transport: Any) -> None:

@@ -259,7 +259,7 @@ class Parts:
         cut = len(text) if at_end else len(text) - max((_overlap(text, tag) for tag in tags), default=0)
         if self._where == "call" and not at_end:
             cut = 0
-        self._tell(pieces, text[:cut], whole=False)
+        self._tell(pieces, text[:cut], whole=False, at_end=at_end)
         self._held = text[cut:]
         return pieces
 
@@ -274,14 +274,14 @@ class Parts:
         entered: dict[str, Literal["reasoning", "content", "call"]] = {"<think>": "reasoning", "<tool_call>": "call"}
         self._where, self._fresh = entered.get(tag, "content"), True
 
-    def _tell(self, pieces: list[Piece], text: str, *, whole: bool) -> None:
-        """Args: whole: the part ends here."""
+    def _tell(self, pieces: list[Piece], text: str, *, whole: bool, at_end: bool = False) -> None:
+        """Args: whole: the part ends here; at_end: the answer does."""
         if self._where == "call":
             # also a call that is cut off just before its closing tag, if nothing else is missing
             calls = parse_calls(text, self._tools, closed=whole)
             if calls:
                 pieces += [Piece("call", text if number == 0 else "", call) for number, call in enumerate(calls)]
-            elif text:  # not a valid call: show the text rather than lose it
+            elif text or whole or at_end:  # not a valid call: show the text rather than lose it
                 pieces.append(Piece("content", f"<tool_call>{text}" + ("</tool_call>" if whole else "")))
             return
         if self._fresh:

@@ -9,10 +9,10 @@ from stages.eval.schema import EvalConfig, LMEvalEngine
 
 
 class LMEval(Engine[EvalConfig[LMEvalEngine]]):
-    """lm-eval asks one model after the other."""
+    """Evaluate one model after the other with lm-eval."""
 
     settings = LMEvalEngine
-    libraries = "stages.eval.engines.lm_eval.ask"  # which also keeps the hub's libraries of this process offline
+    libraries = "stages.eval.engines.lm_eval.ask"  # it also takes the hub's libraries offline
 
     def needs(self, config: EvalConfig[LMEvalEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, and memory for the largest model."""
@@ -24,5 +24,5 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
         from stages.eval.engines.lm_eval.ask import evaluate_model
         from stages.eval.evaluate import evaluate
 
-        install_kernels()  # here it is said once; half of the models may be asked in a copy of this process
+        install_kernels()  # before the fork that may run half the models, so the notice appears once
         return evaluate(task, lambda model, tasks: evaluate_model(task, model, tasks))

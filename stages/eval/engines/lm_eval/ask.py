@@ -1,4 +1,4 @@
-"""Ask one model with EleutherAI's lm-eval, in this process, offline."""
+"""Evaluate one model with EleutherAI's lm-eval, in this process, offline."""
 
 import logging
 import math
@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
-# Set before lm-eval reads them: tasks and models are local files.
+# Set before lm-eval reads them; tasks and models are local files.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
@@ -25,8 +25,8 @@ from lm_eval.tasks import TaskManager
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
-from nemotron_engines.modeling.generation import ends_of
-from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.modeling.build import set_threads
+from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
@@ -39,17 +39,17 @@ from stages.eval.models import model_to_ask
 from stages.eval.schema import EvalConfig, EvaluationSection, LMEvalEngine
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
-# It compiles the templates of a task anew for each question, which is a third of the time of asking a small model.
+# lm-eval compiles a task's templates for every question, which takes a third of the time with a small model.
 utils.env.from_string = cache(utils.env.from_string)  # ty: ignore[invalid-assignment]
-# They may have been imported before, and read the environment once.
+# These modules may already be imported, and read the environment only once.
 huggingface_hub.constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ENV_VARS_TRUE_VALUES
 datasets.config.HF_HUB_OFFLINE = os.environ["HF_DATASETS_OFFLINE"].upper() in ENV_VARS_TRUE_VALUES
 
 
 class QuietLM(HFLM):
-    """An HFLM without progress bars (it takes the switch per call only), which looks for a stop before each batch.
+    """An HFLM without progress bars (a per-call option there) that checks for a stop before each batch.
 
-    Its prompts are those of `Prompter`. lm-eval hands them on as texts, whose ids are looked up again.
+    `Prompter` builds the prompts. lm-eval passes them around as text, so their ids are looked up again here.
     """
 
     run: Run
@@ -65,11 +65,11 @@ class QuietLM(HFLM):
 
     @cached_property
     def prompter(self) -> Prompter:
-        """Made when the first conversation comes: a base model has no template."""
-        return Prompter(self.tokenizer)
+        """Created on first use, because a base model has no template."""
+        return Prompter(self.tokenizer, embeddings=embeddings_of(self.model))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The text of a prompt; one that ends within an answer is lm-eval's own affair."""
+        """Text of a prompt. A prompt that ends inside an answer is left to lm-eval."""
         if not add_generation_prompt:
             return super().apply_chat_template(chat_history, add_generation_prompt)
         prompt = self.prompter.chat(asked_messages(chat_history))
@@ -77,7 +77,7 @@ class QuietLM(HFLM):
         return prompt.text
 
     def tok_encode(self, string: str, *args: Any, left_truncate_len: int | None = None, **options: Any) -> list[int]:
-        """The ids of a prompt, or of any other text."""
+        """Ids of a prompt, or of any other text."""
         if (ids := self.ids.get(string)) is None:
             return super().tok_encode(string, *args, left_truncate_len=left_truncate_len, **options)
         return ids[-left_truncate_len:] if left_truncate_len else ids
@@ -89,7 +89,7 @@ class QuietLM(HFLM):
         left_truncate_len: int | None = None,
         truncation: bool = False,
     ) -> tuple[Any, Any]:
-        """The same for several, filled up, with their attention mask."""
+        """Padded ids and attention mask of several texts."""
         rows = [self.ids[string] for string in strings if string in self.ids]
         if len(rows) < len(strings):
             return super().tok_batch_encode(strings, padding_side, left_truncate_len, truncation)
@@ -111,10 +111,10 @@ class QuietLM(HFLM):
         return made
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
-        """Whole answers, in the order of the requests: a thought that a prompt has opened is part of its answer.
+        """Whole answers, in the order of the requests, including a thought that the prompt opened.
 
-        The words at which a benchmark ends an answer end no thought. So of a conversation the model's own ends alone
-        end what is generated.
+        A benchmark's stop words must not end a thought, so only the model's own stop tokens end generation in a
+        conversation.
         """
         self._require_room(requests)
         asked = [
@@ -137,7 +137,7 @@ class QuietLM(HFLM):
         return Answer.of(whole[: len(whole) - len(said) + min(places)], cut=False)
 
     def _require_room(self, requests: list[Any]) -> None:
-        """Of a prompt that is too long for the model, lm-eval leaves out the beginning.
+        """Warn about prompts that are too long for the model: lm-eval cuts off their beginnings.
 
         Raises:
             UserError: the answers alone are too long.
@@ -146,14 +146,14 @@ class QuietLM(HFLM):
             return
         longest = requests[0].args[1]["max_gen_toks"]
         if (room := self.max_length - longest) <= 0:
-            what = f"evaluation.max_new_tokens is {longest:,}, and the model's context is {self.max_length:,} tokens"
-            raise UserError(f"{what}, prompts included", "give a smaller evaluation.max_new_tokens")
+            what = f"evaluation.max_new_tokens is {longest:,}, but the model's context is {self.max_length:,} tokens"
+            raise UserError(f"{what}, including the prompt", "lower evaluation.max_new_tokens")
         prompts = {request.args[0] for request in requests}
         if long := sum(len(self.tok_encode(prompt)) > room for prompt in prompts):
             what = (
                 f"{long:,} of {len(prompts):,} prompts are longer than the model's context ({self.max_length:,} tokens)"
             )
-            self.run.say(f"WARNING: {what} less evaluation.max_new_tokens ({longest:,}): their beginnings are left out")
+            self.run.say(f"WARNING: {what} minus evaluation.max_new_tokens ({longest:,}); their beginnings are cut off")
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
@@ -168,11 +168,13 @@ class QuietLM(HFLM):
 
 
 class CutAnswers:
-    """Which answers had as many tokens as they may and were not done; in the place of lm-eval's cache, since it alone
-    is told whose answer was written: batches are made by length, not in the order of the requests.
+    """Records which answers were cut at the token limit.
+
+    It takes the place of lm-eval's cache hook, the only code that learns which request an answer belongs to: batches
+    are sorted by length, not in request order.
 
     Args:
-        ends: ids that end an answer.
+        ends: stop token ids.
     """
 
     def __init__(self, ends: set[int]) -> None:
@@ -181,16 +183,16 @@ class CutAnswers:
         self._of: dict[str, deque[bool]] = defaultdict(deque)
 
     def note(self, ids: list[int], most: int, *, ended: bool) -> None:
-        """What was generated next; `ended` by a word."""
+        """Record the next generated answer; `ended` if a stop word ended it."""
         self._next.append(len(ids) >= most and not ended and self._ends.isdisjoint(ids))
 
     def add_partial(self, kind: str, request: tuple[Any, ...], answer: Any) -> None:
-        """See lm-eval's CacheHook; answers come in the order in which they were generated."""
+        """See lm-eval's CacheHook; answers arrive in the order of generation."""
         if kind == "generate_until":
             self._of[request[0]].append(self._next.popleft())
 
     def of(self, prompt: str) -> bool:
-        """Whether an answer to a prompt was cut; once for each of its answers, in their order."""
+        """Whether the next answer to a prompt was cut; call once per answer, in order."""
         return self._of[prompt].popleft()
 
 
@@ -205,8 +207,8 @@ def evaluate_model(
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
-        doing(f"asking {model.reference if model else 'random weights'}: {name}")
-        torch.manual_seed(task.config.run.seed)  # for answers that are drawn
+        doing(f"evaluating {model.reference if model else 'random weights'}: {name}")
+        torch.manual_seed(task.config.run.seed)  # for sampled answers
         if about.kind == "answer":
             samples[name] = _answers(lm, about, task.config.evaluation)
             continue
@@ -230,10 +232,10 @@ def evaluate_model(
 
 
 def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
-    """How likely the answers are that were held out, after exactly the ids that training puts before them; and of the
-    first ones, what the model answers itself."""
+    """Log-likelihood of the held-out answers after the exact prompt ids of training, and the model's own answers to
+    the first ones."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
-    asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts are for a cache only
+    asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts only matter to a cache
     likelihoods = lm._loglikelihood_tokens(asked)
     manner = generation(settings, lm.ends)
     shown = rows[: settings.sample_answers]
@@ -249,13 +251,13 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[
         }
         for number, (row, (nats, _)) in enumerate(zip(rows, likelihoods, strict=True))
     ]
-    for sample, output in zip(found, outputs, strict=False):  # of the first ones only
+    for sample, output in zip(found, outputs, strict=False):  # only the first ones
         sample |= written([output])
     return found
 
 
 def tasks_of(definitions: list[Any], seed: int) -> Any:
-    """The tasks of definitions. Examples before a question are drawn by the seed: the same for every model and run."""
+    """Load tasks from definitions. The seed picks the few-shot examples: the same for every model and run."""
     found = TaskManager(include_defaults=False).load(definitions)
     for one in found["tasks"].values():
         one.set_fewshot_seed(seed)
@@ -263,7 +265,7 @@ def tasks_of(definitions: list[Any], seed: int) -> Any:
 
 
 def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTask) -> list[dict[str, Any]]:
-    """Samples of a public benchmark, asked by lm-eval's own definition; answers with the chat template, as ours."""
+    """Samples of a public benchmark by lm-eval's own definition; generated answers use the chat template, as ours."""
     folder = task.run.directory / "benchmarks" / about.name
     definitions = [str(path) for path in definitions_of(about, folder, task.config.evaluation)]
     if line := overruled(about.name, task.config.evaluation):

@@ -1,4 +1,4 @@
-"""NVIDIA's NeMo Evaluator, which runs in an environment of its own and asks over HTTP."""
+"""NVIDIA's NeMo Evaluator, which runs in a separate environment and sends its questions over HTTP."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,24 +16,25 @@ Config = EvalConfig[NemoEvaluatorEngine]
 
 
 class NemoEvaluator(Engine[Config]):
-    """NeMo Evaluator asks one model after the other."""
+    """Evaluate one model after the other with NeMo Evaluator."""
 
     settings = NemoEvaluatorEngine
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """A server of the user's serves one model; every question is asked once, greedily."""
+        """Report settings that NeMo Evaluator cannot honour: it asks each question once, greedily, and a user's
+        server holds one model."""
         if config.evaluation.temperature:
-            what = "NeMo Evaluator asks each question once, and for the greedy answer"
-            remedy = "say engine=lm_eval, or evaluation.temperature=0 evaluation.num_samples=1"
+            what = "NeMo Evaluator asks each question once, and greedily"
+            remedy = "set engine=lm_eval, or evaluation.temperature=0 evaluation.num_samples=1"
             yield Problem(what, remedy, "evaluation.temperature")
         others = [role for role in ("base", "sft") if inputs.get(role) is not None]
         if config.engine.endpoint is not None and (others or config.evaluation.random_baseline):
-            what = "engine.endpoint serves one model, and this run compares several"
-            remedy = "add run.base=null run.sft=null evaluation.random_baseline=false; run.model names what is served"
+            what = "engine.endpoint serves one model, but this run compares several"
+            remedy = "add run.base=null run.sft=null evaluation.random_baseline=false; set run.model to the served one"
             yield Problem(what, remedy)
 
     def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
-        """The other environment's program; and here, unless a server runs already, memory for the largest model."""
+        """The other environment's program and, unless a server is already running, memory for the largest model."""
         program = program_problems(
             machine, "nemo-evaluator", config.engine.evaluator, "engine.evaluator", TESTED_VERSIONS
         )

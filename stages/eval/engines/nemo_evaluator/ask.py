@@ -1,7 +1,7 @@
-"""Ask one model with NVIDIA's NeMo Evaluator, which runs in an environment of its own and asks over HTTP.
+"""Evaluate one model with NVIDIA's NeMo Evaluator, which runs in a separate environment and asks over HTTP.
 
-Without `engine.endpoint` the model is served by this process, on this machine only, until its tasks are done.
-Tasks and rows are those of the lm_eval engine; so are the samples that come back.
+Without `engine.endpoint`, this process serves the model on the loopback address until its tasks are done.
+Tasks, rows and samples are the same as with the lm_eval engine.
 """
 
 import re
@@ -20,9 +20,8 @@ from lm_eval.models.utils import resolve_max_length
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.formats.eval_tasks import EvalTask
-from nemotron_engines.modeling.build import load_tokenizer, read_config
-from nemotron_engines.modeling.generation import ends_of
-from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.modeling.build import load_tokenizer, read_config, set_threads
+from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_serving.api import Api
 from nemotron_serving.batch import Batch, Sampling
 from nemotron_serving.model import LARGEST_CONTEXT, Model
@@ -37,12 +36,12 @@ from stages.eval.harness_tasks import Samples, task_definition
 from stages.eval.models import model_to_ask, tokenizer_folder
 from stages.eval.schema import EvalConfig
 
-# A task of our own needs one of the harness's to stand in for; everything that it sets is set again below.
+# Our tasks run under the name of one of the harness's tasks; all of its settings are overridden below.
 CHAT = ("lm-evaluation-harness.gsm8k_cot_instruct", "chat", "/v1/chat/completions")
 COMPLETIONS = ("lm-evaluation-harness.hellaswag", "completions", "/v1/completions")
 HEALTH_SECONDS = 10.0
 KEY_NAME = "NEMOTRON_ENDPOINT_KEY"
-"""Variable of the harness that holds the key of our own server."""
+"""Environment variable from which the harness takes the key of our own server."""
 
 Tasks = Mapping[str, EvalTask]
 Config = EvalConfig[NemoEvaluatorEngine]
@@ -50,8 +49,8 @@ Config = EvalConfig[NemoEvaluatorEngine]
 
 @dataclass(frozen=True)
 class Server:
-    """A server's base URL, how many tokens its model was made for, and the variable that holds its key; of our own
-    also, by question, whether its answer was cut."""
+    """A server: base URL, the model's context length, and the variable that holds its key. For our own server also
+    which answers were cut, by question."""
 
     url: str
     max_length: int
@@ -63,7 +62,7 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
     program = find_program("nemo-evaluator", task.config.engine.evaluator, "engine.evaluator")
-    # tasks and tokenizer are local files; what the libraries keep of them stays with the run
+    # tasks and tokenizer are local files; the libraries' caches stay in the run folder
     environment = program.environment(task.config.engine.telemetry)
     environment |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
     environment["HF_DATASETS_CACHE"] = str(task.run.directory / "evaluator" / "cache")
@@ -92,20 +91,20 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
                 for sample in samples[name]:
                     if (cut := server.cut.get(sample.get("question", ""))) is not None:
                         sample["cut"] = float(cut)
-    shutil.rmtree(folder)  # caches and logs; what fails keeps them
+    shutil.rmtree(folder)  # caches and logs; kept on failure
     return {name: samples[name] for name in tasks}
 
 
 def _plain(path: Path) -> Path:
-    """The harness writes paths into a shell command and a list with commas, without quotes.
+    """Check a path that the harness puts, unquoted, into a shell command and a comma-separated list.
 
     Raises:
-        UserError: a path that would fall apart there.
+        UserError: the path would be split there.
     """
     path = path.absolute()
     if not re.fullmatch(r"[\w@%+:./-]+", str(path)):
         raise UserError(
-            f"{path}: the harness takes no path with a blank or a special character", "move it, or set run.home"
+            f"{path}: the harness cannot handle blanks or special characters in a path", "move it, or set run.home"
         )
     return path
 
@@ -119,10 +118,10 @@ def run_config(
     output: Path,
     tokenizer: Path,
 ) -> dict[str, Any]:
-    """What `nemo-evaluator run_eval` is told.
+    """The config of `nemo-evaluator run_eval`.
 
     Args:
-        host: the harness's task that ours stand in for, the kind of endpoint, and its path.
+        host: the harness's task whose name ours use, the kind of endpoint, and its path.
         tasks: folder of the tasks' YAML files.
     """
     engine, (host_task, endpoint_type, path) = config.engine, host
@@ -139,7 +138,7 @@ def run_config(
             "args": f"--include_path {tasks}",
             "num_fewshot": 0,
             "tokenizer": str(tokenizer),
-            # Its command has no place for a length; what stands here lands among the arguments. It asks for two less.
+            # Its command has no option for the length, so it goes in among the arguments. The harness subtracts two.
             "tokenizer_backend": f"huggingface,max_length={server.max_length + 2}",
             "tokenized_requests": endpoint_type == "completions",
         },
@@ -155,11 +154,11 @@ def run_config(
 
 @contextmanager
 def _endpoint(task: Task[Config], model: Artifact | None, key: str) -> Generator[Server]:
-    """The user's server, or one that ends with the block and asks for this key."""
+    """The user's server, or our own, which requires this key and stops at the end of the block."""
     engine = task.config.engine
     if engine.endpoint is not None:
         if model is None:
-            raise UserError("engine.endpoint: run.model must name what is served", "its folder gives the tokenizer")
+            raise UserError("engine.endpoint needs run.model, for the tokenizer", "set run.model to the served model")
         _require_alive(engine.endpoint)
         config = read_config(model.path, trusted=model.trusted)
         yield Server(engine.endpoint, resolve_max_length(config, load_tokenizer(model.path)), engine.api_key_name)
@@ -178,11 +177,11 @@ def served(
 ) -> Generator[str]:
     """Serve a model on this machine until the block ends; yields the base URL.
 
-    Chat answers keep their thoughts, which the scores need. Lengths are not checked: the harness keeps to the model's.
+    Chat answers keep their thoughts, which scoring needs. Lengths are not checked: the harness respects the model's.
 
     Args:
-        key: other users of the machine reach the server too, so clients must send this key.
-        cut: filled with each chat's last message, and whether its answer reached the longest length.
+        key: required from clients, because other users of the machine can reach the server too.
+        cut: filled with each chat's last message and whether its answer reached the length limit.
     """
 
     def note(messages: Any, answer: Any) -> None:
@@ -190,22 +189,23 @@ def served(
             cut[asked] = answer.reason == "length"
 
     with Batch(model, ends_of(model, tokenizer), batch_size, name=name) as batch:
-        ready = Model(name, tokenizer, Prompter(tokenizer), batch, LARGEST_CONTEXT, chats=True, asks=Sampling(0))
+        prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
+        ready = Model(name, tokenizer, prompter, batch, LARGEST_CONTEXT, chats=True, asks=Sampling(0))
         with serving(Api(ready, (name,), most_tokens=16, whole_answers=True, hear=note).app(key)) as url:
             yield url
 
 
 def _require_alive(url: str) -> None:
-    """Ask the server for a sign of life before the harness, which would retry for minutes.
+    """Check that the server responds, because the harness would retry for minutes.
 
     Raises:
-        UserError: nobody answers.
+        UserError: the server does not respond.
     """
     try:
         urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=HEALTH_SECONDS).close()
     except urllib.error.HTTPError:
-        return  # somebody is there, only not at /health
+        return  # a server is running; it just has no /health
     except OSError as error:
         raise UserError(
-            f"engine.endpoint: nobody answers at {url} ({error})", "start the server, or leave it out"
+            f"engine.endpoint: no server responds at {url} ({error})", "start the server, or drop engine.endpoint"
         ) from error

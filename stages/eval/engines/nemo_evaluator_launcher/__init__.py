@@ -19,7 +19,7 @@ Config = EvalConfig[NemoEvaluatorLauncherEngine]
 
 
 def _unset(config: Config) -> Iterator[Problem]:
-    """Variables of this machine that the launcher hands to its containers; it refuses one that is not there."""
+    """Report unset variables that the launcher would pass to its containers; it refuses to start without them."""
     engine = config.engine
     handed = {"engine.env_vars": engine.env_vars, "engine.deployment.env_vars": engine.deployment.env_vars}
     for section, variables in handed.items():
@@ -27,10 +27,10 @@ def _unset(config: Config) -> Iterator[Problem]:
             name = value.removeprefix("host:")
             if value.startswith("host:") and name not in os.environ:
                 remedy = f"set {name}, or leave it out: ~{section}.{inside}"
-                yield Problem(f"{section}.{inside} is {value}, and {name} is not set here", remedy)
+                yield Problem(f"{section}.{inside} is {value}, but {name} is not set here", remedy)
     if engine.wandb.project and "WANDB_API_KEY" not in os.environ:
         what = f"engine.wandb.project={engine.wandb.project}: the job that exports the scores needs a key"
-        yield Problem(what, "set WANDB_API_KEY, or export nothing: engine.wandb.project=null")
+        yield Problem(what, "set WANDB_API_KEY, or turn the export off: engine.wandb.project=null")
 
 
 class NemoEvaluatorLauncher(Engine[Config]):
@@ -50,25 +50,25 @@ class NemoEvaluatorLauncher(Engine[Config]):
         }
         for name, value in needed.items():
             if where.type == "slurm" and not value:
-                remedy = "set it, or name a profile of env.toml that has it: --run PROFILE"
-                yield Problem(f"engine.execution.{name} is not set, and the cluster's jobs need it", remedy)
+                remedy = "set it, or choose a profile of env.toml that does: --run PROFILE"
+                yield Problem(f"engine.execution.{name} is not set, but the cluster's jobs need it", remedy)
         if machine.is_here:
             yield from _unset(config)
 
         model = inputs.get("model")
         if model is None and config.run.model is not None:
-            return  # not there, which is another problem
+            return  # a missing folder is reported elsewhere
         path = rendered_config(config, str(model.path) if model else None)["deployment"].get("checkpoint_path")
-        # a folder of our own store can be looked at before hours of queueing
+        # a folder in our own store can be checked before hours of queueing
         if model is not None and config.engine.deployment.checkpoint_path is None and path and not Path(path).is_dir():
             yield Problem(
-                f"{path}: there is no Megatron checkpoint in this model",
+                f"{path}: this model has no Megatron checkpoint",
                 "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
-                "with engine.container of vllm, or give engine.deployment.checkpoint_path",
+                "and engine.container with vllm's image, or set engine.deployment.checkpoint_path",
             )
 
     def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
-        """The launcher; the GPUs are those of its jobs."""
+        """The launcher alone; the GPUs belong to its jobs."""
         launcher = config.engine.launcher
         return Needs(
             device="cpu",

@@ -3,14 +3,14 @@
 nemo-evaluator-launcher serves the model and runs the tasks; this process submits, waits and reads the results:
 
     launcher = Launcher(program, run, telemetry=False)
-    invocation = launcher.submit(rendered_config(config, "/models/rl"))  # again after a kill: the jobs that already run
+    invocation = launcher.submit(rendered_config(config, "/models/rl"))  # after a kill: finds the running jobs
     launcher.wait(invocation, seconds=60)
     folders = launcher.fetch(invocation, run.directory / "fetched")      # {"hellaswag": folder with results.yml}
 
-There are scores and no samples, so models are not compared in pairs. The exit code of `run` is not believed: it is 0
-where Docker is dead. What counts is `status`, then the results.
+There are scores but no samples, so models are not compared in pairs. The exit code of `run` is ignored, because it is
+0 even if Docker is down; `status` decides, then the results.
 
-The config has the form of version 0.2.6. Older ones of NVIDIA's have two keys that it refuses, `execution.env_vars`
+The config has the format of version 0.2.6. NVIDIA's older configs have two keys that it refuses, `execution.env_vars`
 (now `env_vars`, `deployment.env_vars` and `export.env_vars`) and `deployment.multiple_instances` (now
 `execution.num_instances`).
 """
@@ -41,12 +41,12 @@ from stages.eval.schema import EvalConfig
 from stages.eval.scoring import Z95, wilson
 
 Config = EvalConfig[NemoEvaluatorLauncherEngine]
-# The metric that stands for a task, where it has it: the first of these, else the task's first.
+# A task's main metric: the first of these that it has, else its first metric.
 PREFERRED = ("acc_norm", "acc", "exact_match")
 VLLM = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "gpu_memory_utilization"}
 TESTED_VERSIONS = {"nemo-evaluator-launcher": "0.2.6"}
 UNDER_WAY = {"pending", "running"}
-# A login node that cannot be reached is reported as a failed job, so one look is not enough.
+# An unreachable login node is reported as a failed job, so check more than once.
 LOOKS_AT_A_FAILURE = 3
 CONFIG_SUFFIX = "_config.yml"
 
@@ -68,7 +68,7 @@ def _evaluate(task: Task[Config]) -> dict[str, Any]:
     launcher.require_tasks(names)
     if engine.execution.type == "slurm":
         launcher.require_login(str(engine.execution.username), str(engine.execution.hostname))
-    with task.run.watched():  # a submission is noted before a signal ends this; then only the looking ends
+    with task.run.watched():  # a signal stops only the waiting: the submission is recorded before
         invocation = launcher.submit(rendered)
         launcher.wait(invocation, engine.poll_interval)
     folders = launcher.fetch(invocation, task.run.directory / "fetched", names)
@@ -79,7 +79,7 @@ def _evaluate(task: Task[Config]) -> dict[str, Any]:
 
 
 def summarise(task: Task[Config], folders: dict[str, Path], invocation: str) -> dict[str, Any]:
-    """results.json, in the form of the other engines."""
+    """results.json, in the same format as the other engines'."""
     model = task.inputs["model"]
     name = result_name(model, "rl") if model else task.config.engine.deployment.served_model_name
     scores = {benchmark: benchmark_score(benchmark, folder) for benchmark, folder in folders.items()}
@@ -109,10 +109,10 @@ def summarise(task: Task[Config], folders: dict[str, Path], invocation: str) -> 
 
 
 def benchmark_score(name: str, folder: Path) -> dict[str, Any]:
-    """Score of one benchmark from its results.yml; `n` from lm-eval's own results beside it.
+    """Score of one benchmark from its results.yml, with `n` from lm-eval's own results next to it.
 
     Raises:
-        UserError: there is no score in it, or nothing that tells how sure it is.
+        UserError: the score is missing, or both its standard error and its number of rows.
     """
     found = reported_results(folder / "results.yml", "groups") or reported_results(folder / "results.yml", "tasks")
     metrics = next(iter(found.values()), {})
@@ -120,7 +120,7 @@ def benchmark_score(name: str, folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'results.yml'}: no score of '{name}'")
     label = next((one for metric in PREFERRED for one in metrics if one.split("__")[0] == metric), next(iter(metrics)))
     value, error = metrics[label]["value"], metrics[label].get("stats", {}).get("stderr")
-    # rows asked, over all parts of a benchmark; 0 where the harness does not say
+    # rows over all parts of a benchmark; 0 if the harness does not report them
     own = sorted(folder.rglob("results_*.json"))
     counts = read_json(own[-1]).get("n-samples", {}) if own else {}
     n = sum(int(count["effective"]) for count in counts.values())
@@ -138,10 +138,10 @@ def benchmark_score(name: str, folder: Path) -> dict[str, Any]:
 
 
 def chosen(engine: NemoEvaluatorLauncherEngine, names: Sequence[str] | None) -> list[LauncherTask]:
-    """The tasks that are asked for, in the config's order; all where `names` is None.
+    """The selected tasks, in the config's order; all if `names` is None.
 
     Raises:
-        UserError: a name that the config does not have.
+        UserError: a name is not in the config.
     """
     known = [task.name for task in engine.tasks]
     for name in names or ():
@@ -154,10 +154,10 @@ def rendered_config(config: Config, model: str | None) -> dict[str, Any]:
     """The launcher's whole config.
 
     Args:
-        model: folder of run.model; None where nothing of it is needed.
+        model: folder of run.model; None if it is not needed.
 
     Raises:
-        UserError: there is no model to serve, or no such task.
+        UserError: no model to serve, or an unknown task.
     """
     engine, deployment = config.engine, config.engine.deployment
     params = engine.params.model_dump(exclude={"tokenizer", "tokenizer_backend"}, exclude_none=True)
@@ -195,7 +195,7 @@ def rendered_config(config: Config, model: str | None) -> dict[str, Any]:
         rendered["target"] = {"api_endpoint": asked | {"api_key_name": deployment.api_key_name}}
     if engine.wandb.project:
         rendered["execution"]["auto_export"] = {"destinations": ["wandb"]}
-        # the job that exports the scores needs the key of whoever submits
+        # the job that exports the scores needs the user's key
         rendered["export"] = {
             "wandb": engine.wandb.model_dump(),
             "env_vars": {"WANDB_API_KEY": "host:WANDB_API_KEY"},
@@ -205,7 +205,7 @@ def rendered_config(config: Config, model: str | None) -> dict[str, Any]:
 
 def _execution(section: Execution, health_path: str) -> dict[str, Any]:
     if section.type == "local":
-        # The local executor knows no mounts of the evaluation, only arguments that both containers get.
+        # The local executor has no mounts for the evaluation, only arguments for both containers.
         both, more = section.mounts.seen_by("evaluation"), section.mounts.seen_by("deployment")
         return {
             "output_dir": section.output_dir,
@@ -232,9 +232,9 @@ def _execution(section: Execution, health_path: str) -> dict[str, Any]:
 
 
 def _deployment(section: Deployment, image: str | None, model: str | None) -> dict[str, Any]:
-    """The server. Of run.model vllm serves the Hugging Face folder, generic the Megatron checkpoint in it."""
+    """The server: vllm serves run.model's Hugging Face folder, generic the Megatron checkpoint in it."""
     if section.checkpoint_path is None and model is None:
-        raise UserError("there is no model to serve", "give run.model, or engine.deployment.checkpoint_path")
+        raise UserError("no model to serve", "set run.model, or engine.deployment.checkpoint_path")
     own = {"command"} if section.type == "generic" else VLLM
     common = {"served_model_name", "port", "endpoints", "extra_args", "env_vars"}
     return {
@@ -245,7 +245,7 @@ def _deployment(section: Deployment, image: str | None, model: str | None) -> di
 
 
 class Launcher:
-    """The console program; its own records lie in the user's home, ours of what was submitted in the run's folder."""
+    """The console program. Its records are in the user's home; our record of submissions is in the run folder."""
 
     def __init__(self, program: Program, run: Run, *, telemetry: bool) -> None:
         self._program, self._run = program, run
@@ -267,7 +267,7 @@ class Launcher:
         """Refuse a task that the launcher does not have.
 
         Raises:
-            UserError: with the nearest name.
+            UserError: unknown task; the remedy suggests the nearest name.
         """
         known = {about["task"] for about in self._json("ls", "tasks")["tasks"]}
         for name in names:
@@ -276,33 +276,31 @@ class Launcher:
                 raise UserError(f"engine.tasks: the launcher has no task '{name}'", near)
 
     def require_login(self, username: str, hostname: str) -> None:
-        """Refuse a login node that cannot be reached: the launcher asks for no password, and waits for none.
+        """Check that the login node can be reached without a password: the launcher cannot enter one.
 
         Raises:
-            UserError: with what ssh says.
+            UserError: with ssh's message.
         """
         command = ["ssh", "-oBatchMode=yes", "-oConnectTimeout=30", f"{username}@{hostname}", "true"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
-            raise UserError(
-                "there is no ssh here, by which the launcher submits", "install OpenSSH's client"
-            ) from error
+            raise UserError("ssh not found; the launcher needs it to submit", "install OpenSSH's client") from error
         if answer.returncode:
             raise UserError(
                 f"ssh {username}@{hostname}: {last(answer, 1) or 'no message'}",
-                "the launcher submits over ssh, to a login node from itself as well: add your public key to "
+                "the launcher submits over ssh, even from the login node itself: add your public key to "
                 f"~/.ssh/authorized_keys there, and log in once by hand: ssh {username}@{hostname}",
             )
 
     def submit(self, config: dict[str, Any]) -> str:
-        """Identifier of the invocation; nothing is submitted when an earlier attempt of this run already did.
+        """Submit the config, unless an earlier attempt of this run already did; returns the id of the invocation.
 
         Raises:
-            UserError: the launcher refuses the config, or did not submit it.
+            UserError: the launcher refused the config, or did not submit it.
         """
         if (before := self._known_invocation()) is not None:
-            self._run.say(f"jobs of {before} were submitted before: looking at those")
+            self._run.say(f"jobs of {before} were already submitted: waiting for those")
             return before
         file = self._run.directory / "launcher.yaml"
         write_text(file, yaml.safe_dump(with_references(config), sort_keys=False, allow_unicode=True))
@@ -325,11 +323,11 @@ class Launcher:
         return {str(job["job_id"]): str(job["status"]).lower() for job in self._json("status", invocation)}
 
     def wait(self, invocation: str, seconds: int) -> None:
-        """Return when every job has succeeded.
+        """Wait until every job has succeeded.
 
         Raises:
-            Stopped: a signal came; the jobs go on.
-            UserError: a job ended without success. The next attempt of this run submits anew.
+            Stopped: a signal came; the jobs keep running.
+            UserError: a job failed. The next attempt of this run submits again.
         """
         looks, before = 0, ""
         while True:
@@ -342,18 +340,18 @@ class Launcher:
             looks = 0 if states & UNDER_WAY else looks + 1
             if looks == LOOKS_AT_A_FAILURE:
                 shutil.rmtree(self._submitted)
-                raise UserError(f"not every job succeeded: {now}", f"see: nemo-evaluator-launcher logs {invocation}")
+                raise UserError(f"some jobs failed: {now}", f"see: nemo-evaluator-launcher logs {invocation}")
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 if self._run.stop_requested:
                     raise Stopped(
-                        f"[{self._run.name}] stopped looking; the jobs go on",
-                        f"run the same command again to look on, or: nemo-evaluator-launcher kill {invocation}",
+                        f"[{self._run.name}] stopped waiting; the jobs keep running",
+                        f"run the same command again to keep waiting, or: nemo-evaluator-launcher kill {invocation}",
                     )
                 time.sleep(min(1.0, seconds))
 
     def fetch(self, invocation: str, folder: Path, names: list[str]) -> dict[str, Path]:
-        """Copy what the jobs left here; the folder of each task's results.yml.
+        """Copy the jobs' output to this machine; returns the folder of each task's results.yml.
 
         Raises:
             UserError: a job that succeeded left no results.
@@ -370,5 +368,5 @@ class Launcher:
 
 
 def last(answer: "subprocess.CompletedProcess[str]", most: int = 12) -> str:
-    """The end of what a program said."""
+    """The last lines of a program's output."""
     return "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-most:])

@@ -3,11 +3,9 @@
 from transformers import TrainingArguments, default_data_collator
 
 from nemotron_data.formats.bin_idx import IndexedDataset, data_set_of, read_blend
+from nemotron_engines.modeling.build import set_threads, starting_model
 from nemotron_engines.modeling.head_loss import chunk_head_loss
-from nemotron_engines.modeling.start import starting_model
-from nemotron_engines.modeling.threads import set_threads
-from nemotron_engines.rows.blended import BlendedRows
-from nemotron_engines.rows.documents import DocumentRows
+from nemotron_engines.rows import BlendedRows, DocumentRows
 from nemotron_engines.transformers.supervised import ScheduledTrainer
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine

@@ -103,7 +103,7 @@ def test_bridge_refuses_a_recipe_at_an_impossible_number(name: str, tmp_path: Pa
         ("model.mtp_loss_scaling_factor=high", "engine.overrides.model.mtp_loss_scaling_factor: 'high' is not"),
         ("model.num_attention_heads=null", "engine.overrides.model.num_attention_heads: None is not int"),
         ("dataset=7", "engine.overrides.dataset: GPTDatasetConfig is a section, not 7"),
-        ("optimizer.lr=1.0", "one of our own settings decides this\n  set optimizer.lr"),
+        ("optimizer.lr=1.0", "another setting decides this\n  set optimizer.lr"),
     ],
 )
 def test_a_wrong_override_is_our_error(name: str, override: str, message: str, tmp_path: Path, data: Artifact) -> None:

@@ -1,7 +1,6 @@
 """NeMo-RL's GRPO: rollouts by vLLM, training by Megatron or DTensor, all of it on Ray.
 
-Nothing of NeMo-RL, torch or Ray is imported in this process; the checkout's own program is started with a config that
-we write.
+This process imports nothing of NeMo-RL, torch or Ray; it starts the checkout's own program with a config that we write.
 """
 
 from collections.abc import Iterator
@@ -32,18 +31,17 @@ class NeMoRL(Engine[Config]):
     tracks_itself = ("wandb", "mlflow")
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """Whose rows they are first; then what NeMo-RL would be told."""
+        """Check where the rows come from, then NeMo-RL's config."""
         own_data = config.engine.environment == "base"
         if own_data and config.run.data is not None:
             yield Problem(
-                f"engine.environment: base takes the data set that engine.base names, and run.data is "
-                f"{config.run.data}",
+                f"engine.environment: base uses the data set in engine.base, but run.data is {config.run.data}",
                 "set run.data=null, or engine.environment=math or nemo_gym",
             )
         elif not own_data and (config.run.data is None) == (config.engine.train_rows is None):
-            given = "neither is given" if config.run.data is None else "both are given"
-            remedy = "name a data artifact in run.data, or set run.data=null and engine.train_rows=FILE"
-            yield Problem(f"the rows come from run.data or from engine.train_rows, and {given}", remedy)
+            given = "neither is set" if config.run.data is None else "both are set"
+            remedy = "set run.data to a data artifact, or set run.data=null and engine.train_rows=FILE"
+            yield Problem(f"the rows come from run.data or from engine.train_rows, but {given}", remedy)
         else:
             check_config(config, ALGORITHM, places_without_run(config))
 
@@ -52,7 +50,7 @@ class NeMoRL(Engine[Config]):
         engine = config.engine
         rows = {"engine.train_rows": engine.train_rows, "engine.valid_rows": engine.valid_rows}
         fault = partial(row_fault, environment=engine.environment)
-        wrong = bad_rows(rows, fault, f"give rows that environment '{engine.environment}' reads")
+        wrong = bad_rows(rows, fault, f"use rows that environment '{engine.environment}' can read")
         own = tuple(wrong) if machine.sees_files else ()
         theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
         return replace(theirs, others=(*own, *theirs.others))
@@ -62,14 +60,14 @@ class NeMoRL(Engine[Config]):
         return nemo_rl_config(config, ALGORITHM, places_without_run(config, model))
 
     def run(self, task: Task[Config]) -> Outcome:
-        """Follow what did better than its group."""
+        """Train with GRPO."""
         from stages.rl.engines.nemo_rl.train import train
 
         return train(task)
 
 
 def places_without_run(config: Config, model: str | None = None) -> Places:
-    """Names instead of paths, where no run has begun."""
+    """Names in place of paths, before a run has started."""
     engine = config.engine
     ours = engine.environment != "base"
     return placeholders(model, train=ours, valid=ours and (engine.train_rows is None or engine.valid_rows is not None))

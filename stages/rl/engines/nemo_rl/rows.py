@@ -1,4 +1,4 @@
-"""What NeMo-RL's environments need of a row. What a row is at all is told in `nemotron_data.formats.rl_rows`."""
+"""Row requirements of NeMo-RL's environments. `nemotron_data.formats.rl_rows` describes rows in general."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +12,10 @@ from stages.rl.rows import Unused, parameter_fault
 
 
 def require_rows(files: list[Path], environment: str, grpo: GRPOSection) -> str:
-    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later; returns what it leaves out of them.
+    """Refuse rows that NeMo-RL would truncate, or fail on hours later; returns counts of the parameters it ignores.
 
     Raises:
-        UserError: naming the file and the line.
+        UserError: a bad row; the message gives file and line.
     """
     unused = Unused(grpo)
     for file in files:
@@ -29,7 +29,7 @@ def require_rows(files: list[Path], environment: str, grpo: GRPOSection) -> str:
 
 
 def row_fault(value: Mapping[str, Any], environment: str) -> str | None:
-    """What an environment cannot use in a row."""
+    """Why an environment cannot use a row; None if it can."""
     if environment == "nemo_gym":
         try:
             validate(value)
@@ -38,10 +38,10 @@ def row_fault(value: Mapping[str, Any], environment: str) -> str | None:
         return None
     question, answer = value.get("question"), value.get("expected_answer")
     if not isinstance(question, str) or not isinstance(answer, str):
-        return "no question or no expected_answer, which the math environment reads"
+        return "no question or no expected_answer, which the math environment needs"
     row = RLRow.of(value)
     if row.prompt and row.prompt != (Turn("user", question),):
-        return "the prompt has more turns than the question, and the math environment would leave them out"
+        return "the prompt has more turns than the question, and the math environment would drop them"
     if "instructions" in row.asked:
-        return "the row has 'instructions', and the math environment would leave them out"
+        return "the row has 'instructions', and the math environment would drop them"
     return parameter_fault(row)

@@ -1,4 +1,4 @@
-"""Reinforce with NeMo-RL's GRPO on our rows, or on the data that its own config names."""
+"""Train with NeMo-RL's GRPO on our rows, or on the data set in its own config."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ GRPOTask = Task[RLConfig[NeMoRLGRPOEngine]]
 
 
 def train(task: GRPOTask) -> Outcome:
-    """Follow what did better than its group, as NeMo-RL's environment judges it."""
+    """Train with GRPO, on the rewards of NeMo-RL's environment."""
     environment = task.config.engine.environment
     task.run.say(f"rewards come from NeMo-RL's environment '{environment}'; the section `rewards` is for engine trl")
     return train_with_nemo_rl(task, ALGORITHM, places(task), environment=environment)
 
 
 def places(task: GRPOTask) -> Places:
-    """Model, rows and folders of this run; raises UserError for a row that NeMo-RL could not use."""
+    """Model, rows and folders of this run; raises UserError for a row that NeMo-RL cannot use."""
     data, engine = task.inputs["data"], task.config.engine
     train = Path(engine.train_rows) if engine.train_rows else None
     valid = Path(engine.valid_rows) if engine.valid_rows else None
@@ -31,12 +31,12 @@ def places(task: GRPOTask) -> Places:
         valid = valid if valid.is_file() else None
     unused = require_rows([file for file in (train, valid) if file], engine.environment, task.config.grpo)
     if unused:
-        task.run.say(f"rows ask for what the math environment does not give them: {unused}")
+        task.run.say(f"row parameters that the math environment ignores: {unused}")
     return run_places(task.run, model_folder(task), train, valid)
 
 
 def model_folder(task: GRPOTask) -> Path:
-    """The folder of the instruct model, or of random weights where the config allows it."""
+    """Folder of the instruct model, or of random weights if the config allows them."""
     config, base = task.config, task.inputs["model"]
     if base is not None:
         return base.path.resolve()

@@ -18,9 +18,9 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     unneeded = ("boto3", "scipy")
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """Updates within a step are made of gradients that each process has whole."""
+        """Refuse several updates per step with sharded models, because updates within a step need whole gradients."""
         if config.grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":
-            what = f"{config.grpo.updates_per_step} updates in a step, and shards of a model take one"
+            what = f"a sharded model takes 1 update per step, not {config.grpo.updates_per_step}"
             yield Problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
@@ -28,7 +28,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         return local_needs(config, inputs, machine, own_packages("nemotron-rl"))
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
-        """Train, with the libraries that this needs."""
+        """Train; imports the libraries."""
         from stages.rl.engines.trl.train import train
 
         return train(task)

@@ -1,7 +1,7 @@
-"""What is used of TRL.
+"""The parts of TRL that we use.
 
-It imports every tracker of experiments that is installed, which takes seconds and serves its own reports alone: ours
-are written by `nemotron_shared.runtime.trackers`.
+TRL imports every installed experiment tracker, which takes seconds and only serves its own reports;
+`nemotron_shared.runtime.trackers` writes ours.
 """
 
 import sys
@@ -10,7 +10,7 @@ TRACKERS = ("mlflow", "trackio", "wandb")
 
 _unseen = [name for name in TRACKERS if name not in sys.modules]
 for name in _unseen:
-    sys.modules[name] = None  # ty: ignore[invalid-assignment]  # what looks for such a package finds none
+    sys.modules[name] = None  # ty: ignore[invalid-assignment]  # makes the package look uninstalled
 try:
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer.utils import add_fused_lm_head

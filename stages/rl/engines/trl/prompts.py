@@ -1,11 +1,11 @@
-"""Prepared rows as prompts: rendered as fine-tuning and the servers do, with what a row asks for beside its turns.
+"""Render prepared rows as prompts, the same way as fine-tuning and the servers, with each row's other parameters.
 
     {"responses_create_params": {"instructions": "Be brief.", "input": [{"role": "user", "content": "3+4?"}],
                                  "temperature": 0.5}, "expected_answer": "7"}
-->  "<|im_start|>system\\nBe brief.<|im_end|>\\n<|im_start|>user\\n3+4?...", its ids, and what is expected: "7"
-    and a line that says: temperature (1 row; grpo.temperature=1.0 counts)
+->  "<|im_start|>system\\nBe brief.<|im_end|>\\n<|im_start|>user\\n3+4?...", its ids, and the expected answer "7"
+    and the notice: temperature (1 row; grpo.temperature=1.0 counts)
 
-Nothing of a row is left out without a word: it reaches the template, or is counted in a line, or the row is refused.
+No part of a row is dropped silently: it reaches the template, is counted in a notice, or the row is refused.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ from nemotron_shared.runtime.run import Run
 from stages.rl.rows import WHOLE_ROWS, Unused, parameter_fault
 
 USED = ("instructions", "tools")
-"""What reaches the chat template beside the turns."""
+"""Parameters that reach the chat template, besides the turns."""
 
 
 def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) -> tuple[Dataset, dict[str, Prompt]]:
-    """Rows of a prepared file as TRL reads them: the name of a prompt, and the expected answer; and prompts by name.
+    """Rows of a prepared file for TRL, each with a prompt's name and the expected answer; and the prompts by name.
 
-    TRL gets names because it hands on nothing else of a row: neither ids, nor where in a text a user has only written
-    the name of a control token.
+    TRL gets names because it passes on nothing else of a row: neither ids, nor which control tokens in a text were
+    written by a user.
 
     Raises:
-        UserError: naming the file and the line: a damaged line, or a row that cannot be asked or rewarded here.
+        UserError: a damaged line, or a row that this engine cannot use; the message gives file and line.
     """
     rows, prompts = [], dict[str, Prompt]()
     unused, hidden = Unused(grpo), Counter[tuple[str, ...]]()
@@ -48,7 +48,7 @@ def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) ->
         unused.count(row, *USED)
         hidden[prompter.hidden(messages, tools)] += 1
     if said := str(unused):
-        run.say(f"{file.name}: rows ask for what engine trl does not give them: {said}")
+        run.say(f"{file.name}: row parameters that engine trl ignores: {said}")
     for kinds, count in hidden.items():
         if kinds:
             run.say(f"WARNING: {file.name}: {told(kinds)}: {count:,} of {len(rows):,} prompts lose theirs")
@@ -56,9 +56,9 @@ def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) ->
 
 
 def row_fault(row: RLRow) -> str | None:
-    """What keeps a row from being asked here, or its answer from being rewarded."""
+    """Why this engine cannot use a row; None if it can."""
     if fault := parameter_fault(row, *USED):
         return fault
     if row.expected_answer is None:
-        return "no expected_answer, which the rewards of engine trl compare with"
+        return "no expected_answer, which the rewards of engine trl need"
     return None

@@ -1,7 +1,7 @@
-"""Completions for TRL's trainer, and how far their log-probabilities are from those that training computes.
+"""Sample completions for TRL's trainer, and measure how far their log-probabilities are from training's.
 
-Where it can, the model is sampled and trained by one computation, with the same bits (`nemotron_engines.exact`);
-elsewhere transformers samples. Either way each step's log says how far the two are apart.
+If possible, sampling and training use the same computation, bit for bit (`nemotron_engines.exact`); otherwise
+transformers samples. Each step logs how far the two are apart.
 """
 
 from collections import Counter, deque
@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 
+from nemotron_engines.checks import require_alike
 from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly, why_not
 from nemotron_engines.lora.kinds import without_adapters
-from nemotron_engines.mismatch import require_alike
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head
@@ -29,7 +29,7 @@ from stages.rl.engines.trl.trainer import StepTrainer
 
 
 class Recorder(LogitsProcessor):
-    """Sees the logits of each token before anything is done to them, and the token at the next one."""
+    """Logits processor that sees the raw logits of each token, and the sampled token one call later."""
 
     def __init__(self, temperature: float) -> None:
         self._temperature = temperature
@@ -37,16 +37,16 @@ class Recorder(LogitsProcessor):
         self._open: Tensor | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Note what the newest token was drawn with, and leave the scores as they are."""
+        """Record the log-probability of the newest token; returns the scores unchanged."""
         if self._open is not None:
             self._noted.append(self._open.gather(1, input_ids[:, -1:])[:, 0])
         self._open = (scores.float() / self._temperature).log_softmax(-1)
         return scores
 
     def logps(self, completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Of each completion's tokens; a row that ended early was filled up behind its end."""
+        """Log-probabilities of each completion's tokens; rows that ended early are padded."""
         assert self._open is not None
-        noted = torch.stack([*self._noted, self._open[:, 0]]).T.tolist()  # the last place is set below
+        noted = torch.stack([*self._noted, self._open[:, 0]]).T.tolist()  # the last position is set below
         for row, ids, last in zip(noted, completions, self._open, strict=True):
             if len(ids) == len(row):
                 row[-1] = float(last[ids[-1]])
@@ -55,7 +55,7 @@ class Recorder(LogitsProcessor):
 
 @contextmanager
 def recording(model: Any, temperature: float) -> Generator[Recorder]:
-    """Whatever `model.generate` draws meanwhile is noted."""
+    """Record everything that `model.generate` samples inside this block."""
     recorder = Recorder(temperature)
     model.generate = partial(model.generate, logits_processor=LogitsProcessorList([recorder]))
     try:
@@ -65,18 +65,18 @@ def recording(model: Any, temperature: float) -> Generator[Recorder]:
 
 
 class Routes:
-    """What the routers chose, pass by pass."""
+    """The routers' choices, pass by pass."""
 
     def __init__(self, routers: int) -> None:
         self._routers = routers
         self._chosen: list[Tensor] = []
 
     def note(self, router: nn.Module, given: tuple[Tensor], result: tuple[Tensor, ...]) -> None:
-        """A forward hook of a router, whose result ends with the experts of each token, (tokens, k)."""
+        """Forward hook of a router, whose last output is the experts of each token, (tokens, k)."""
         self._chosen.append(result[2].sort(-1)[0])
 
     def passes(self, rows: int = -1, length: int = -1) -> list[Tensor]:
-        """The `code` of the experts of each position, (rows, length), for each pass; the one or the other is given."""
+        """`code` of the experts at each position, (rows, length), for each pass; give either rows or length."""
         codes = []
         for first in range(0, len(self._chosen), self._routers):
             layers = torch.stack(self._chosen[first : first + self._routers], 1)
@@ -86,7 +86,7 @@ class Routes:
 
 @contextmanager
 def noting_routes(model: nn.Module) -> Generator[Routes]:
-    """What the model's routers choose meanwhile; nothing in one without experts."""
+    """Record the routers' choices inside this block; a model without experts has none."""
     routers = [module for module in model.modules() if isinstance(module, NemotronHTopkRouter)]
     routes = Routes(len(routers))
     hooks = [router.register_forward_hook(routes.note) for router in routers]
@@ -98,21 +98,21 @@ def noting_routes(model: nn.Module) -> Generator[Routes]:
 
 
 FARTHEST = 600.0
-"""Nats; further apart, a ratio would soon be no number that a log can hold."""
+"""In nats; beyond this, ratios would overflow the log."""
 
 
 @dataclass
 class Differences:
-    """Sums over the micro batches of a step, of one process or of all."""
+    """Sums over the micro batches of a step, for one process or all."""
 
     tokens: int = 0
     differing: int = 0
-    routed: int = 0  # tokens drawn behind a choice of experts
-    flips: int = 0  # of these, behind another choice than that of training
+    routed: int = 0  # tokens sampled after a choice of experts
+    flips: int = 0  # of these, after a different choice than in training
     multiplied: float = 0.0  # sum of exp(|difference|)
     largest: float = 0.0
     sequences: int = 0
-    ratios: float = 0.0  # sum of a sequence's probability in training over that in sampling
+    ratios: float = 0.0  # sum over sequences of probability in training / probability in sampling
 
     def add(self, sampled: Tensor, trained: Tensor, mask: Tensor, flipped: Tensor | None) -> None:
         """Count one micro batch; all (rows, tokens), log-probabilities in nats, the mask and `flipped` bool."""
@@ -129,7 +129,7 @@ class Differences:
         self.ratios += float(apart.sum(1).clamp(max=FARTHEST).exp()[there].sum())
 
     def figures(self) -> dict[Metric, float]:
-        """The step's figures of all processes together; every process calls this."""
+        """The step's figures over all processes; collective."""
         sums = [self.tokens, self.differing, self.routed, self.flips, self.multiplied, self.sequences, self.ratios]
         whole, largest = torch.tensor(sums, dtype=torch.float64), torch.tensor(self.largest, dtype=torch.float64)
         if torch.distributed.is_initialized():
@@ -150,19 +150,19 @@ class Differences:
 
 
 class TokenMeans:
-    """Sums over the passes of a step."""
+    """Means over the tokens of all passes of a step."""
 
     def __init__(self) -> None:
         self._tokens = 0
         self._sums = Counter[str]()
 
     def add(self, mask: Tensor, **values: Tensor) -> None:
-        """Count a pass; the mask and each value are (rows, tokens). Every pass of a step has the same values."""
+        """Add a pass; the mask and each value are (rows, tokens). Every pass of a step must give the same names."""
         self._tokens += int(mask.sum())
         self._sums.update({name: float(value.detach().double()[mask].sum()) for name, value in values.items()})
 
     def take(self) -> dict[str, float]:
-        """The means of all processes together, and begin anew; none where no token counts. Every process calls this."""
+        """Return the means over all processes, empty if no token counts, and reset the sums; collective."""
         names = sorted(self._sums)
         whole = torch.tensor([self._tokens, *(self._sums[name] for name in names)], dtype=torch.float64)
         self.__init__()
@@ -173,20 +173,20 @@ class TokenMeans:
 
 
 SAMPLED_EXPERTS = "sampled_experts"
-"""Among the inputs of a loss: the `code` of the experts behind each token, (rows, tokens)."""
+"""Key in a loss's inputs: the `code` of the experts before each token, (rows, tokens)."""
 BEFORE_UPDATES = "old_per_token_logps"
-"""Log-probabilities of the model that sampled, where a step has several updates."""
+"""Key in a loss's inputs: log-probabilities of the sampling model, if a step has several updates."""
 
 
 class SamplingTrainer(StepTrainer):
-    """A GRPOTrainer that knows with which probability each token was drawn."""
+    """A GRPOTrainer that keeps the sampling probability of each token."""
 
     mismatch_limit: float | None = None
     largest_weight: float | None = None
-    """Of truncated importance sampling; None leaves it out."""
+    """Largest weight of truncated importance sampling; None turns it off."""
     _exact: PreTrainedModel | None = None
     _inputs: dict[str, Any] | None = None
-    """Of the loss that is being computed."""
+    """Inputs of the loss that is being computed."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -195,19 +195,18 @@ class SamplingTrainer(StepTrainer):
         self._differences, self._means = Differences(), TokenMeans()
 
     def sample_exactly(self) -> str | None:
-        """Sample and train by one computation from now on, unless something keeps it from that: then say what."""
+        """Sample and train by the same computation from now on; returns the reason if that is impossible."""
         model = without_adapters(self.accelerator.unwrap_model(self.model))
-        reason = "bfloat16 is computed by autocast" if self.args.bf16 else why_not(model)
+        reason = "autocast computes in bfloat16" if self.args.bf16 else why_not(model)
         if reason is None:
             self._exact = model
             score_exactly(model, self.temperature, self._trained_experts)
         return reason
 
     def compare_with(self, start: PreTrainedModel | None, weight: float) -> None:
-        """Weigh the distance to the model that training starts from, if need be to a copy of it; None: adapters are
-        left out of the one that is trained.
+        """Set the reference model of the KL penalty: the starting model, or None to disable the adapters instead.
 
-        TRL would load the copy anew by its name, and random weights have none.
+        TRL would reload the reference by name, but random weights have no name.
         """
         self.beta = weight
         if start is None:
@@ -219,13 +218,13 @@ class SamplingTrainer(StepTrainer):
             score_exactly(start, self.temperature, deque(maxlen=0))
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-        """Ids and log-probabilities of one completion for each prompt; notes the experts behind each token."""
+        """Ids and log-probabilities of one completion per prompt; records the experts before each token."""
         if (model := self._exact) is None:
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
             self.begin_to_draw(self.state.global_step, unwrapped.training, self.rows[0])
             with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-            # each pass chose the token behind its last position
+            # each pass chose the token after its last position
             tokens = [found[:, -1] for found in routes.passes(len(prompt_ids))]
             rows = zip(torch.stack(tokens, 1), completions, strict=True) if tokens else ()
             self._sampled_experts = [codes[: len(ids)] for codes, ids in rows]
@@ -239,13 +238,13 @@ class SamplingTrainer(StepTrainer):
         return [answer.ids for answer in answers], [answer.logps for answer in answers]
 
     def _draws(self, training: bool) -> Tensor:
-        """What the tokens of this process's rows are drawn with: by seed, step and number of the row alone."""
+        """Random numbers for the tokens of this process's rows; they depend on seed, step and row number alone."""
         most = self.max_completion_length
         keys = [[self.seed, training, self.state.global_step, row] for row in self.rows]
         return torch.from_numpy(np.stack([np.random.default_rng(key).random(most) for key in keys]))
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        """Each row keeps the experts behind its tokens, wherever rows are shuffled to."""
+        """Keep each row's experts with the row when rows are shuffled."""
         found = super()._generate_and_score_completions(inputs)
         if self._sampled_experts:
             found[SAMPLED_EXPERTS] = pad_sequence(self._sampled_experts, batch_first=True)
@@ -254,12 +253,12 @@ class SamplingTrainer(StepTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
-        """See the base class; the loss that asks for them is weighed by them."""
-        with noting_routes(self.accelerator.unwrap_model(model)) as routes:  # none, where `score_exactly` notes them
+        """See the base class; also uses them to weight the current loss."""
+        with noting_routes(self.accelerator.unwrap_model(model)) as routes:  # empty if `score_exactly` records them
             found = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
             )
-        before = slice(-logits_to_keep - 1, -1)  # the position behind which a token is drawn
+        before = slice(-logits_to_keep - 1, -1)  # the position before each sampled token
         self._trained_experts += [codes[:, before] for codes in routes.passes(length=input_ids.shape[1])]
         if (inputs := self._inputs) is not None:
             self._logps, self._entropies = found[0].detach(), cast(Tensor, found[1])
@@ -268,14 +267,14 @@ class SamplingTrainer(StepTrainer):
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """The loss, and what this micro batch shows of differences."""
+        """Compute the loss, and add this micro batch to the differences."""
         self._trained_experts.clear()
         self._inputs, flipped = dict(inputs), None
         try:
             loss = super()._compute_loss(model, self._inputs)
         finally:
             self._inputs = None
-        # of the model that sampled; later updates of a step have another one
+        # from the sampling model; later updates of a step train a different one
         if self.is_first_update and (drawn := inputs.get(SAMPLED_EXPERTS)) is not None:
             experts = torch.cat(self._trained_experts)
             experts = experts if self.row_order is None else experts[self.row_order]
@@ -287,7 +286,7 @@ class SamplingTrainer(StepTrainer):
         return loss
 
     def _compared(self, inputs: Mapping[str, Any], before: Tensor) -> dict[str, Tensor]:
-        """What the loss of this pass makes of each token: its distance to the starting model, and whether it is cut."""
+        """Per token of this pass: KL distance to the starting model, and whether its ratio is clipped."""
         apart, better = (self._logps - before).exp(), inputs["advantages"].view(len(before), -1) > 0
         worse = inputs["advantages"].view(len(before), -1) < 0
         clipped = (apart > 1 + self.epsilon_high) & better | (apart < 1 - self.epsilon_low) & worse
@@ -297,10 +296,10 @@ class SamplingTrainer(StepTrainer):
         return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the step's differences.
+        """Log with the step's differences added.
 
         Raises:
-            UserError: they are larger than the config allows.
+            UserError: the differences exceed the configured limit.
         """
         if "loss" in logs:
             found, self._differences = self._differences.figures(), Differences()
@@ -308,14 +307,14 @@ class SamplingTrainer(StepTrainer):
             self._note("train", **self._means.take())
             error, limit = found.get("token_mult_prob_error", 1.0), self.mismatch_limit
             if limit is not None and error > limit and distributed.rank() != 0:
-                raise SystemExit(2)  # the first process says why
+                raise SystemExit(2)  # the first process prints the reason
             require_alike(self.state.global_step, error, limit)
         super().log(logs, start_time)
 
 
 def weighed(inputs: Mapping[str, Any], trained: Tensor, largest: float) -> Tensor:
-    """Advantages (rows, tokens) for truncated importance sampling: times a token's probability in training over that
-    with which it was drawn, at most `largest`. `trained`: (rows, tokens), nats.
+    """Advantages (rows, tokens) for truncated importance sampling: each is multiplied by the token's probability in
+    training over that in sampling, at most `largest`. `trained`: (rows, tokens), nats.
     """
     mask = inputs["completion_mask"].bool()
     ratios = (trained - inputs["sampling_per_token_logps"]).masked_fill(~mask, 0).exp()

@@ -1,13 +1,12 @@
-"""Reinforce with TRL's GRPOTrainer."""
+"""Train with TRL's GRPOTrainer."""
 
 from typing import Any
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
-from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_engines.modeling.start import starting_weights
-from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
+from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
@@ -19,30 +18,30 @@ from stages.rl.schema import RLConfig, TRLEngine
 
 
 class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
-    """A GRPOTrainer with our schedule and our way to resume and to stop."""
+    """A GRPOTrainer with our schedule, resuming and stopping."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """Generation is the long part of a step, and no rank waits for another in it, unless for shards of weights."""
+        """Allow a stop during generation: it takes most of a step, and only sharded models communicate in it."""
         with self.stage_run.interruptible(apart=self.stage_config.engine.strategy == "ddp"):
             return super()._generate_single_turn(*args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: a manifest says what a model was made from, and TRL's card asks the trackers that it imports."""
+        """Write no card: manifests record lineage, and TRL's card would query its trackers."""
 
 
 def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
-    """Sample groups of completions, reward them, and follow what did better than its group."""
+    """Sample groups of completions, reward them, and reinforce those that beat their group."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
     base = task.inputs["model"]
     folder = base.path if base is not None else run.directory / "tokenizer"
-    if base is None:  # random weights, where the config allows it
+    if base is None:  # random weights, if the config allows them
         distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
     model = starting_weights(task, folder)
     # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
-    prompter = Prompter(tokenizer)
+    prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
     rows, prompts = read_prompts(data / "train.jsonl", prompter, grpo, run)
     valid = None
     if (data / "val.jsonl").is_file():
@@ -69,14 +68,14 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     trainer.largest_weight = grpo.truncated_importance_sampling_ratio
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
-        run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: the bits of training")
+        run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
     if penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:
-    """Our names to TRL's."""
+    """Translate our settings to TRL's."""
     grpo = config.grpo
     return {
         "num_generations": grpo.num_generations_per_prompt,
@@ -85,7 +84,7 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "top_p": grpo.top_p,
         "beta": 0.0,  # see `compare_with`
         "use_bias_correction_kl": False,  # as in NeMo-RL's configs
-        # more than 1 has TRL note the log-probabilities before the first update, as `StepTrainer` makes several
+        # with more than 1, TRL records log-probabilities before the first update; `StepTrainer` makes several updates
         "num_iterations": grpo.updates_per_step,
         "loss_type": "dapo",
         "epsilon": grpo.ratio_clip_min,
@@ -99,10 +98,10 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
 
 
 def named(name: str) -> Any:
-    """Something of that name for TRL, which counts by it; see `JudgedTrainer` for what judges."""
+    """A placeholder that gives TRL the reward's name; `JudgedTrainer` computes the rewards."""
 
     def reward(**_: Any) -> list[float]:
-        raise AssertionError("JudgedTrainer asks the rewards itself")
+        raise AssertionError("JudgedTrainer computes the rewards itself")
 
     reward.__name__ = name
     return reward

@@ -1,14 +1,14 @@
 """TRL's GRPOTrainer with our batches, rewards and updates.
 
-- Rows that teach nothing cost no backward pass. Where all completions of a group have one reward, their advantages are
-  zero, and so is what they add to the gradient; in a training that goes well that is soon half of all rows. The same
-  holds for completions that were cut and are left out of the loss (`grpo.overlong_filtering`). Their log-probabilities
-  are computed without a graph: for the entropy that is logged, and for the count of tokens that the loss is divided by.
-- Advantages are computed in float64, and figures are means over completions. TRL computes its own from the same rewards
-  in float32, where the mean of equal rewards is not always their value, and gives a validation's mean over batches, in
-  which a short last one counts as much as a whole one.
-- A batch of several updates is NeMo-RL's: its completions are sampled once, and each update learns from a part of them.
-  From the second update on the model is no longer the one that sampled, and the ratio between the two is clipped.
+- Rows without a gradient skip the backward pass. If all completions of a group have the same reward, their advantages
+  and gradients are zero; in a successful training that soon holds for half of all rows. It also holds for completions
+  that were cut and are excluded from the loss (`grpo.overlong_filtering`). Their log-probabilities are computed without
+  a graph, for the logged entropy and for the token count that the loss is divided by.
+- Advantages are computed in float64, and figures are means over completions. TRL computes in float32, where the mean of
+  equal rewards is not always their value, and averages a validation over batches, so that a short last batch counts as
+  much as a full one.
+- A batch may have several updates, as in NeMo-RL: completions are sampled once, and each update learns from a part of
+  them. From the second update on, the trained model differs from the sampling model, and their ratio is clipped.
 """
 
 import math
@@ -29,22 +29,22 @@ from stages.rl.rewards import rewarded
 
 
 class TeachingRowsTrainer(GRPOTrainer):
-    """A GRPOTrainer whose backward pass runs through the rows with an advantage alone.
+    """A GRPOTrainer whose backward pass skips rows without an advantage.
 
-    Not where every row has a gradient all the same (a KL penalty, a bonus for entropy, a loss that balances experts),
-    and not with a sharded model, whose processes must all make the same number of passes.
+    This is off if every row has a gradient anyway (KL penalty, entropy bonus, load-balancing loss), and with a sharded
+    model, whose processes must all make the same number of passes.
     """
 
     skips_rows = False
     row_order: Tensor | None = None
-    """Where each row of the micro batch stands among those that were passed through the model, if not in its place."""
+    """Position of each micro-batch row among the rows that went through the model, if the order differs."""
     _teaching: Tensor | None = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         advantages, mask = inputs["advantages"], inputs["completion_mask"]
         teaching = (advantages != 0).reshape(len(advantages), -1).any(1) & mask.bool().any(1)
         others = self.beta or self._entropy_bonus_enabled or self.aux_loss_enabled
-        # several processes wait for each other's gradients, so that a pass of theirs needs a row that has one
+        # processes wait for each other's gradients, so each pass needs a row with a gradient
         alone = distributed.world_size() == 1
         if self.skips_rows and model.training and not others and not teaching.all() and (alone or teaching.any()):
             self._teaching = teaching
@@ -56,14 +56,14 @@ class TeachingRowsTrainer(GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Rows that teach with a graph, the others without, put together again in their order."""
+        """Compute rows with an advantage with a graph and the others without, then restore their order."""
         whole = super()._get_per_token_logps_and_entropies
         teaching, self.row_order = self._teaching, None
         if teaching is None:
             return whole(model, input_ids, attention_mask, *args, **kwargs)
         rows, rest = teaching.nonzero().flatten(), (~teaching).nonzero().flatten()
         taught = whole(model, input_ids[rows], attention_mask[rows], *args, **kwargs) if len(rows) else None
-        with torch.no_grad():  # past what would wait for other processes, which may have other rows
+        with torch.no_grad():  # bypasses the wrapper, which would wait for other processes, whose rows may differ
             alone = self.accelerator.unwrap_model(model)
             untaught = whole(alone, input_ids[rest], attention_mask[rest], *args, **kwargs)
         if taught is None:
@@ -74,26 +74,26 @@ class TeachingRowsTrainer(GRPOTrainer):
 
 
 def _nothing(model: torch.nn.Module) -> Tensor:
-    """0, with a gradient of 0 for each weight."""
+    """A loss of 0 with a gradient of 0 for each weight."""
     return torch.stack([0 * weight.sum() for weight in model.parameters() if weight.requires_grad]).sum()
 
 
 class JudgedTrainer(TeachingRowsTrainer):
-    """A GRPOTrainer whose rewards are ours, and what follows from them."""
+    """A GRPOTrainer with our rewards and advantages."""
 
     batches: Batches
     weights: Sequence[float]
-    """Of the rewards, in their order."""
+    """Weights of the rewards, in order."""
     leave_one_out = True
     rows: Sequence[int] = ()
-    """What is being sampled: numbers of completions of the step's batch, or of rows of the validation."""
+    """What is being sampled: indices into the step's completions, or of validation rows."""
     _rewards = np.empty((0, 0))
-    """Of the completions sampled last: (those of all processes, rewards) float64."""
+    """Rewards of the latest completions of all processes, (completions, rewards) float64."""
     prompts: Mapping[str, Prompt]
-    """By the names that stand in the rows."""
+    """Prompts by the names in the rows."""
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """Ids of each prompt, and nothing of what a model that sees images is given."""
+        """Ids of each prompt, without inputs for vision models."""
         return [self.prompts[name].ids for name in prompts], None, {}
 
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
@@ -108,11 +108,11 @@ class JudgedTrainer(TeachingRowsTrainer):
         return np.array([[rewarded(name, *answer) for name in self.reward_func_names] for answer in answers])
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        """Completions of a step, with our advantages."""
+        """Sample the completions of a step, and add our advantages."""
         found = super()._generate_and_score_completions(inputs)
         processes = distributed.world_size()
         order = np.concatenate([self.batches.rows_of(process, processes) for process in range(processes)])
-        rewards = self._rewards[np.argsort(order)]  # in the order of the batch
+        rewards = self._rewards[np.argsort(order)]  # in batch order
         grouped = self._summed(rewards).reshape(-1, self.batches.completions)
         normalize = self.scale_rewards == "group"
         advantages = advantages_of(grouped, leave_one_out=self.leave_one_out, normalize=normalize).ravel()
@@ -121,13 +121,13 @@ class JudgedTrainer(TeachingRowsTrainer):
         return found
 
     def _summed(self, rewards: np.ndarray) -> np.ndarray:
-        """The weighted sum of each completion's rewards; of equal rewards equal ones."""
+        """Weighted sum of each completion's rewards; equal rewards give equal sums."""
         return np.array(
             [math.fsum(weight * one for weight, one in zip(self.weights, row, strict=True)) for row in rewards]
         )
 
     def _figures(self, rewards: np.ndarray, grouped: np.ndarray) -> dict[str, float]:
-        """Under TRL's names; `grouped` (groups, completions) are the weighted sums."""
+        """Figures under TRL's names; `grouped` (groups, completions) are the weighted sums."""
         _, spread = mean_and_spread(grouped)
         means = {
             f"rewards/{name}/mean": _mean(one) for name, one in zip(self.reward_func_names, rewards.T, strict=True)
@@ -140,13 +140,13 @@ class JudgedTrainer(TeachingRowsTrainer):
         } | means
 
     def _note(self, mode: str, **figures: float) -> None:
-        """Have TRL log these figures instead of its own."""
+        """Replace TRL's figures with these."""
         self._metrics[mode].update({name: [value] for name, value in figures.items()})
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        """One completion of each row, and the mean of their rewards: the same in passes and on processes of any number.
+        """Sample one completion per row and average the rewards, independent of the number of passes and processes.
 
-        Every process makes as many passes: one that has no row left samples the last one again, and nobody counts it.
+        Every process makes the same number of passes: one without rows left samples the last row again, uncounted.
         """
         model: Any = self.model
         model.eval()
@@ -166,7 +166,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
 
     def _answered(self, rows: list[dict[str, str]], numbers: list[int]) -> np.ndarray:
-        """The rewards of one completion of each row."""
+        """Rewards of one completion per row."""
         self.rows = numbers
         prompts, tokenizer = [row["prompt"] for row in rows], self.processing_class
         ids, _, _ = self._tokenize_prompts(prompts)
@@ -176,17 +176,17 @@ class JudgedTrainer(TeachingRowsTrainer):
 
 
 def _mean(values: np.ndarray) -> float:
-    """As exact as a float can be, whatever order the values come in."""
+    """Correctly rounded mean, independent of the order of values."""
     return math.fsum(values.ravel()) / values.size
 
 
 class StepTrainer(JudgedTrainer):
-    """A GRPOTrainer that reads prompts by the number of the step."""
+    """A GRPOTrainer that picks prompts by step number."""
 
     seed = 0
     may_be_given_up: bool
     say: Callable[[str], None]
-    """One line for people."""
+    """Prints one line."""
     _said = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -195,17 +195,17 @@ class StepTrainer(JudgedTrainer):
 
     @property
     def passes(self) -> int:
-        """Of a step."""
+        """Passes per step."""
         return self.args.gradient_accumulation_steps
 
     @property
     def passes_of_update(self) -> int:
-        """Those before the optimizer moves the weights."""
+        """Passes per update of the weights."""
         return self.passes // self.batches.updates
 
     @property
     def next_pass(self) -> int:
-        """Number of the pass that is being made, in its step. TRL counts those of this process, which begins a step."""
+        """Index of the current pass in its step. TRL counts this process's passes, from the start of a step."""
         return self._step % self.passes
 
     @property
@@ -214,19 +214,19 @@ class StepTrainer(JudgedTrainer):
         return self.next_pass < self.passes_of_update
 
     def get_train_dataloader(self) -> DataLoader:
-        """A tick for each pass, and no prompts: those of a step are known by its number, whatever came before."""
+        """One item per pass, without prompts: the step number alone determines those."""
         ticks: Any = range(self.args.max_steps * self.passes * distributed.world_size())
         sampler: Any = SequentialSampler
         return self._get_dataloader(ticks, "Training", 1, sampler_fn=sampler, is_training=True)
 
     def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
-        """The completions of the next pass."""
+        """Completions of the next pass."""
         if self.next_pass == 0:
             self._passes = self._sampled()
         return self._passes[self.next_pass]
 
     def _sampled(self) -> list[dict[str, Any]]:
-        """The passes of a step."""
+        """Completions of a step, by pass."""
         step, batches = self.state.global_step, self.batches
         self.begin_to_draw(step)
         self.rows = batches.rows_of(distributed.rank(), distributed.world_size())
@@ -242,35 +242,33 @@ class StepTrainer(JudgedTrainer):
         if not tokens.any() and not self._said:
             self._said = True
             cut = f"all {batches.per_step * batches.completions} completions were cut at {self.max_completion_length}"
-            self.say(
-                f"step {step + 1}: {cut} tokens and are left out (grpo.overlong_filtering): nothing is learnt of it"
-            )
-        for number, one in enumerate(made):  # a loss is a mean over the tokens of its update
+            self.say(f"step {step + 1}: {cut} tokens and excluded (grpo.overlong_filtering), so it trains nothing")
+        for number, one in enumerate(made):  # the loss is a mean over the tokens of its update
             one["num_items_in_batch"] = tokens[number // self.passes_of_update]
         return made
 
     def begin_to_draw(self, *what: int) -> None:
-        """Begin torch's generators anew, so that nothing drawn before has a part in what is drawn from here on."""
+        """Reseed torch's generators, so later samples do not depend on earlier ones."""
         key = [self.seed, *what, distributed.rank()]
         torch.manual_seed(int(np.random.default_rng(key).integers(1 << 63)))
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """One pass, and after the last one of an update that update; the step's last one is the Trainer's own."""
+        """Run one pass, and the update after the last pass of one; the Trainer itself makes a step's last update."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.next_pass and self.next_pass % self.passes_of_update == 0:
             self._update(model)
-        self.may_be_given_up = self.is_first_update  # the next pass
-        return loss / self.batches.updates  # for the log, which adds the passes of a step up
+        self.may_be_given_up = self.is_first_update  # for the next pass
+        return loss / self.batches.updates  # the log sums the passes of a step
 
     def _update(self, model: Any) -> None:
-        """Move the weights within a step; the Trainer has not added up the processes' gradients yet."""
+        """Update the weights within a step; the processes' gradients are not yet summed here."""
         if (processes := distributed.world_size()) > 1:
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     torch.distributed.all_reduce(parameter.grad)
                     parameter.grad /= processes
         self._clip_grad_norm(model)
-        optimizer: Any = self.optimizer.optimizer  # ty: ignore[missing-union-attribute]  # accelerate's own around it waits for the end of the step
+        optimizer: Any = self.optimizer.optimizer  # ty: ignore[missing-union-attribute]  # accelerate's wrapper would wait for the end of the step
         optimizer.step()
         optimizer.zero_grad()
 

@@ -18,8 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from nemotron_engines.nemo_rl.generate import BASES, as_text, make_table
-from nemotron_engines.nemo_rl.installation import Installation
-from nemotron_engines.nemo_rl.keys import require_known
+from nemotron_engines.nemo_rl.installation import Installation, require_known
 from nemotron_engines.nemo_rl.translate import VERIFIER, Places, build
 from nemotron_engines.nemo_rl.versions import TABLES, digest_of, load_base
 from nemotron_shared.config.compose import compose

@@ -11,13 +11,13 @@ from nemotron_shared.errors import UserError
 
 
 def refuse_misread(file: str, control: ControlTokens | None) -> None:
-    """Stop at a row of which Automodel's own reader would make something else than it says.
+    """Refuse rows that Automodel's own reader would misread.
 
     Args:
-        control: tokens whose names in somebody's words are text; None where they are asked for.
+        control: control tokens whose names in messages are text; None if they should be tokens.
 
     Raises:
-        UserError: with its place.
+        UserError: a bad row; the message gives file and line.
     """
     for row in read_files([local_file(Path(file).expanduser())]):
         messages = row.value.get("messages") if isinstance(row, Row) else None
@@ -28,11 +28,11 @@ def refuse_misread(file: str, control: ControlTokens | None) -> None:
             what = "control tokens in the text, of which Automodel makes the tokens"
             remedy = "prepare the chats, which encodes them as text"
         elif not all(counts(turn) for turn in turns if turn.get("role") == "assistant"):
-            what = "an answer that does not count in the loss, which Automodel learns like the others"
-            remedy = "prepare the chats, which leaves it out of the loss"
+            what = "an answer that is excluded from the loss, which Automodel would learn anyway"
+            remedy = "prepare the chats, which excludes it from the loss"
         elif beside := [name for name in row.value if name.lower() in SYSTEM_FIELDS and row.value[name]]:
-            what = f"a system prompt beside the messages, in '{beside[0]}', which Automodel does not read"
+            what = f"a system prompt outside the messages, in '{beside[0]}', which Automodel does not read"
             remedy = "prepare the chats, which puts it before the others"
         else:
             continue
-        raise UserError(f"{row.file}:{row.line}: {what}", f"take the row out; or {remedy}: engine.data=packed")
+        raise UserError(f"{row.file}:{row.line}: {what}", f"remove the row; or {remedy}: engine.data=packed")

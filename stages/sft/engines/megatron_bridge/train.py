@@ -2,8 +2,8 @@
 
 torchrun --nproc-per-node=8 stages/sft/train.py -c nano3 run.model=/models/nemotron-nano
 
-A CPU is refused before this begins: what keeps the conversations of a packed row apart is an attention kernel of
-Transformer Engine, for which there is no other.
+A CPU is refused before this starts, because only Transformer Engine's attention kernel keeps the conversations of a
+packed row apart.
 """
 
 from nemotron_engines.megatron_bridge.loop import train_with_megatron

@@ -52,7 +52,7 @@ class NeMoRL(Engine[Config]):
         if machine.sees_files:
             own += too_few_rows("engine.train_chats", config.engine.train_chats, config.train.global_batch_size)
         if inputs.get("model") is None and (config.run.model is None or config.run.missing_model == "random"):
-            own.append(Problem("engine nemo_rl starts from a model, and there is none", "give run.model=FOLDER"))
+            own.append(Problem("engine nemo_rl needs a model to start from", "give run.model=FOLDER"))
         theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
         return replace(theirs, others=(*own, *theirs.others))
 

@@ -4,11 +4,10 @@ from transformers import TrainingArguments
 
 from nemotron_data.formats.packed import read_packed
 from nemotron_engines.kernels.packed_attention import attend_by_document
-from nemotron_engines.modeling.apart import keep_apart
+from nemotron_engines.modeling.build import set_threads, starting_model
 from nemotron_engines.modeling.head_loss import chunk_head_loss
-from nemotron_engines.modeling.start import starting_model
-from nemotron_engines.modeling.threads import set_threads
-from nemotron_engines.rows.packed import PackedCollator, PackedRows
+from nemotron_engines.modeling.packed import keep_apart
+from nemotron_engines.rows import PackedCollator, PackedRows
 from nemotron_engines.transformers.supervised import ScheduledTrainer
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine

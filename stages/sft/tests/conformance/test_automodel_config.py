@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.needs import apply_overrides
 from nemotron_engines.automodel.translate import Places, translate
-from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -54,8 +54,8 @@ def recipe(*overrides: str, choice: str = "tiny", **places: Any) -> dict[str, An
         ("model_parallel=3", "Automodel's recipe has no field"),
         ("distributed.sequence_paralel=true", "did you mean 'sequence_parallel'"),
         ("peft.use_dora=true", "cannot be merged"),
-        ("dataset.shuffle_seed=3", "our packed rows have no such setting"),
-        ("loss_fn._target_=os.system", "is none of the losses"),
+        ("dataset.shuffle_seed=3", "packed rows have no such setting"),
+        ("loss_fn._target_=os.system", "is not an allowed loss"),
         ("packed_sequence={packed_sequence_size: 64, packing_strategy: thd}", "see each other"),
     ],
 )

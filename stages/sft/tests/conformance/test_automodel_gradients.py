@@ -102,7 +102,7 @@ def test_small_time_steps_agree_because_the_lower_limit_is_lifted(tmp_path: Path
 
 
 def test_weights_that_nobody_set_are_refused(folder: Path) -> None:
-    from nemotron_engines.automodel.guards import require_sane_weights
+    from nemotron_engines.automodel.loop import require_sane_weights
     from nemotron_shared.errors import UserError
 
     model = automodel_model(folder)

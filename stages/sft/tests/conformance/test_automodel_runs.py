@@ -118,7 +118,7 @@ def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> N
 def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path) -> None:
     from nemotron_data.formats.packed import read_packed
     from nemotron_engines.modeling.build import load_model
-    from nemotron_engines.rows.packed import PackedCollator, PackedRows
+    from nemotron_engines.rows import PackedCollator, PackedRows
 
     data = read_packed(lora / "artifacts" / "super3-sft-data" / "v1" / "valid.parquet")
     rows = PackedRows(data, 8, 1234)
@@ -214,7 +214,7 @@ prepare()
 import nemo_automodel
 from transformers import AutoConfig, NemotronHConfig
 from nemo_automodel.components.models.common.utils import BackendConfig
-from nemotron_engines.automodel.guards import require_sane_weights
+from nemotron_engines.automodel.loop import require_sane_weights
 from nemotron_engines.modeling.architecture import load_architecture
 fields = load_architecture("super3_tiny", {"vocab_size": 512})
 config = NemotronHConfig(**fields, architectures=["NemotronHForCausalLM"])

@@ -40,8 +40,8 @@ LAUNCHERS = (
 """What ray.sub and our own launcher call the logs that remedies name."""
 
 NO_NUMBER = (
-    "what was trained since then is lost: go on from a checkpoint before it, with a lower optimizer.lr; "
-    "where it is so from the first step, look at the data and the model's weights"
+    "training since then is lost: continue from a checkpoint before it, with a lower optimizer.lr; "
+    "if it happens from the first step on, check the data and the model's weights"
 )
 
 
@@ -111,7 +111,7 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
     if missed and not situation.over and not situation.silent:
         return Judged(expectation, "not judged", value, "not seen yet", remedy)
     if math.isnan(value) and readings.step:
-        return Judged(expectation, "fail", value, "a number that is none", NO_NUMBER)
+        return Judged(expectation, "fail", value, "not a finite number", NO_NUMBER)
     if expectation.within.hold(value):
         return Judged(expectation, "pass", value, "", remedy)
     verdict: Verdict = "watch" if expectation.watch is not None and expectation.watch.hold(value) else "fail"
@@ -230,7 +230,7 @@ SHARE_OF_READING = 0.2
 @click.option(
     "--expect", metavar="STAGE/NAME|FILE", help="the expectations to judge by; without it the run's config tells"
 )
-@click.option("--watch", is_flag=True, help="look again as long as the run goes on")
+@click.option("--watch", is_flag=True, help="check again until the run ends")
 @click.option("--every", type=click.FloatRange(min=0.1), default=EVERY, show_default=True, metavar="S")
 @store_options
 def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool, every: float) -> int:

@@ -4,8 +4,8 @@
     nemotron finetune hf://org/name questions.csv train.train_iters=500
     nemotron finetune ./model notes/*.txt                       text goes to continued pretraining
 
-What nobody said is chosen from the rows, the model and the machine, told with its reason, and kept in a config beside
-the store, which the next run uses again. The work is done by the stages: --dry-run shows their commands.
+Settings that you leave open are chosen from the rows, the model and the machine, printed with the reason, and saved in
+a config next to the store, which the next run reuses. The stages do the work: --dry-run shows their commands.
 """
 
 import os
@@ -63,7 +63,7 @@ class Comparison:
             prepared: the data; it may have held nothing back.
         """
         held_back = set(prepared.manifest.metadata["splits"]) & {"valid", "test"}
-        which = "rows that were held out" if held_back else "rows, all of which were trained on"
+        which = "held-out rows" if held_back else "rows, all of which were trained on"
         shown = []
         for answer in self.answers:
             shown += ["", f"  {_short(plain_turns(answer['question']), end=True)}"]
@@ -90,8 +90,8 @@ USE = ("chat {model}", "serve {model}", "export {model} my-model")
 @click.argument("model", metavar="MODEL", shell_complete=completion.models)
 @click.argument("data", metavar="DATA... [key=value ...]", nargs=-1, required=True, shell_complete=completion.files)
 @click.option("-d", "--dry-run", is_flag=True, help="show the choices and the stages' commands; train nothing")
-@click.option("--again", is_flag=True, help="choose anew what an earlier run chose for the same model and data")
-@click.option("--trust-code", is_flag=True, help="run the Python files of a model that cannot do without")
+@click.option("--again", is_flag=True, help="discard the choices of an earlier run for the same model and data")
+@click.option("--trust-code", is_flag=True, help="run the Python files of a model that needs them")
 @store_options
 def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: bool, trust_code: bool) -> int:
     """See the head of this module."""

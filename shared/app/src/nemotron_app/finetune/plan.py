@@ -78,7 +78,7 @@ class Plan:
         return self.folder / (f"train-v{prepared.manifest.version}.yaml" if prepared else "data.yaml")
 
     def request(self, stage: str, config: str, *overrides: str) -> Request:
-        """What `nemotron FAMILY STAGE -c CONFIG` is asked with these overrides, in this store."""
+        """The request of `nemotron FAMILY STAGE -c CONFIG` with these overrides, in this store."""
         home = override("run.home", str(self.look.store.home))
         overrides = (*overrides, home, f"run.family={self.family}")
         return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
@@ -119,7 +119,7 @@ class Plan:
         refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])
 
     def rehearse(self) -> None:
-        """Make one step of the training on little, in a process of its own, which says what came of it.
+        """Run one small training step in a separate process, which prints the result.
 
         Raises:
             SystemExit: the training would fail.
@@ -136,7 +136,7 @@ class Plan:
         return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in given)
 
     def add(self, found: Sequence[Choice]) -> list[Choice]:
-        """Take over what the command line does not say itself, and say it."""
+        """Apply choices that the command line does not make itself, and print them."""
         taken = [choice for choice in found if not self._is_said(choice.key)]
         for choice in taken:
             say(f"[finetune] {choice}")
@@ -154,10 +154,10 @@ def make_plan(
     trust_code: bool,
     dry_run: bool,
 ) -> Plan:
-    """Find the model, look at the rows, and choose what nobody said.
+    """Find the model, read the rows, and choose the settings that the user left open.
 
     Raises:
-        UserError: there is no such model or file, or the rows cannot be read.
+        UserError: the model or a file does not exist, or the rows cannot be read.
     """
     if not all(data) or not data:
         raise UserError("no data is named", "say: nemotron finetune MODEL FILE")
@@ -196,7 +196,7 @@ def make_plan(
         for file in plan.folder.glob("*.yaml"):
             file.unlink()
     if plan.file().is_file():
-        say(f"[finetune] as chosen before: {plan.file()} (--again chooses anew)")
+        say(f"[finetune] using earlier choices: {plan.file()} (--again makes new ones)")
     else:
         _choose_data(plan, fields)
     plan.require_startable()
@@ -276,7 +276,7 @@ def train(plan: Plan, prepared: Artifact) -> Artifact:
 
 
 def evaluate(plan: Plan, tuned: Artifact) -> Artifact:
-    """Scores of both models on the rows that were held out."""
+    """Scores of both models on the held-out rows."""
     models = override("run.model", tuned.reference), override("run.base", plan.reference)
     return _run(plan, "eval", "train", plan.request("eval", "held_out", *models))
 

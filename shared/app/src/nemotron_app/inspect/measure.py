@@ -389,13 +389,13 @@ def warnings_of(
     """All warnings, the most general first."""
     found = [f"differs from its manifest: {difference}" for difference in prepared.differences]
     if prepared.kind != "lines" and decoder.folder is None:
-        found.append("no tokenizer lies beside the data, so ids are shown as numbers; give --tokenizer FOLDER")
+        found.append("the data comes without a tokenizer, so ids are shown as numbers; give --tokenizer FOLDER")
     named = {split.name for split in splits}
     wanted = named
     if prepared.is_whole:  # evaluations have a single split, RL sets at least two
         wanted = named | ({"valid"} if "train" in named else set()) if prepared.kind == "lines" else set(SPLITS)
     holding = {split.name for split in splits if split.examples}
-    found += [f"the split '{name}' holds nothing" for name in SPLITS if name in wanted - holding]
+    found += [f"the split '{name}' is empty" for name in SPLITS if name in wanted - holding]
     unit = "documents" if prepared.kind == "documents" else "rows"
     for split in splits:
         for what, count in split.problems.counts.items():
@@ -519,7 +519,7 @@ def inspect_data(target: str, store: Store, options: Options | None = None) -> I
         raise UserError(f"{prepared.title} has no split '{wanted}'", did_you_mean(wanted, by_name, known))
     shown = by_name[wanted]
     if options.row is not None and not 0 <= options.row < shown.examples:
-        raise UserError(f"there is no row {options.row} in '{wanted}'", f"it has rows 0 to {shown.examples - 1}")
+        raise UserError(f"no row {options.row} in '{wanted}'", f"choose a row from 0 to {shown.examples - 1}")
     indices, count = range(shown.examples), min(max(0, options.rows), shown.examples)
     if options.row is not None:
         chosen = [options.row]
@@ -534,7 +534,7 @@ def inspect_data(target: str, store: Store, options: Options | None = None) -> I
     if options.against is not None:
         if decoder.folder is None and prepared.kind != "lines":
             raise UserError(
-                "--against compares text, and there is no tokenizer to decode with", "give --tokenizer FOLDER"
+                "--against compares text, but the data has no tokenizer to decode with", "give --tokenizer FOLDER"
             )
         train = by_name.get("train", prepared.splits[0])
         overlaps += _overlaps_with(find_set(options.against, store, options.family), train, options.budget, decoder)

@@ -26,7 +26,7 @@ from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import Composed, layout_for
 from nemotron_shared.config.files import require_plain_numbers
-from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
+from nemotron_shared.config.overrides import COMMAND_LINE, Said, flat, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
@@ -178,20 +178,11 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
         for name in ("project", "entity", "name"):
             if value := getattr(loaded.wandb, name):
                 said.append(Said(override(f"logger.wandb_{name}", value), table))
-    for key, value in _leaves(profile.set):
+    for key, value in flat(profile.set):
         text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value, default=str)}"
         if own := for_one_stage(text, stage):
             said.append(Said(own, loaded.origins.get(f"set.{key}", loaded.origins.get("set", origin))))
     return said
-
-
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested tables."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def last_save(profile: Slurm) -> str:

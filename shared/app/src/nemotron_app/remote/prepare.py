@@ -131,7 +131,7 @@ def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) 
         return "ray" if isinstance(profile, Slurm) else "single"
     each = resolve_section(composed.tree, "run")["nproc_per_node"]
     if not isinstance(each, int):
-        raise UserError(f"run.nproc_per_node: {each!r} is no number of processes", "write: run.nproc_per_node=8")
+        raise UserError(f"run.nproc_per_node: {each!r} is not a process count", "write: run.nproc_per_node=8")
     processes = profile.nodes * each
     if verb == "data_prep" or engine in ALONE or processes == 1:
         return "single"

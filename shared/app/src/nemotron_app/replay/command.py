@@ -138,7 +138,7 @@ def _damaged(store: Store, made: Artifact, read: Artifact) -> UserError:
     """The error for a damaged input that would not be made again."""
     remedy = f"restore {read.path} from a copy"
     if read.manifest.producer.verb != IMPORT:
-        remedy += f", or make {read.reference} anew too: nemotron artifacts replay {made.reference} --lineage"
+        remedy += f", or make {read.reference} again, too: nemotron artifacts replay {made.reference} --lineage"
     damage = in_short(read, damage_of(read, store.home))
     return UserError(f"{made.reference} cannot be replayed from {read.reference}, which is damaged: {damage}", remedy)
 

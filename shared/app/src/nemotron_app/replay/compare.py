@@ -155,7 +155,7 @@ def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
     obstacles = dict.fromkeys(str(path) for name in artifact.manifest.files if (path := _obstacle(artifact, name)))
     if obstacles:
         move = shlex.join(["mv", *obstacles, "ELSEWHERE"])
-        return f"move away what lies in the place of its files: {move}; then: {repair}"
+        return f"move away the files that took the place of its own: {move}; then: {repair}"
     if not tried:
         return f"put its bytes back: {repair}"
     kept = f"use its files as they are: cp -r {artifact.path} ./kept, then give ./kept"

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 PLAIN = str.maketrans("–−", "--")
 
+COLUMNS = ("made", "time", "amount", "key metric")
+"""Of the printed table, before the score. The README shows a sample."""
+
 
 def print_report(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
     """One line per artifact, then the path of the page; ASCII only if the output is not a terminal."""
@@ -50,7 +53,7 @@ def print_report(collected: Collected, html_path: Path, console: "Console | None
         rows = [[cell.translate(PLAIN).encode("ascii", "replace").decode() for cell in row] for row in rows]
     title = " ".join(filter(None, (collected.family, collected.config)))
     console.print(output.text_of(console, title, "bold"))
-    table = output.Table(["made", "time", "amount", "key metric", score], rows)
+    table = output.Table([*COLUMNS, score], rows)
     output.print_table(console, table, wrapped="key metric")
     for problem in collected.problems:
         console.print(output.text_of(console, f"warning: {problem}"), soft_wrap=True)
@@ -178,7 +181,7 @@ FOLDED = 16
 
 @click.command("report")
 @click.argument("names", nargs=-1, metavar="[NAME|FOLDER]...")
-@click.option("--compare", is_flag=True, help="lay the trainings named beside each other: models or runs, two or more")
+@click.option("--compare", is_flag=True, help="compare two or more trainings, given as models or runs")
 @click.option("--live", is_flag=True, help="follow what runs now, here and on a page that renews itself")
 @click.option("--out", metavar="FILE", help="the page (default: reports/FAMILY.html in the store, or NAME-vN.html)")
 @store_options
@@ -216,16 +219,16 @@ def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
         return look.store.resolve(given, family=look.family)
     if names[0] in families():
         raise UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
-    beside = f"to lay them beside each other: nemotron report --compare {given}"
+    beside = f"to compare them: nemotron report --compare {given}"
     if len(names) == 1:
         if not (is_path(given) or Path(given).is_dir() or (look.store.home / "runs" / given).is_dir()):
             look.store.resolve(given, family=look.family)  # an unknown name is another error
-        beside = "to lay it beside another training, name both after --compare"
+        beside = "to compare it with another training, name both after --compare"
     evaluation = f"{look.family}-{RESULTS}"
     made = look.store.versions(evaluation)
     about_one = f"\n  one evaluation: nemotron report {evaluation}:v{made[-1]}" if made else ""
     raise UserError(
-        f"the report is about all stages together, and '{given}' names a part",
+        f"the report covers all stages together, but '{given}' names a part",
         f"{beside}\n  the whole: nemotron report{about_one}",
     )
 

@@ -340,7 +340,7 @@ def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: flo
     if not trainings_running(store):
         raise UserError(f"no training is running in {store.home / 'runs'}", "see what was stopped: nemotron runs")
     console = open_console()
-    console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings go on)"), soft_wrap=True)
+    console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings keep running)"), soft_wrap=True)
     seen = dict[str, Trained]()
     with suppress(KeyboardInterrupt), _shown_on(console) as show:
         last_seen = time.monotonic()

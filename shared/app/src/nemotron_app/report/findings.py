@@ -105,7 +105,7 @@ def stage_sentence(results: Results, stage: str) -> str | None:
             low, high = (wording.difference(metric, abs(bound)).lstrip("+") for bound in sorted(entry["ci95"], key=abs))
             gains.append(f"{amount} {found} than {before} (95% interval {low} to {high}).")
     worse = [f"But worse: {', '.join(regressions)}."] if regressions else []
-    return " ".join([*(gains or ["There is no model before it to compare with."]), *worse])
+    return " ".join([*(gains or ["It has no earlier model to compare with."]), *worse])
 
 
 def overlap_sentence(results: Results, task: str) -> str:

@@ -1,4 +1,4 @@
-"""Free space in a store: remove a version, or all that are no longer needed.
+"""Free space in a store: remove a version, or all unneeded ones.
 
     remove(store, reference)   remove a version that nothing was made from and no unfinished run reads
     plan_cleanup(store, 1)     the versions and leftovers a cleanup would remove; `clean` removes them
@@ -238,7 +238,7 @@ def _parents_without_entry(store: Store, child: Reference, error: UserError, use
             return recorded
         what = f"{file}: key 'parents' is not a list of references"
     raise UserError(
-        f"{what}; so nobody can tell what {child} was made from",
+        f"{what}, so the inputs of {child} are unknown",
         f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
     ) from error
 

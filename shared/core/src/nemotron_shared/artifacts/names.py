@@ -34,7 +34,7 @@ EXACT = re.compile(rf"({WORD.pattern}):v([1-9][0-9]{{0,8}})")
 RESERVED_ALIAS = re.compile(r"latest|v?[0-9]+")
 EXAMPLE = "write NAME or NAME:VERSION, for example super3-sft-model:v2, sft:latest or sft-data:best"
 
-# The full name after the family, by itself or its short form.
+# The full name after the family, by full name or short form.
 SHORT_NAMES = {stage.name: stage.result.kind for stage in STAGES.values()} | {
     made.kind: made.kind for made in products()
 }

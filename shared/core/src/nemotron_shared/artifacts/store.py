@@ -357,7 +357,7 @@ class Store:
         versions = self.versions(reference.name)
         if not versions:
             known = self.names()
-            message = f"there is no artifact '{reference.name}' in {self.root}"
+            message = f"no artifact '{reference.name}' in {self.root}"
             if Path(reference.name).is_dir():
                 raise NotFound(message, f"for the folder, write ./{reference.name}")
             if not known:
@@ -371,7 +371,7 @@ class Store:
         named = [f"{alias} -> v{version}" for alias, version in known_as.items()]
         has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
         near = did_you_mean(wanted, known_as) if isinstance(wanted, str) else None
-        raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
+        raise NotFound(f"no {reference} in {self.root}", near or f"{reference.name} has: {has}")
 
 
 def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserError:

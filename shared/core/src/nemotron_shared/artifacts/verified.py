@@ -58,7 +58,7 @@ def _ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None
 
 def remove_and_make(artifact: Artifact) -> str:
     """Remedy for a damaged manifest, which cannot be trusted to say how the artifact was made."""
-    remove = f"remove the version and make it anew: nemotron artifacts rm {artifact.reference}"
+    remove = f"remove the version and make it again: nemotron artifacts rm {artifact.reference}"
     return f"restore {artifact.path / MANIFEST} from a copy; or {remove}"
 
 

@@ -92,7 +92,7 @@ def not_composed(
     if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
         known = sorted({name for folder in folders for name in config_names(folder / group[1])})
         remedy = did_you_mean(group[2], known, f"there are: {', '.join(known)}")
-        return UserError(f"{group[1]}={group[2]}: there is no such {group[1]}", remedy)
+        return UserError(f"{group[1]}={group[2]}: no such {group[1]}", remedy)
     match = re.search(r"Could not (?:override|delete|append to config)[^']*'?([\w.@/-]+)", str(error))
     key = match[1].rstrip(".") if match else None
     search_path, *overrides = arguments
@@ -124,11 +124,11 @@ def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigExceptio
         what = f"{asked_by}.yaml: its 'defaults' name '/{name}': a path from the root cannot stand there"
         return UserError(what, "copy the file into the config's folder, and write its path from there")
     if beside and name.startswith(f"{beside}/") and (wanted := name.removeprefix(f"{beside}/")) in known:
-        return UserError(f"{what}: a name is looked for in the folder of its own file", f"write '/{wanted}'")
+        return UserError(f"{what}: a relative name means a file in the same folder", f"write '/{wanted}'")
     if above in STAGES and last in known:
-        return UserError(f"{what}: a config builds on those of its own stage only", f"write '{last}'")
+        return UserError(f"{what}: a config may only build on configs of its own stage", f"write '{last}'")
     remedy = did_you_mean(name, known, f"there are: {', '.join(sorted(known))}")
-    return UserError(f"{what}: there is no such config", remedy)
+    return UserError(f"{what}: no such config", remedy)
 
 
 def _is_absolute(folders: Sequence[Path], asked_by: str, name: str) -> bool:
@@ -325,7 +325,7 @@ class Composed:
 
     `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists the merged files in order; `notes`
     name keys of other libraries that have no effect. `trust_keys` are the `trust_remote_code` keys and their origins:
-    no file may grant that, so they are removed from the tree. `choice` and `overrides` are what was asked for.
+    no file may grant that, so they are removed from the tree. `choice` and `overrides` are the user's request.
     """
 
     tree: DictConfig

@@ -65,8 +65,8 @@ class SourceSection(Section):
     seed: int = Field(ge=0)
     """Seed of the synthetic rows and, in sft, of packing."""
     max_lost: How[float] = Field(ge=0, le=1)
-    """Stop where more than this share of the rows is lost: left out, cut within what is learnt, or with an expected
-    answer that no verifier can decide. What you ask to be left out is no loss. `1` allows everything."""
+    """Stop if more than this share of the rows is lost: left out, cut within the trained part, or with an expected
+    answer that no verifier can decide. Rows that you filter out do not count. `1` allows everything."""
     split: SplitSection
     key_field: str | None
     """Field whose hash decides a row's split. `null`: the row's own text or question."""

@@ -30,6 +30,10 @@ class Said(str):
         said.origin = origin
         return said
 
+    def __reduce__(self) -> tuple[type["Said"], tuple[str, str]]:
+        """How to pickle it: rank 0 sends the words of a start to the other ranks."""
+        return Said, (str(self), self.origin)
+
 
 def override(key: str, value: str | Sequence[str]) -> str:
     """`key=value` or `key=[one,'and two']`, quoted for Hydra's grammar where necessary."""
@@ -157,6 +161,11 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(child, f"{key}.{name}" if key else str(name))
     else:
         yield key, node
+
+
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree; an empty mapping counts as none."""
+    return ((key, value) for key, value in leaves(dict(values)) if not isinstance(value, dict))
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,9 +73,9 @@ class Registry(Generic[Item]):
             found: Any = importlib.import_module(module)
             for part in filter(None, attribute.split(".")):
                 found = getattr(found, part)
-        except Exception as error:  # other people's code may end with anything
+        except Exception as error:  # a plugin may raise anything
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-                raise UserError(f"{self.kind} '{name}': there is no module {error.name}") from error
+                raise UserError(f"{self.kind} '{name}': module {error.name} not found") from error
             if name in self.own or isinstance(error, UserError):
                 raise
             what = f"{self.kind} '{name}': {place} cannot be loaded: {type(error).__name__}: {error}"

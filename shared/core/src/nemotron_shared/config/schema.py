@@ -111,7 +111,7 @@ class EngineSection(Section):
     """What all engines have in common: which one it is."""
 
     extendable: ClassVar[bool] = False
-    """Whether a longer training can go on from the last state of a shorter one."""
+    """Whether a longer training can continue from the last state of a shorter one."""
     packed_rows_one_by_one: ClassVar[bool] = False
     """Whether a forward pass takes a single packed row."""
     unused: ClassVar[Mapping[str, str]] = {}
@@ -148,7 +148,7 @@ class StageConfig(Section, Generic[EngineT]):
 
     run: RunSection
     engine: SerializeAsAny[EngineT]
-    """What the chosen engine is told; `engine=NAME` brings its whole block."""
+    """Settings of the chosen engine; `engine=NAME` brings its whole block."""
 
     @property
     def notes(self) -> list[str]:
@@ -190,7 +190,7 @@ LayerKind = Literal["attention", "mamba_in", "mamba_out", "mlp", "experts", "sha
 
 
 class LoraSection(Section):
-    """Low-rank adapters beside frozen weights. What Automodel's section has, too, has the same name there."""
+    """Low-rank adapters on frozen weights. Settings shared with Automodel's section have the same names."""
 
     dim: int = Field(ge=1)
     """Rank."""
@@ -200,7 +200,7 @@ class LoraSection(Section):
     """Dropout in the adapter; 0 where routed experts are adapted."""
     layers: list[LayerKind] | None
     """Kinds of layers: `attention`, `mamba_in`, `mamba_out`, `mlp`, `experts`, `shared_experts`, `latent`. `null`: all
-    that the model has but `mamba_out`, with which PEFT loads no adapter; or none beside `target_modules`."""
+    that the model has except `mamba_out`, with which PEFT cannot load an adapter; with `target_modules`, only those."""
     target_modules: list[str]
     """Names, or patterns with `*`, of what is adapted besides `layers`: the only way to `lm_head`, the embeddings and
     the routers."""
@@ -230,7 +230,7 @@ class LocalEngine(ModelLoadingEngine):
 
     @model_validator(mode="after")
     def possible(self) -> "LocalEngine":
-        """Adapters, and moments of a byte, stand beside whole weights."""
+        """Refuse sharding with adapters or 8-bit moments, which need unsharded weights."""
         if self.strategy == "fsdp2" and self.peft is not None:
             raise ValueError("engine.strategy=fsdp2 trains all weights: set engine.peft=null, or engine.strategy=ddp")
         if self.strategy == "fsdp2" and self.optimizer != "adamw":
@@ -253,7 +253,7 @@ class TransformersEngine(LocalEngine):
     """Multi-token prediction: how many tokens beyond the next are predicted, by one block that is repeated. 0: none;
     the recipes of Nemotron 3 Super have 2."""
     mtp_loss_scaling_factor: Extra[float] = Field(ge=0)
-    """Weight of the mean loss of those predictions; the recipes have 0.3. 0 where there are none."""
+    """Weight of the mean loss of those predictions; the recipes have 0.3. Must be 0 without predictions."""
 
     @model_validator(mode="after")
     def of_whole_weights(self) -> "TransformersEngine":
@@ -275,7 +275,7 @@ class ModelSection(Section):
 
     architecture: str
     """Architecture of random weights: a family (`nano3`), its small twin (`nano3_tiny`), or the path of a YAML file
-    with NemotronHConfig fields. Used only where there is no model to start from."""
+    with NemotronHConfig fields. Used only without a model to start from."""
     overrides: dict[str, Any]
     """NemotronHConfig fields to change, such as `{hidden_size: 128}`."""
 

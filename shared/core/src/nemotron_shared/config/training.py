@@ -129,9 +129,9 @@ class SchedulerSection(Section):
     lr_decay_style: Literal["constant", "linear", "cosine", "WSD"]
     """`constant`, `linear`, `cosine` or `WSD` (warmup, stable, decay)."""
     lr_warmup_iters: int = Field(ge=0)
-    """Steps of warmup; all but the last one, where the training is shorter."""
+    """Steps of warmup; in a shorter training, all but the last step."""
     lr_wsd_decay_iters: int = Field(ge=0)
-    """Steps of decay at the end of `WSD`, as far as the warmup leaves them; other styles ignore it."""
+    """Steps of decay at the end of `WSD`, at most those that the warmup leaves; other styles ignore it."""
 
     def fitted(self, train_iters: int) -> "SchedulerSection":
         """The same for a training of so many steps: the warmup ends by the last step, which then has the peak, and the
@@ -152,7 +152,7 @@ class CheckpointSection(Section):
     """Keep the checkpoint with the best validation as well, however old (engines `transformers`, `trl` and
     `automodel`)."""
     keep_last_state: How[bool]
-    """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
+    """Keep the last checkpoint of a finished training, so that a longer training can continue from it."""
     checkpoint_dir: How[str | None]
     """Path of a link to the checkpoints of the run, and to the result once it has ended. It may replace an empty folder
     or an earlier link. `null`: they are in the run's folder, below `run.home`."""
@@ -190,7 +190,7 @@ class LoggerSection(TrackerSection):
 
 
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
-    """What every training is told."""
+    """Settings of every training."""
 
     rows_are_packed: ClassVar[bool] = False
     """Whether a row holds several sequences, which must not see each other."""

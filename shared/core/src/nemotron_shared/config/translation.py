@@ -157,10 +157,10 @@ class Dialect:
             raise
         except Exception as error:
             what = f"{key}: the dialect of {self.library} cannot read {shown(value)}: {type(error).__name__}: {error}"
-            raise UserError(what, "give it a value as that library takes it") from error
+            raise UserError(what, "use a value that the library accepts") from error
         if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-            what = f"{key}: the dialect of {self.library} gives {shown(found)}, which are no settings by their keys"
-            raise UserError(what, "correct the package that brings the dialect")
+            what = f"{key}: the dialect of {self.library} returned {shown(found)} instead of a mapping of settings"
+            raise UserError(what, "fix the package that provides the dialect")
         return found
 
 

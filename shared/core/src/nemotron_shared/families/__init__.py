@@ -52,7 +52,7 @@ class Family:
 
     Attributes:
         stages: the stages it has.
-        hub: the hub model that its first stage starts from, if not a model of its own stages.
+        hub: the hub model that its first stage starts from, if its own stages do not make one.
         configs: folder of configs by stage, in addition to the stages' own.
     """
 
@@ -95,14 +95,14 @@ def read_family(file: Path, configs: Path | None = None) -> Family:
 
 
 def _require_kinds(place: str, values: Mapping[str, Any]) -> None:
-    """Refuse what a family cannot hold, whether a file says so or a package."""
+    """Refuse invalid fields of a family, from a file or from a package."""
     for key, value in values.items():
         kind, called = KINDS[key]
         if not isinstance(value, kind):
             raise UserError(f"{place}: {key}: {shown(value)} is not {called}")
     for name in values.get("stages", ()):
         if name not in [*STAGES]:
-            raise UserError(f"{place}: there is no stage '{name}'", did_you_mean(str(name), [*STAGES]))
+            raise UserError(f"{place}: no stage '{name}'", did_you_mean(str(name), [*STAGES]))
 
 
 def _of_package(name: str) -> Family:

@@ -22,7 +22,7 @@ SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
 OPTIONS = (
     click.Option(["-c", "--config"], metavar="NAME|PATH", help="config file; without it, the production recipe"),
     click.Option(
-        ["--setting"], nargs=2, multiple=True, hidden=True, help="an override, and who says so: ORIGIN KEY=VALUE"
+        ["--setting"], nargs=2, multiple=True, hidden=True, help="an override with its origin: ORIGIN KEY=VALUE"
     ),
     click.Option(["--sample"], type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)"),
     click.Option(["--workers"], type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)"),

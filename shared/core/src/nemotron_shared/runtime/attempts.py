@@ -2,13 +2,14 @@
 
 [super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
 [super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
-[super3-sft-model] made anew, not as in the finished super3-sft-model-1f0c...: code of stages.sft.packs
+[super3-sft-model] made again, because it differs from the finished super3-sft-model-1f0c...: code of stages.sft.packs
 [super3-sft-model] extending super3-sft-model:v1 from step 300 to 600
 """
 
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -48,14 +49,14 @@ def begin(plan: Plan, run: Run) -> None:
     """
     segment = new_segment(plan.identity)
     before = [] if plan.config.run.force else read_segments(run.directory)
+    why_new = None if before or plan.config.run.force else _why_new(plan, run.directory)
     if not before:
         run.forget()  # logs of a finished run, and possibly folders of another program
-        before = []
     if before:
         found = changes(before[-1], segment)
         _refuse_where_asked(plan, found)
         if found and plan.config.run.on_change == "restart":
-            run.say(f"beginning anew (run.on_change=restart); since the unfinished run: {_listed(found)}")
+            run.say(f"starting over (run.on_change=restart); changed since the unfinished run: {_listed(found)}")
             run.forget()
             before = []
         elif found:
@@ -64,8 +65,8 @@ def begin(plan: Plan, run: Run) -> None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
         before = _take_over(plan.extends, run)
-    elif not plan.config.run.force:
-        _say_why_new(plan, run)
+    elif why_new is not None:
+        run.say(why_new)
     shown = yaml.safe_dump(with_references(plan.movable_values()), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
     what = {"what": redact_values(plan.identity.what), "modules": plan.identity.modules}
@@ -96,24 +97,30 @@ def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
     if found and plan.config.run.on_change == "refuse":
         raise UserError(
             f"{plan.run_directory}: an unfinished run, and since then: {_listed(found)}",
-            "run.on_change=continue goes on with it, run.on_change=restart begins anew",
+            "set run.on_change=continue to continue it, or run.on_change=restart to start over",
         )
 
 
-def _say_why_new(plan: Plan, run: Run) -> None:
-    """Report how this run differs from the newest run, finished or not, for the same artifact name."""
-    others = list(run.directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+def _why_new(plan: Plan, directory: Path) -> str | None:
+    """How this run differs from the one in its own folder, else from the newest for the same artifact name.
+
+    A run's folder is named after its result, so the run found there differs in its code alone.
+    """
+    others = (
+        [directory / WHAT] if (directory / WHAT).is_file() else list(directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+    )
     if not others:
-        return
+        return None
     newest = max(others, key=lambda path: path.stat().st_mtime)
     other, before = newest.parent, what_it_was(newest)
     if before is None:
-        return
+        return None
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
-        run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
-    elif found := changed_modules(before["modules"], plan.identity.modules):
-        run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")
+        return f"a new run, not the {state} {other.name}: {_listed(found)}"
+    if found := changed_modules(before["modules"], plan.identity.modules):
+        return f"made again, because it differs from the {state} {other.name}: {found[0]}"
+    return None
 
 
 def _listed(found: list[str]) -> str:
@@ -134,7 +141,7 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
         shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
     except shutil.Error as error:  # one entry per file that could not be copied
         file, _, why = error.args[0][0]
-        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or begin anew: --force") from error
+        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or start over: --force") from error
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)

@@ -262,7 +262,7 @@ def _those_aside(directory: Path) -> list[str]:
 
 def _none_left(directory: Path, aside: list[str]) -> UserError:
     what = f"{directory}: no whole checkpoint is left ({', '.join(aside)})"
-    return UserError(what, "run the same command with --force to begin anew")
+    return UserError(what, "run the same command with --force to start over")
 
 
 def latest(directory: Path, layout: Layout) -> Path | None:

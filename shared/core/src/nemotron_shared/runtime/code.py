@@ -1,7 +1,7 @@
 """Find the code that a step really loads: our own modules that it imports, directly or indirectly.
 
     loaded = modules_of(["stages.sft.train", "stages.sft.engines.transformers"], roots)
-    loaded["nemotron_engines.rows.packed"]      # "5e88...", the digest of its syntax tree
+    loaded["nemotron_engines.rows"]      # "5e88...", the digest of its syntax tree
 
 Digests ignore comments, docstrings and formatting, and modules that are not reached do not count: an engine's settings
 are reached through the engine, so those of engines not chosen make no difference. Uses only the standard library, so
@@ -22,7 +22,7 @@ PRESENTATION = frozenset({
     "nemotron_shared.runtime.arguments", "nemotron_shared.runtime.console", "nemotron_shared.runtime.dry_run",
     "nemotron_shared.runtime.progress", "nemotron_shared.errors", "nemotron_shared.runtime.machine",
     "nemotron_shared.runtime.needs", "nemotron_shared.runtime.preflight", "nemotron_shared.runtime.inputs",
-    "nemotron_shared.runtime.start", "nemotron_engines.estimate.training",
+    "nemotron_shared.runtime.start", "nemotron_engines.estimate.training", "nemotron_engines.estimate.memory",
     "nemotron_shared.runtime.trackers", "nemotron_shared.runtime.places", "stages.rl.sizes",
     # a model counts by its files, however they were obtained
     "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",

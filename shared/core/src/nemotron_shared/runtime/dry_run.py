@@ -126,7 +126,7 @@ def as_text(preview: Preview) -> str:
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += _read(preview.sources)
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
-    lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
+    lines += ["", "# input of the engine's own program", preview.rendered] if preview.rendered else []
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
     lines += ["", "# notes", *preview.notes] if preview.notes else []
     short = preview.estimate is not None and preview.estimate["fits"] is False

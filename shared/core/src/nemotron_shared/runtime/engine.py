@@ -49,7 +49,7 @@ class Engine(Protocol[ConfigT]):
     """
 
     small_models: ClassVar[str | None] = None
-    """The module that makes a small model for a rehearsal of a training; None where there is none."""
+    """The module that makes a small model for rehearsals; None if the engine has none."""
 
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""

@@ -201,7 +201,7 @@ def how_to_get(engine: str) -> str:
         return "it belongs to the ordinary environment: uv sync --all-packages"
     if environment.programs is None or environment.is_here:
         return f"make its environment: {environment.install}"
-    return f"it is in an environment of its own, so start it there: {environment.programs / 'torchrun'}"
+    return f"it is in a separate environment; start it there: {environment.programs / 'torchrun'}"
 
 
 def _can_import(module: str) -> bool:

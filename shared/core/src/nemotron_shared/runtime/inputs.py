@@ -24,7 +24,7 @@ from nemotron_shared.artifacts.names import SCHEME, Reference, is_path, parse_ex
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.overrides import override_key
+from nemotron_shared.config.overrides import flat, override_key
 from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.families import families
@@ -33,7 +33,7 @@ from nemotron_shared.runtime.models.finding import look_before_hashing, require_
 from nemotron_shared.runtime.models.folder import OPTION, config_of, needs_code
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import parse_outside, spelled_out
-from nemotron_shared.runtime.records import WHAT, flat, is_recorded, what_and_how, what_it_was
+from nemotron_shared.runtime.records import WHAT, is_recorded, what_and_how, what_it_was
 from nemotron_shared.runtime.start import Preflight
 from nemotron_shared.stages import STAGES
 
@@ -112,7 +112,7 @@ def of_another_family(checked: Preflight, recipes: list[Recipe]) -> UserError | 
         if file.parent.name == "engine" and other != family:
             chosen = next((text for text in overrides if override_key(text) == "engine"), "engine")
             message = f"{chosen}: a layout of the family {other}, and run.family is {family}"
-            return UserError(message, "leave it out; engine.world_size and the sizes beside it are the layout")
+            return UserError(message, "leave it out: engine.world_size and the other sizes there set the layout")
     return None
 
 
@@ -353,8 +353,8 @@ def answer_trust_keys(checked: Preflight) -> None:
         models = [found for role, found in checked.inputs.items() if found is not None and role != "data"]
         if any(needs_code(config_of(found.path)) for found in models):
             trusted = checked.start.arguments.trust_code
-            how = "given" if trusted else "what it asks for is said on the command line"
-            checked.notes.append(f"{origin}: {key} counts for nothing; {OPTION}: {how}")
+            how = "given" if trusted else "only the command line can grant this"
+            checked.notes.append(f"{origin}: {key} has no effect; {OPTION}: {how}")
         else:
             checked.notes.append(f"{origin}: {key} is not needed: transformers knows the model; no code of it runs")
 

@@ -100,8 +100,8 @@ LIBRARY_LOGS: Registry[LibraryLog] = Registry(
     "nemotron.library_logs",
     {
         "nemotron": "nemotron_shared.runtime.progress:LOG",
-        "nemo_rl": "nemotron_engines.nemo_rl.metrics:LOG",
-        "automodel": "nemotron_engines.automodel.output:LOG",
+        "nemo_rl": "nemotron_engines.nemo_rl.training:LOG",
+        "automodel": "nemotron_engines.automodel.dialect:LOG",
     },
     lambda found: isinstance(found, LibraryLog),
     "a LibraryLog",
@@ -117,9 +117,9 @@ def require_usable(name: str, log: LibraryLog) -> None:
     try:
         texts = [log.title, *log.records, *log.keys, *log.keys.values(), *log.lines, *log.lines.values()]
         wrong = [one for one in texts if not isinstance(one, str)]
-        problem = f"{shown(wrong[0])} is no text" if wrong else None
+        problem = f"{shown(wrong[0])} is not text" if wrong else None
         if type(log.first_step) is not int:
-            problem = f"first_step is {shown(log.first_step)}, and no whole number"
+            problem = f"first_step is {shown(log.first_step)}, not a whole number"
         for pattern in () if wrong else log.lines.values():
             re.compile(pattern)
     except (TypeError, AttributeError, re.error) as error:

@@ -104,7 +104,7 @@ class Machine:
             UserError: no such file, or an unknown, missing or wrong key.
         """
         if not file.is_file():
-            raise UserError(f"--machine: there is no file {file}", "see docs/configuration.md, What a run would do")
+            raise UserError(f"--machine: file {file} not found", "see docs/configuration.md, What a run would do")
         try:
             text = file.read_bytes().decode()  # keep line ends: a lone carriage return is not one in TOML
             if file.suffix != ".toml":

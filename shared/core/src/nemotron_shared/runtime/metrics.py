@@ -40,7 +40,7 @@ METRICS: dict[Metric, str] = {
     "completion_length": "Mean tokens of a completion.",
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
     "valid_reward": "Mean reward on the valid split.",
-    "token_mult_prob_error": "How far the probabilities of generation and training are apart; 1 is none.",
+    "token_mult_prob_error": "Distance between the probabilities of generation and training; 1 means none.",
     "differing_tokens": "Share of sampled tokens whose log-probability in training is not the same number.",
     "logprob_difference": "Largest difference between the two, in nats.",
     "sequence_ratio": "Mean probability of a completion in training over that in sampling.",

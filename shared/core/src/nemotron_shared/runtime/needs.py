@@ -142,10 +142,14 @@ def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:
             remedy += f" ({nodes})" if nodes else ""
             yield Problem(f"{what} that read different rows" if needs.shared else what, remedy)
     if needs.device == "gpu" and not machine.gpus:
-        yield Problem("the engine needs a GPU for this config, and there is none", "run it where there is one")
+        yield Problem(
+            "the engine needs a GPU for this config, but this machine has none", "run it on a machine with a GPU"
+        )
     elif needs.device != "cpu" and machine.gpus and per_node > len(machine.gpus):
-        what = f"{per_node} processes on a machine with {len(machine.gpus)} GPUs: each needs one of its own"
-        yield Problem(what, f"start {len(machine.gpus)} on each, or set engine.device=cpu where the engine has it")
+        what = f"{per_node} processes on a machine with {len(machine.gpus)} GPUs: each needs its own GPU"
+        yield Problem(
+            what, f"start {len(machine.gpus)} per machine, or set engine.device=cpu if the engine supports it"
+        )
 
 
 def _memory(needs: Needs, machine: Machine) -> Iterator[Problem]:

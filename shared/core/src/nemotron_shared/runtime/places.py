@@ -40,9 +40,9 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
         below = store.root / name if key == PUBLISH_TO else store.home
         above = next(folder for folder in path.parents if folder.exists())
         if path.parent.resolve().is_relative_to(store.home.resolve()):
-            yield Problem(f"{path} lies in the store", "name a path outside of it", key)
+            yield Problem(f"{path} is inside the store", "choose a path outside of it", key)
         elif not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-            yield Problem(f"{above}: not a folder that this account can write to", "name another path", key)
+            yield Problem(f"{above}: not a folder that this account can write to", "choose another path", key)
         elif key == LOG_DIR and _is_folder(path):
             pass  # the link goes into it
         elif taken := _taken(path, below):

@@ -12,6 +12,7 @@ from nemotron_shared.artifacts.housekeeping import STATES, run_folder, state_fol
 from nemotron_shared.artifacts.names import SCHEME, parse_exact
 from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.atomic import read_regular
+from nemotron_shared.config.overrides import flat
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
@@ -24,7 +25,6 @@ from nemotron_shared.runtime.records import (
     WHAT,
     Identity,
     changes,
-    flat,
     modules_loaded,
     new_segment,
     read_segments,

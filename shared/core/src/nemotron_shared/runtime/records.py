@@ -21,7 +21,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -94,15 +94,6 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
         else:
             what[name] = value
     return what, how
-
-
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; an empty mapping yields none."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
@@ -254,7 +245,7 @@ def read_segments(directory: Path) -> list[Segment]:
     Raises:
         UserError: the file is damaged, so it is unknown how the unfinished run was made.
     """
-    file, remedy = directory / SEGMENTS, "begin this run anew: the same command with --force"
+    file, remedy = directory / SEGMENTS, "start this run over: the same command with --force"
     entries = read_json(file, remedy) if file.is_file() else []
     if not isinstance(entries, list) or not all(map(_is_segment, entries)):
         raise UserError(f"{file}: damaged: not the attempts of a run", remedy)

@@ -1,8 +1,8 @@
-"""`--rehearse`: one step of this very training, before anything is prepared, loaded or written.
+"""`--rehearse`: run one small training step before anything is prepared, loaded or written.
 
-The step is run as it would be, in a store of its own that is removed afterwards: on the first rows, with a small model
-of the same architecture that has random weights, the real tokenizer and the real settings of everything but size and
-length. What fails there would have failed after minutes, or when hours of training were to be saved.
+The step runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model
+of the same architecture with random weights, the real tokenizer, and the real settings except for size and length. It
+finds failures that would otherwise appear after minutes, or when hours of training are to be saved.
 """
 
 import contextlib
@@ -51,16 +51,16 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     refuse(checked.problems + checked.lacking)
     config, model = checked.config, checked.inputs.get("model")
     if not isinstance(config, SupervisedConfig):
-        return "not rehearsed: its settings follow from data that is not there yet"
+        return "not rehearsed: its settings depend on data that does not exist yet"
     engine = engine_of(config)
     if engine.small_models is None:
-        return f"not rehearsed: the engine {config.engine.name} trains with libraries of its own"
+        return f"not rehearsed: the engine {config.engine.name} trains with other libraries"
     if model is None:
-        return "not rehearsed: the model is not here yet, or is made of random weights"
+        return "not rehearsed: the model is not here yet, or has random weights"
     if model.trusted:
-        return "not rehearsed: the model's own Python files are run by the training alone"
+        return "not rehearsed: only the training itself runs the model's Python files"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
-    # data that was found by its settings would be refused beside them: they are given again, for fewer rows
+    # data found by its settings would be refused together with them, so pass them again, for fewer rows
     data = checked.inputs.get("data") if is_named(checked, "data") else None
     tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:

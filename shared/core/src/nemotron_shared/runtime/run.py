@@ -77,8 +77,8 @@ class Run:
         """
         if done < asked:
             raise UserError(
-                f"training ended after step {done} of {asked}, and nobody asked it to; nothing is published",
-                f"look at what its library said above, or in {self.directory}; the same command goes on from the last "
+                f"training ended unexpectedly after step {done} of {asked}; nothing is published",
+                f"check its library's output above, or in {self.directory}; the same command continues from the last "
                 "checkpoint",
             )
 

@@ -111,7 +111,7 @@ def plan_run(step: Step, start: Start, prepare: Script | None = None) -> Plan[An
     """Check everything, prepare missing data, and look for a finished result.
 
     Args:
-        prepare: the script that prepares the data, if there is none and the config asks for it.
+        prepare: the script that prepares missing data, if the config allows it.
 
     Raises:
         UserError: everything that prevents the step from running, before any work is done.

@@ -151,7 +151,8 @@ def recognise(row: Mapping[str, Any], name: str = AUTO, named: ChatFields | None
         raise UserError(f"{SEVERAL}: {' and '.join(one.format for one in found)}; {listed}", _by_hand(row))
     if name != AUTO:
         wanted = " and ".join(f"'{'/'.join(known)}'" for known in CHAT_FORMATS[name].names[:2])
-        raise UserError(f"not a row of the format {name}: no {wanted}; {listed}", "name another: data_prep.format=auto")
+        like = f"no {wanted} as in {json.dumps(CHAT_FORMATS[name].example)}"
+        raise UserError(f"not a row of the format {name}: {like}; {listed}", "name another: data_prep.format=auto")
     if any(field.lower().strip() in TEXT_FIELDS for field in row):
         raise UserError(f"{DOCUMENT}: {listed}", "documents are for pretraining: data prep pretrain")
     raise UserError(f"{UNKNOWN}: {listed}", _by_hand(row))

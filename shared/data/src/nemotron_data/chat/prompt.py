@@ -25,6 +25,7 @@ from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import opens_thought
 from nemotron_data.encoders.masks import ControlTokens, in_pieces
+from nemotron_data.tokenizers.embedded import no_embedding
 from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
 from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
@@ -45,11 +46,12 @@ class Prompter:
     Args:
         tokenizer: as transformers loads it.
         context: maximum prompt tokens; None for no limit.
+        embeddings: the model's number of embeddings; None if unknown.
     """
 
-    def __init__(self, tokenizer: Any, context: int | None = None) -> None:
+    def __init__(self, tokenizer: Any, context: int | None = None, embeddings: int | None = None) -> None:
         self.tokenizer = tokenizer
-        self._context = context
+        self._context, self._embeddings = context, embeddings
         self._longest = max(map(len, tokenizer.get_vocab()))
         name = getattr(tokenizer, "name_or_path", "the model")
         source = default_template(getattr(tokenizer, "chat_template", None), name)
@@ -119,6 +121,9 @@ class Prompter:
         for piece in filter(None, in_pieces(text, cuts)):
             with panics_told(piece):
                 ids += self.tokenizer(piece, add_special_tokens=False).input_ids
+        if self._embeddings is not None and ids and (most := max(ids)) >= self._embeddings:
+            token = self.tokenizer.convert_ids_to_tokens(most)
+            raise no_embedding("the prompt holds", token, most, self._embeddings, len(self.tokenizer))
         return ids
 
 

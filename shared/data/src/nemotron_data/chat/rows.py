@@ -20,6 +20,7 @@ from decimal import Decimal
 from typing import Any
 
 from nemotron_data.formats.json_lines import is_missing, is_number, text_of
+from nemotron_data.sources.json_rows import unique_keys
 from nemotron_shared.errors import UserError, did_you_mean
 
 MARK = secrets.token_hex(8)
@@ -91,8 +92,16 @@ def arguments_of(given: Any) -> Arguments | None:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; numbers keep their spelling."""
-    return json.loads(text, parse_float=_number)
+    """Parse strict JSON; numbers keep their spelling.
+
+    Raises:
+        ValueError: invalid, NaN and infinity included, which no other program reads; or a key twice in an object.
+    """
+    return json.loads(text, parse_float=_number, parse_constant=_no_number, object_pairs_hook=unique_keys)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def _number(text: str) -> float | WrittenNumber:
@@ -364,9 +373,13 @@ def _with_begun_thought(message: Message) -> Message:
     """
     said = message.get("content")
     begun = any(message.get(name) for name in REASONING_NAMES)
-    if begun or not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
-        return message
-    if QUOTED_END.search(said):
+    if (
+        begun
+        or not isinstance(said, str)
+        or said.count("</think>") != 1
+        or "<think>" in said
+        or QUOTED_END.search(said)
+    ):
         return message
     thought, _, answer = said.partition("</think>")
     return {**message, "reasoning_content": thought.strip("\n"), "content": answer.lstrip("\n")}

@@ -17,6 +17,15 @@ import re
 OPEN, CLOSE = "<think>", "</think>"
 OPENED, CLOSED = re.compile(rf"{OPEN}\s*$"), re.compile(rf"{OPEN}\s*{CLOSE}\s*$")
 BEGUN = re.compile(rf"\s*{OPEN}\s*(?P<closed>{CLOSE})?")
+OTHER_MARKS = {
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+    "\u25c1think\u25b7": "\u25c1/think\u25b7",
+    "<thinking>": "</thinking>",
+    "<reasoning>": "</reasoning>",
+}
+"""Of Magistral, Seed-OSS, Command A, Kimi and others."""
 SETTING = re.compile(r"\A\{%- set enable_thinking = enable_thinking \| default\((true|false)\) %\}\n")
 """What `thinking_by_default` writes."""
 
@@ -47,10 +56,20 @@ def thinking_by_default(source: str, wanted: bool) -> str:
 def whole_answer(prompt: str, completion: str) -> str:
     """Completion as rewards and evaluation judge it, including the opening tag if the prompt has opened a thought.
 
+    A thought in the marks of another family, such as [THINK], has `<think>` and `</think>` in their place.
+
     Args:
         prompt: the whole rendered text that the model continued.
     """
-    return OPEN + completion if opens_thought(prompt) else completion
+    if opens_thought(prompt):
+        return OPEN + completion
+    asked, said = prompt.rstrip(), completion.lstrip()
+    for opening, closing in OTHER_MARKS.items():
+        if asked.endswith(opening):
+            return OPEN + completion.replace(closing, CLOSE, 1)
+        if said.startswith(opening):
+            return OPEN + said.removeprefix(opening).replace(closing, CLOSE, 1)
+    return completion
 
 
 def after_thought(answer: str) -> str | None:

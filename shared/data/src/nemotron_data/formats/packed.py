@@ -239,6 +239,22 @@ def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tu
     return lists, int(np.count_nonzero(counts))
 
 
+def largest_id(path: Path) -> int | None:
+    """The largest token id in a packed Parquet file, by its statistics alone; None where they do not say."""
+    try:
+        with pq.ParquetFile(path) as file:
+            about = file.metadata
+            columns = [number for number in range(about.num_columns)
+                       if about.schema.column(number).path.split(".")[0] == "input_ids"]  # fmt: skip
+            known = [about.row_group(group).column(number).statistics
+                     for group in range(about.num_row_groups) for number in columns]  # fmt: skip
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None  # reading it says what is wrong
+    if not known or not all(one is not None and one.has_min_max for one in known):
+        return None
+    return max(int(one.max) for one in known)
+
+
 def read_packed(path: Path) -> list[PackedRow]:
     """Read and validate all rows of a packed Parquet file, ours or another tool's; raises `UserError`."""
     if not path.is_file():

@@ -38,13 +38,13 @@ def parse_json(row: bytes) -> Any:
     value = fast_json.loads(row)
     if type(value) in (dict, list) and _marks(value) == row.count(b'"'):
         return value
-    return json.loads(row, object_pairs_hook=_once)
+    return json.loads(row, object_pairs_hook=unique_keys)
 
 
 def repeated_key(row: bytes) -> str | None:
     """First repeated key in a row, or None."""
     try:
-        json.loads(row, object_pairs_hook=_once)
+        json.loads(row, object_pairs_hook=unique_keys)
     except RepeatedKey as found:
         return str(found)
     return None
@@ -69,7 +69,8 @@ def _marks(value: Any) -> int:
     return found
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Hook for `json.loads` that raises `RepeatedKey` instead of keeping the last of two values."""
     found = dict(pairs)
     if len(found) < len(pairs):
         times = Counter(name for name, _ in pairs)  # not names.count: an object may have millions of names

@@ -174,7 +174,7 @@ FORMULA = re.compile(
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
     r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b|\d!\s*[+*/^-]"
 )
-FACTORIAL = re.compile(r"[\d\s+*/^(){}!-]*[\d)}]!")
+FACTORIAL = re.compile(r"(?:[\d\s+*/^(){}!-]|\b[a-z]\b)*(?:[\d)}]|\b[a-z])!")
 HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
 """Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
 ARTICLES = ("a", "an", "the")

@@ -87,6 +87,8 @@ OPERATOR = re.compile(r"\b(?:half(?:\s+of)?|twice|double|triple|over|under|above
 VARIABLE = re.compile(r"\s*\*?\s*(?:pi\b|[abceinpqrtuvwxyz](?![A-Za-z]))")
 PRODUCT = re.compile(r"(?!cc)[abcxyz]{2,3}(?![A-Za-z])")
 """Variables right behind a figure, as in 5xy."""
+POWER = re.compile(r"(?:[A-Za-ln-z]|m(?=\s*\^\s*\{?\s*(?![23]\b)))\s*\^")
+"""A power of a variable right behind a figure, as in 3k^2; of single letters only metres are squared or cubed."""
 LETTERS = re.compile(r"[a-z]{2,3}")
 """What may be variables there where the value has a name: the bh of A = 1/2 bh."""
 SCALES = {
@@ -96,6 +98,8 @@ SCALES = {
     "sevenths": Fraction(1, 7), "eighths": Fraction(1, 8), "ninths": Fraction(1, 9), "tenths": Fraction(1, 10),
     "hundredths": Fraction(1, 100), "thousandths": Fraction(1, 1000),
 }  # fmt: skip
+IN_FIGURES = {"k"}
+"""Scales of figures only: a k without one is a variable."""
 NAMED = {name: number for number, name in enumerate((
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
@@ -175,7 +179,7 @@ def read_number(text: str) -> Number | None:
     unit = UNIT.fullmatch(rest.strip().rstrip(".!,;").strip())
     if unit is None or unit[0].rstrip().endswith(("-", "/")) or VARIABLE.match(rest) or OPERATION.match(rest):
         return None
-    letters = PRODUCT.match(rest) or (named and LETTERS.fullmatch(rest) and unit_of(rest) is None)
+    letters = PRODUCT.match(rest) or POWER.match(rest) or (named and LETTERS.fullmatch(rest) and unit_of(rest) is None)
     if letters and not found[0][-1:].isspace():
         return None
     return _value(found, rest)
@@ -254,7 +258,7 @@ def _in_words(text: str) -> Number | None:
     words = words[words[:1] == ["a"] :]
     words = ["one", *words] if words and words[0] in SCALES else words
     known = NAMED | TENS
-    if not words or words[0] not in known:
+    if not words or words[0] not in known or not IN_FIGURES.isdisjoint(words):
         return None
     total, group, rest = 0, 0, list(words)
     while rest and (rest[0] in known or rest[0] in SCALES or (rest[0] == "and" and len(rest) > 1 and rest[1] in known)):
@@ -276,7 +280,11 @@ def _in_words(text: str) -> Number | None:
 def is_in_words(text: str) -> bool:
     """Whether a text is a whole number in words and nothing besides: "twenty-one", but not "seven dwarfs"."""
     words = re.findall(r"\w+", text.lower())
-    return bool(words) and all(word in NAMED or word in TENS or word in SCALES or word == "and" for word in words)
+    return (
+        bool(words)
+        and IN_FIGURES.isdisjoint(words)
+        and all(word in NAMED or word in TENS or word in SCALES or word == "and" for word in words)
+    )
 
 
 def _part(words: list[str]) -> Fraction | None:

@@ -7,17 +7,21 @@ Equations, systems and constants are compared here: math-verify takes the right 
 rounds what is close to zero to zero.
 """
 
+import logging
 import re
+import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from nemotron_data.verifier.numbers import POWERS, RAISED
 from nemotron_data.verifier.units import has_variables
 
 Same = Callable[[list[Any], list[Any]], bool]
+Found = TypeVar("Found")
 
 CORRECT = 1e-12
 """How far two constants may be from each other, as a part of the expected one."""
@@ -73,6 +77,8 @@ def united(formula: Any, either: bool) -> Any:
     parts: list[Any] = list(formula.args) if isinstance(formula, sympy.FiniteSet) else []
     kinds = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
     if len(parts) < 2 or not all(isinstance(part, kinds) and sympy.count_ops(part) < 6 for part in parts):
+        return formula
+    if not all(map(is_solvable, parts)):
         return formula
     if len(formula.free_symbols) != 1:
         return formula
@@ -158,7 +164,8 @@ def _name(equation: Any) -> str | None:
 
 
 LONGEST = 400
-SECONDS = 5
+SECONDS = 5.0  # of the thread's processor time, for all comparisons of one formula
+AGAIN = 0.2  # seconds until a computation that swallowed its interruption is interrupted again
 DIGITS_ROUNDED = 12
 LARGEST_POLYNOMIAL = 40  # operations; expanding a larger one may take long
 LARGEST_POWER = 12
@@ -202,7 +209,7 @@ WRITTEN = (
 
 def same_formula(gold: str, answer: str) -> bool:
     """Whether two formulas mean the same. What cannot be read means nothing."""
-    either = [ALTERNATIVES.search(text) is not None for text in (gold, answer)]
+    either = ALTERNATIVES.search(gold) is not None, ALTERNATIVES.search(answer) is not None
     gold, answer = in_latex(gold), in_latex(answer)
     if not _letters(gold):
         return False
@@ -212,14 +219,71 @@ def same_formula(gold: str, answer: str) -> bool:
         return True
     if WITH_BASE.fullmatch(gold):  # a figure in another base has no value for math-verify
         return False
+    return _same_in_time(gold, answer, either)
+
+
+class OutOfTime(BaseException):
+    """A computation took too long. Not an Exception, which sympy and math-verify catch in many places."""
+
+
+def in_time(compute: Callable[[], Found], otherwise: Found) -> Found:
+    """What a computation finds, or `otherwise` after SECONDS of the thread's processor time.
+
+    Interrupts again until the interruption gets through: sympy has handlers that catch everything. Signals reach the
+    main thread only, so in other threads nothing is interrupted; there only `is_solvable` and HUGE bound the work.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return compute()
+    start, running = time.thread_time(), True
+
+    def interrupt(number: int, frame: Any) -> None:
+        if running and time.thread_time() - start >= SECONDS:  # the timer counts other threads, too
+            raise OutOfTime
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, AGAIN)
+    try:
+        try:
+            return compute()
+        finally:
+            running = False
+    except OutOfTime:
+        return otherwise
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before or signal.SIG_DFL)
+
+
+def is_solvable(formula: Any) -> bool:
+    """Whether solving it as an inequality takes little: sympy isolates all complex roots of its polynomials."""
+    import sympy
+
+    powers = formula.atoms(sympy.Pow) if isinstance(formula, sympy.Basic) else ()
+    return not any(power.exp.is_Integer and abs(power.exp) > LARGEST_POWER and power.free_symbols for power in powers)
+
+
+@lru_cache(maxsize=4096)
+def _same_in_time(gold: str, answer: str, either: tuple[bool, bool]) -> bool:
+    return _in_time(lambda: _same_parsed(gold, answer, either), otherwise=False)
+
+
+def _same_parsed(gold: str, answer: str, either: tuple[bool, bool]) -> bool:
     wanted, found = parsed(gold), parsed(answer)
     if not wanted or not found:
         return False
     from math_verify import verify
+    from sympy import Set
+    from sympy.core.relational import Relational
+
+    formulas = wanted[0], found[0]
+    if any(isinstance(one, Relational) and not is_solvable(one) for one in formulas) and any(
+        isinstance(one, Set) for one in formulas
+    ):
+        return False  # would have to be solved
 
     def same(one: Any, other: Any) -> bool:
         alike = verify(
-            one, other, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=_seconds(),
+            one, other, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=None,
             raise_on_error=False,
         )  # fmt: skip
         return bool(alike) or _same_polynomial(one[0], other[0])
@@ -228,7 +292,29 @@ def same_formula(gold: str, answer: str) -> bool:
     for known in (same_constant(asked, said), same_equations(asked, said, same)):
         if known is not None:
             return known
-    return same([asked, *wanted[1:]], [said, *found[1:]])
+    return same([asked, *wanted[1:]], [said, *found[1:]]) or _same_region(asked, said)
+
+
+def _same_region(one: Any, other: Any) -> bool:
+    """Whether inequalities of one variable hold for the same numbers: |x| < 1, and -1 < x < 1."""
+    import sympy
+    from sympy.core.relational import Relational
+
+    both = one, other
+    if not all(isinstance(made, Relational | sympy.And | sympy.Or) and is_solvable(made) for made in both):
+        return False
+    if (
+        one.free_symbols != other.free_symbols
+        or len(one.free_symbols) != 1
+        or any(made.atoms(sympy.Eq) for made in both)
+    ):
+        return False
+    if max(map(sympy.count_ops, both)) > LARGEST_POLYNOMIAL:
+        return False
+    try:
+        return bool(one.as_set() == other.as_set())
+    except Exception:  # what sympy cannot solve, it reports in many ways
+        return False
 
 
 def _same_polynomial(one: Any, other: Any) -> bool:
@@ -259,7 +345,18 @@ def in_latex(text: str) -> str:
 
 def readable(text: str) -> bool:
     """Whether math-verify makes anything of it."""
-    return bool(parsed(text)) if len(text) <= LONGEST and not HUGE.search(text) else False
+    if len(text) > LONGEST or HUGE.search(text):
+        return False
+    return _in_time(lambda: bool(parsed(text)), otherwise=False)
+
+
+def _in_time(compute: Callable[[], bool], otherwise: bool) -> bool:
+    """As `in_time`, which importing sympy does not count for: that takes seconds, and must not be interrupted."""
+    import math_verify  # noqa: F401
+
+    # it warns that it has no time limit: ours bounds all its calls together
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    return in_time(compute, otherwise)
 
 
 @lru_cache(maxsize=4096)
@@ -273,12 +370,8 @@ def parsed(text: str) -> list[Any]:
     if LAST_LETTER.search(inner) and has_variables(LAST_LETTER.sub("", inner).rpartition("=")[2]):
         # the h of \\pi r^2 h is no hour
         extraction = replace(extraction, normalization_config=replace(extraction.normalization_config, units=False))
-    return parse(f"${inner}$", extraction_config=[extraction], parsing_timeout=_seconds(), raise_on_error=False)
-
-
-def _seconds() -> Any:
-    """math-verify interrupts itself by a signal, which only reaches the main thread."""
-    return SECONDS if threading.current_thread() is threading.main_thread() else None
+    without_limit: Any = None  # its own limit interrupts once, and sympy may swallow that; see `in_time`
+    return parse(f"${inner}$", extraction_config=[extraction], parsing_timeout=without_limit, raise_on_error=False)
 
 
 def _letters(text: str) -> str:

@@ -20,9 +20,7 @@ from torch.utils.data import Dataset
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.formats.packed import IGNORED, PackedRow, labels_of, read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.rows.blended import BlendedRows
-from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import PADDING, PackedRows
+from nemotron_engines.rows import PADDING, BlendedRows, DocumentRows, PackedRows
 
 
 class NeatRows(Dataset):
@@ -71,7 +69,7 @@ def packed_rows(path: str, num_rows: int, seed: int) -> NeatRows:
 
 
 def vocabulary_beside(file: Path) -> int | None:
-    """One more than the highest id of the tokenizer that lies beside prepared data; None where none lies there."""
+    """Highest id plus one of the tokenizer next to prepared data; None if there is none."""
     folder = file.parent / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
         return None
@@ -91,6 +89,6 @@ def collate(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
 
     used = max(int((row["attention_mask"] > 0).sum()) for row in rows)
     batch = neat_packed_collater([{name: values[:used] for name, values in row.items()} for row in rows])
-    # Automodel leaves it out where no row holds two documents; its Mamba layers would then misread the 4-D mask.
+    # Automodel omits it if no row holds two documents; its Mamba layers would then misread the 4-D mask.
     batch["_packed_seq_ids"] = torch.stack([row["attention_mask"][:used] for row in rows])
     return batch

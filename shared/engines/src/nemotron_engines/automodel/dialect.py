@@ -1,7 +1,12 @@
-"""NeMo Automodel's own keys, and what they are here: files of its recipes can be given to `-c` as they are.
+"""NeMo Automodel's own words: the keys of its recipes, which `-c` accepts as they are, and the lines of its logs.
 
-Where such a file is silent, Automodel's own defaults count, and no value of our local config: those of its config
-classes (`StepSchedulerConfig`, `LRSchedulerConfig`, `PeftConfig`, ...), from 0.3 to 0.7, and of torch's optimizers.
+Where such a recipe is silent, Automodel's own defaults apply instead of our local config's: those of its config
+classes (`StepSchedulerConfig`, `LRSchedulerConfig`, `PeftConfig`, ...), versions 0.3 to 0.7, and of torch's optimizers.
+
+A line of its log, for `nemotron check`:
+
+2026-08-10 15:48:59 | INFO | root | step 13 | epoch 0 | loss 0.6407 | grad_norm 1.1754 | lr 1.00e-05 | mem 31.55 GiB |
+tps 6574.51(821.81/gpu) | num_label_tokens 26779                                                       (one line)
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +15,7 @@ from typing import Any
 from nemotron_engines.overrides import betas, section
 from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings, Whole, model_reference, only
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.library_output import LibraryLog
 
 RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction",)
 STRATEGIES = {"FSDP2Manager": "fsdp2", "FSDP2Config": "fsdp2", "DDPManager": "ddp", "DDPConfig": "ddp"}
@@ -20,22 +26,22 @@ HUGGING_FACE = NoEffect("the result is always a whole Hugging Face folder")
 
 
 def recipe(value: Any) -> Settings:
-    """The loop that the stage is for, in the short form or as a class's whole name."""
+    """Accept only the training loop of this stage, by short name or full class path."""
     if str(value.get("_target_") if isinstance(value, dict) else value).rpartition(".")[2] not in RECIPES:
-        raise UserError(f"the recipe {value!r} is not one of ours", f"this engine runs {RECIPES[0]}")
+        raise UserError(f"unsupported recipe {value!r}", f"use {RECIPES[0]}")
     return {}
 
 
 def strategy(value: Any) -> Settings:
-    """`distributed.strategy`, and the class that older versions name instead."""
+    """`distributed.strategy`, or the class that older versions have in its place."""
     name = str(value).rpartition(".")[2]
     return {"engine.strategy": STRATEGIES.get(name, name)}
 
 
 def chat_data(value: Any) -> Settings:
-    """Chats as they are; other data sets of Automodel's are not for this stage."""
+    """Accept chat data; this stage supports no other Automodel data sets."""
     if value != CHATS:
-        raise UserError(f"the data set {value!r} is not for this stage", f"name a JSONL file of chats with {CHATS}")
+        raise UserError(f"unsupported data set {value!r}", f"name a JSONL file of chats with {CHATS}")
     return {"engine.data": "chat"}
 
 
@@ -45,19 +51,19 @@ def packing(value: Any) -> Settings:
 
 
 def targets(value: Any) -> Settings:
-    """Layers by name, which is instead of all of them."""
+    """Choose layers by name instead of all of them."""
     names = as_list(value)
     found: Settings = {"engine.peft.target_modules": names, "engine.peft.match_all_linear": not names}
     return found | ({"engine.peft.exclude_modules": []} if names else {})
 
 
 def everywhere(value: Any) -> Settings:
-    """All linear layers, which is instead of those with a name."""
+    """Choose all linear layers instead of named ones."""
     return {"engine.peft.match_all_linear": value} | ({"engine.peft.target_modules": []} if value else {})
 
 
 def absent(name: str, **settings: Any) -> Callable[[Any], Settings]:
-    """A section as a whole, which can only be taken away; `settings` say what that is, with `__` for a dot."""
+    """A section that can only be removed as a whole; `settings` are its effect, with `__` for a dot."""
 
     def check(value: Any) -> Settings:
         if value:
@@ -75,7 +81,7 @@ STEPS = {
 PEFT: dict[str, Any] = {"dim": 8, "alpha": 32, "dropout": 0.0, "use_triton": False}
 CHOICES = ("match_all_linear", "target_modules", "exclude_modules")
 TARGETS = ["*_proj"]
-"""What it adapts where no layers are named."""
+"""Layers that Automodel adapts if none are named."""
 ADAM: dict[str, Any] = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8}
 WEIGHT_DECAY = {"torch.optim.AdamW": 0.01, "torch.optim.Adam": 0.0}
 DEFAULT_OPTIMIZER = "torch.optim.AdamW"
@@ -85,17 +91,17 @@ WANDB = "automodel"
 
 
 def whole(content: Settings, name: str) -> Whole:
-    """The whole file, silent parts included.
+    """The whole file, with defaults filled in.
 
     Raises:
-        UserError: the file counts epochs only, or leaves values to an optimizer that is not known here.
+        UserError: the file counts epochs only, or relies on defaults of an unknown optimizer.
     """
     steps = section(content, "step_scheduler")
     if steps.get("max_steps") is None:
-        raise UserError("step_scheduler.max_steps is not set, and epochs are not counted here", "add it to the file")
+        raise UserError("step_scheduler.max_steps is not set (this engine does not count epochs)", "add it to the file")
     found: Settings = {"run.data": None}
     found |= {ours: default for key, (ours, default) in STEPS.items() if steps.get(key) is None}
-    if steps.get("val_every_steps") is None:  # it validates where it saves
+    if steps.get("val_every_steps") is None:  # it validates whenever it saves
         found["train.eval_interval"] = steps.get("ckpt_every_steps") or found["checkpoint.save_interval"]
     if content.get("seed") is None and section(content, "rng").get("seed") is None:
         found["run.seed"] = SEED
@@ -112,10 +118,10 @@ def whole(content: Settings, name: str) -> Whole:
 
 
 def optimizer(theirs: Mapping[str, Any], scheduler: Mapping[str, Any]) -> Settings:
-    """What its class takes by itself.
+    """Fill in the defaults of the optimizer's class.
 
     Raises:
-        UserError: the class is not known, and the file is silent on one of its values.
+        UserError: the class is unknown, and the file leaves out one of its values.
     """
     target = str(theirs.get("_target_", DEFAULT_OPTIMIZER))
     silent = [key for key in (*ADAM, "weight_decay") if theirs.get(key) is None]
@@ -123,7 +129,7 @@ def optimizer(theirs: Mapping[str, Any], scheduler: Mapping[str, Any]) -> Settin
         silent.remove("lr")
     if silent and target not in WEIGHT_DECAY:
         missing = ", ".join(f"optimizer.{key}" for key in silent)
-        raise UserError(f"what {target} takes for {missing} is not known here", "write these into the file")
+        raise UserError(f"the defaults of {target} for {missing} are unknown", "add these values to the file")
     found: Settings = {f"optimizer.{key}": ADAM[key] for key in ("lr",) if key in silent}
     if "betas" in silent:
         found |= betas(ADAM["betas"])
@@ -135,7 +141,7 @@ def optimizer(theirs: Mapping[str, Any], scheduler: Mapping[str, Any]) -> Settin
 
 
 def schedule(content: Settings, steps: int, found: Settings) -> Settings:
-    """Constant without the section; with it a cosine from a tenth of the rate to a hundredth, and its own warm-up."""
+    """Constant without the section; with it, a cosine from a tenth of the rate to a hundredth, with its own warm-up."""
     theirs = section(content, "lr_scheduler")
     rate = float(theirs.get("max_lr") or section(content, "optimizer").get("lr") or found.get("optimizer.lr", 0.0))
     if not theirs and content.get("lr_scheduler") is None:
@@ -159,7 +165,7 @@ def weights(value: Any) -> Settings:
 
 
 def types(content: Settings) -> Settings:
-    """Weights as they are stored; FSDP2 computes in bfloat16 unless its `mp_policy` says otherwise."""
+    """Dtype of the weights as stored; FSDP2 computes in bfloat16 unless its `mp_policy` says otherwise."""
     spread = section(content, "distributed")
     given = section(content, "model").get("torch_dtype")
     found = weights(given or "auto")
@@ -180,8 +186,8 @@ def adapters(theirs: Any) -> Settings:
     chosen = {key: as_list(theirs.get(key)) for key in ("target_modules", "exclude_modules")}
     every = bool(theirs.get("match_all_linear"))
     if sum([every, *(bool(names) for names in chosen.values())]) > 1:
-        what = "peft: only one of match_all_linear, target_modules and exclude_modules can choose the layers"
-        raise UserError(what, "leave the others out")
+        what = "peft: only one of match_all_linear, target_modules and exclude_modules may choose the layers"
+        raise UserError(what, "remove the others")
     if not every and not any(chosen.values()):
         chosen["target_modules"] = TARGETS
     found = {f"engine.peft.{key}": default for key, default in PEFT.items() if theirs.get(key) is None}
@@ -190,12 +196,12 @@ def adapters(theirs: Any) -> Settings:
 
 
 def as_list(value: Any) -> list[str]:
-    """Names, one of which may stand alone."""
+    """A list of names; a single name becomes a list."""
     return [value] if isinstance(value, str) else list(value or [])
 
 
 def chats(content: Settings) -> Settings:
-    """Chats without a preparation: whole, unpacked, and the whole of the validation set."""
+    """Raw chats: unpacked, with the whole validation set."""
     found: Settings = {"engine.data": "chat"}
     if not section(content, "packed_sequence").get("packed_sequence_size"):
         found["engine.chats.pack"] = False
@@ -206,19 +212,19 @@ def chats(content: Settings) -> Settings:
     if not section(content, "validation_dataset"):
         found["engine.chats.valid"] = None
     elif "split" not in section(content, "validation_dataset"):
-        found["engine.overrides.validation_dataset.split"] = "train"  # all of a file; ours would be train.eval_rows
+        found["engine.overrides.validation_dataset.split"] = "train"  # all of the file; our default is train.eval_rows
     return found
 
 
 def notes(content: Settings) -> list[str]:
-    """What stays ours."""
+    """Notes on settings that stay ours."""
     found = []
     if "backend" not in section(content, "model"):
-        found.append("without model.backend torch's own kernels compute here, see engine.backend")
+        found.append("without model.backend, torch's own kernels are used; see engine.backend")
     if section(content, "validation_dataset"):
-        found.append("the whole split of validation_dataset is validated, whatever train.eval_rows says")
+        found.append("validation uses the whole split of validation_dataset, not train.eval_rows")
     if "num_epochs" not in section(content, "step_scheduler"):
-        found.append("train.train_iters alone ends the training; Automodel would also end it after 10 epochs")
+        found.append("only train.train_iters ends the training; Automodel would also stop after 10 epochs")
     return found
 
 
@@ -230,7 +236,7 @@ KEYS: dict[str, Meaning] = {
     "rng": NoEffect("run.seed seeds everything"),
     "step_scheduler": absent("step_scheduler"),
     "step_scheduler.max_steps": "train.train_iters",
-    "step_scheduler.num_epochs": NoEffect("train.train_iters says when training ends, though epochs be fewer or more"),
+    "step_scheduler.num_epochs": NoEffect("train.train_iters ends the training, not a number of epochs"),
     "step_scheduler.global_batch_size": "train.global_batch_size",
     "step_scheduler.local_batch_size": "train.micro_batch_size",
     "step_scheduler.val_every_steps": "train.eval_interval",
@@ -248,8 +254,8 @@ KEYS: dict[str, Meaning] = {
         remedy="the model's class is Automodel's own: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
     ),
     "model.pretrained_model_name_or_path": lambda value: {"run.model": model_reference(value)},
-    "model.trust_remote_code": NoEffect("Automodel has a class of its own for this model, so no foreign code runs"),
-    "model.force_hf": only(False, remedy="for the class of transformers choose engine=transformers"),
+    "model.trust_remote_code": NoEffect("Automodel has its own class for this model, so no foreign code runs"),
+    "model.force_hf": only(False, remedy="to use transformers' class, set engine=transformers"),
     "model.torch_dtype": weights,
     "model.backend._target_": NoEffect("the backend's class is fixed"),
     **{f"model.backend.{name}": f"engine.backend.{name}"
@@ -272,14 +278,14 @@ KEYS: dict[str, Meaning] = {
     "max_grad_norm": "optimizer.clip_grad",
     "distributed.strategy": strategy,
     "distributed._target_": strategy,
-    "distributed.dp_size": NoEffect("all processes that share nothing else are data-parallel"),
+    "distributed.dp_size": NoEffect("all processes not used by another dimension are data-parallel"),
     **{f"distributed.{name}": f"engine.{name}" for name in ("tp_size", "cp_size", "ep_size")},
     "distributed.activation_checkpointing": "engine.activation_checkpointing",
     "peft": absent("peft", engine__peft=None),
     "peft.target_modules": targets,
     "peft.match_all_linear": everywhere,
     "peft._target_": NoEffect("adapters are Automodel's PeftConfig"),
-    "peft.use_dora": only(False, remedy="leave it out: such adapters cannot be merged here"),
+    "peft.use_dora": only(False, remedy="leave it out: this engine cannot merge such adapters"),
     **{f"peft.{name}": f"engine.peft.{name}"
        for name in ("dim", "alpha", "dropout", "exclude_modules", "use_triton")},
     "dataset._target_": chat_data,
@@ -300,8 +306,8 @@ KEYS: dict[str, Meaning] = {
     "wandb.project": "logger.wandb_project",
     "wandb.entity": "logger.wandb_entity",
     "wandb.name": "logger.wandb_name",
-    "ci": NoEffect("it is for the tests of Automodel's own examples"),
-    "wandb.dir": NoEffect("W&B's files lie in the run's folder"),
+    "ci": NoEffect("it only serves Automodel's own example tests"),
+    "wandb.dir": NoEffect("W&B's files are in the run folder"),
 }  # fmt: skip
 
 
@@ -321,4 +327,24 @@ AUTOMODEL = Dialect(
     keys=KEYS,
     sections=SECTIONS,
     whole=whole,
+)
+
+
+# What Automodel prints and writes next to its checkpoints.
+
+
+LOG = LibraryLog(
+    title="Automodel",
+    lines={
+        "| grad_norm ": (
+            r"^(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \|.*)?"
+            r"\bstep (?P<step>\d+) \| epoch \d+ \| loss (?P<loss>\S+) \| grad_norm (?P<grad_norm>\S+)"
+            r" \| lr (?P<lr>\S+)(?: \|.*?\| tps (?P<tokens_per_second>[\d.]+))?"
+        ),
+        "[val] name": r'\[val\] name "[^"]*" \| step (?P<step>\d+) \| epoch \d+ \| loss (?P<valid_loss>\S+)',
+        "parameters percentage": r"Trainable parameters percentage: (?P<trained_percent>[\d.]+)%",
+    },
+    records=("training.jsonl", "validation.jsonl"),
+    keys={"tps": "tokens_per_second", "val_loss": "valid_loss", "timestamp": "time"},
+    first_step=0,
 )

@@ -1,4 +1,4 @@
-"""From Automodel's last checkpoint to the folder that every later stage reads.
+"""Convert Automodel's last checkpoint to the model folder that later stages read.
 
     model.safetensors (adapters merged)   config.json   tokenizer files   adapter/ (PEFT layout)
 
@@ -24,11 +24,11 @@ def export(checkpoint: Path, base: Path, base_name: str | None, tokenizer: Path,
     """Write the trained model as a Hugging Face folder.
 
     Args:
-        checkpoint: the run's last checkpoint; base: the model folder that training began with, and what an
-            adapter calls it (None where it was made of random weights).
+        checkpoint: the run's last checkpoint; base: the model folder that training started from, and its name in
+            the adapter (None if it was made from random weights).
 
     Raises:
-        UserError: the checkpoint's tensors are not those of the base model.
+        UserError: the checkpoint's tensors differ from the base model's.
     """
     trained = checkpoint / "model"
     if (trained / ADAPTER_WEIGHTS).is_file():
@@ -73,7 +73,7 @@ def merge_adapter(base: Path, adapter: Path, output: Path) -> list[str]:
     """Write the base model's safetensors with the adapter added; returns the names of the changed tensors.
 
     Raises:
-        UserError: the adapter is no plain LoRA, or does not fit the base model.
+        UserError: the adapter is not plain LoRA, or does not fit the base model.
     """
     deltas = adapter_deltas(adapter)
     changed: list[str] = []
@@ -101,20 +101,20 @@ def merge_adapter(base: Path, adapter: Path, output: Path) -> list[str]:
 
 
 def in_memory(name: str) -> str:
-    """The name in transformers' model of a tensor that a file calls `backbone. ...`, as published models do."""
+    """Name of a tensor in transformers' model; published files call it `backbone. ...`."""
     return re.sub(r"^backbone\.", "model.", name)
 
 
 def adapter_deltas(adapter: Path) -> dict[str, torch.Tensor]:
-    """What to add to each weight, float32, by the weight's name."""
+    """Update of each weight, float32, by the weight's name."""
     settings = read_json(adapter / ADAPTER_CONFIG)
     for key in ("use_dora", "use_rslora"):
         if settings.get(key):
-            raise UserError(f"{adapter}: an adapter with {key} cannot be merged", "train one without it")
+            raise UserError(f"{adapter}: adapters with {key} cannot be merged", "train without it")
     values = {name.removeprefix(PREFIX): value for name, value in load_file(adapter / ADAPTER_WEIGHTS).items()}
     unknown = [name for name in values if not name.endswith((FIRST, SECOND))]
     if unknown:
-        raise UserError(f"{adapter}: '{unknown[0]}' is no LoRA matrix of a linear layer; it cannot be merged")
+        raise UserError(f"{adapter}: cannot merge '{unknown[0]}': it is not a LoRA matrix of a linear layer")
     scale = settings["lora_alpha"] / settings["r"]
     modules = [name.removesuffix(FIRST) for name in values if name.endswith(FIRST)]
     return {

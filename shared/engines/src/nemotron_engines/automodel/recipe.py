@@ -1,4 +1,4 @@
-"""Automodel's recipe for next-token prediction with our metrics, our stop flag and our marks on checkpoints.
+"""Automodel's recipe for next-token prediction, with our metrics, stop flag and checkpoint marks.
 
 The loop, the loss, the optimizer step, validation and the checkpoints are Automodel's own; this subclass only listens.
 Import it after cpu_shim.install().
@@ -14,8 +14,14 @@ from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found
     TrainFinetuneRecipeForNextTokenPrediction,
 )
 
-from nemotron_engines.automodel import guards
-from nemotron_engines.automodel.loop import LAYOUT, prune
+from nemotron_engines.automodel.loop import (
+    LAYOUT,
+    count_parameters,
+    prune,
+    refuse_passed_by_adapters,
+    refuse_unmergeable,
+    require_sane_weights,
+)
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
@@ -34,13 +40,13 @@ from nemotron_shared.runtime.run import Run
 
 
 class StopFlag:
-    """Stands where the scheduler expects its signal handler, so that our handler stays the only one."""
+    """Replaces the scheduler's signal handler, so that ours stays the only one."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     def signals_received(self) -> list[bool]:
-        """Whether any process was asked to stop; all processes ask at the same step."""
+        """Whether any process received a stop; collective, called at the same step by all."""
         return [distributed.any_rank(self.run.stop_requested)]
 
 
@@ -50,7 +56,7 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
     Args:
         recipe: the translated configuration.
         stage: the stage's configuration.
-        tokens_at: tokens trained on after a given number of steps, None where only Automodel knows.
+        tokens_at: tokens trained on after a given number of steps; None if only Automodel knows.
     """
 
     def __init__(
@@ -70,12 +76,12 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         self.validation: Validation | None = None
 
     def setup(self) -> None:
-        """Build everything, then look at what was built."""
+        """Build everything, then check the result."""
         super().setup()
         self.step_scheduler.sig_handler = StopFlag(self.stage_run)
-        guards.require_sane_weights(self.net)
-        guards.refuse_passed_by_adapters(self.net)
-        guards.refuse_unmergeable(self.net)
+        require_sane_weights(self.net)
+        refuse_passed_by_adapters(self.net)
+        refuse_unmergeable(self.net)
         self.rate = self.optimizer[0].param_groups[0]["lr"]
         step = self.step_scheduler.step
         logged = [entry["tokens"] for entry in self.stage_run.metrics.read() if entry["step"] <= step]
@@ -98,7 +104,7 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         """Keep a step's metrics.
 
         Raises:
-            UserError: the loss is not a number any more; Automodel would go on to the last step.
+            UserError: the loss is no longer finite; Automodel would continue to the last step.
         """
         super().log_train_metrics(log_data)
         step, theirs = log_data.step + 1, log_data.metrics
@@ -107,7 +113,7 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         metrics["lr"] = self.rate
         self._stop_unless_finite(step, metrics)
         self.progress.log(step, metrics, self.tokens)
-        self.rate = theirs["lr"]  # Automodel tells the rate of the next step
+        self.rate = theirs["lr"]  # Automodel logs the rate of the next step
 
     def log_val_metrics(self, val_name: str, log_data: Any, metric_logger: Any = None) -> None:
         """Keep the validation loss."""
@@ -120,23 +126,23 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
             self.progress.log(step, metrics, self.tokens)
 
     def _stop_unless_finite(self, step: int, metrics: Mapping[Metric, float]) -> None:
-        """Both logs of a step come before its checkpoint, so none is written of weights that are lost."""
+        """Stop on a non-finite metric. Logs come before a step's checkpoint, so broken weights are never saved."""
         wrong = [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]
         if wrong:
             last = latest(self.kept, LAYOUT)
-            kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before it"
-            raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or look at the data")
+            kept = f"the last good checkpoint is {last}" if last else "no earlier checkpoint exists"
+            raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or check the data")
 
     def save_checkpoint(self, epoch: int, step: int, *args: Any, **kwargs: Any) -> None:
-        """Mark the folder complete once every process has written its part; only then are older ones deleted."""
+        """Mark the folder complete once every process has written its part, then delete older ones."""
         checkpoint = self.kept / f"epoch_{epoch}_step_{step}"
-        # In float32: the weights, of adapters those alone, and AdamW's two moments of what is trained.
-        trained, total = guards.count_parameters(self.net)
+        # In float32: the weights (with adapters, only those) and AdamW's two moments of the trained ones.
+        trained, total = count_parameters(self.net)
         needed = int(1.1 * 4 * ((trained if self.stage_config.engine.peft else total) + 2 * trained))
         distributed.on_rank_zero(lambda: disk.require_room(self.kept, needed, checkpoint.name))
         with removed_when_disk_is_full(checkpoint):
             super().save_checkpoint(epoch, step, *args, **kwargs)
-            if self.checkpointer.config.is_async:  # a mark is for what is written, not for what will be
+            if self.checkpointer.config.is_async:  # do not mark a checkpoint that is still being written
                 self.checkpointer.async_wait()
                 self.checkpointer.lifecycle.complete_pending()
         distributed.barrier()

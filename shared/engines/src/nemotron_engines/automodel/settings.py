@@ -1,7 +1,7 @@
 """The `engine` section of NeMo Automodel, which the pretrain and SFT stages share.
 
-Our own sections keep their names and meaning; this one holds what only Automodel knows. Whatever has no key of its own
-is reached through `overrides`, under the names of Automodel's recipe:
+Our own sections keep their names and meaning; this one holds settings that only Automodel has. `overrides` reaches all
+other values, under the names of Automodel's recipe:
 
     torchrun stages/sft/train.py -c tiny engine=automodel ++engine.overrides.clip_grad_norm.backend=te
 """
@@ -16,7 +16,7 @@ from nemotron_shared.config.schema import EngineSection, How, Section
 
 
 class AutomodelPeft(Section):
-    """Low-rank adapters beside frozen weights; the names are those of Automodel's `PeftConfig`."""
+    """Low-rank adapters on frozen weights; the names are those of Automodel's `PeftConfig`."""
 
     dim: int = Field(ge=1)
     """Rank."""
@@ -25,17 +25,17 @@ class AutomodelPeft(Section):
     dropout: float = Field(ge=0, lt=1)
     """Dropout in the adapter."""
     match_all_linear: bool
-    """Adapt every linear layer but `out_proj` of Mamba and `exclude_modules`."""
+    """Adapt every linear layer except Mamba's `out_proj` and `exclude_modules`."""
     target_modules: list[str]
     """Names, or patterns with `*`, of the layers to adapt; instead of `match_all_linear`."""
     exclude_modules: list[str]
-    """What `match_all_linear` leaves out."""
+    """Layers that `match_all_linear` leaves out."""
     use_triton: bool
     """Triton kernels for the adapters; needs a GPU."""
 
     @model_validator(mode="after")
     def one_choice(self) -> "AutomodelPeft":
-        """Layers are chosen in exactly one way."""
+        """Require exactly one way of choosing layers."""
         if self.match_all_linear == bool(self.target_modules):
             raise ValueError("set either engine.peft.match_all_linear=true or engine.peft.target_modules, not both")
         if self.target_modules and self.exclude_modules:
@@ -57,7 +57,7 @@ class AutomodelChats(Section):
 
 
 class AutomodelBackend(Section):
-    """Which code computes what, in Automodel's `BackendConfig`."""
+    """Implementations of the layers, as in Automodel's `BackendConfig`."""
 
     attn: Literal["sdpa", "te", "flex"]
     """`sdpa`, `te` or `flex`."""
@@ -80,27 +80,27 @@ class AutomodelEngine(EngineSection):
 
     name: Literal["automodel"]
     container: How[str | None]
-    """Image that a recipe is made for. `null`: the environment that runs it."""
+    """Container image that a recipe is made for. `null`: the environment that runs it."""
     data: Literal["packed", "chat"]
     """`packed`: the rows of the data artifact. `chat`: the files of `engine.chats`."""
     chats: AutomodelChats
     weights_dtype: Literal["float32", "bfloat16"]
-    """Type of the weights, and so of gradients, adapters and optimizer: 2 bytes each in `bfloat16`."""
+    """Dtype of the weights, and so of gradients, adapters and optimizer: 2 bytes each in `bfloat16`."""
     dtype: Literal["float32", "bfloat16"]
-    """What is computed in: `float32`, or `bfloat16` (FSDP2, or weights in it)."""
+    """Compute dtype: `float32`, or `bfloat16` (with FSDP2 or bfloat16 weights)."""
     strategy: How[Literal["fsdp2", "ddp"]]
-    """`fsdp2` shards weights, gradients and optimizer over the processes, `ddp` keeps them whole on each."""
+    """`fsdp2` shards weights, gradients and optimizer over the processes; `ddp` replicates them."""
     tp_size: How[int] = Field(ge=1)
-    """Processes that share a matrix."""
+    """Tensor parallelism: processes that share a matrix."""
     cp_size: How[int] = Field(ge=1)
-    """Processes that share a row."""
+    """Context parallelism: processes that share a row."""
     ep_size: How[int] = Field(ge=1)
-    """Processes that share the experts."""
+    """Expert parallelism: processes that share the experts."""
     activation_checkpointing: How[bool]
-    """Compute activations twice to keep fewer in memory."""
+    """Recompute activations in the backward pass to save memory."""
     backend: AutomodelBackend
     peft: AutomodelPeft | None
-    """The section below; `null` trains all weights."""
+    """Adapters, see below. `null`: train all weights."""
     allow_custom_targets: bool
     """Let `overrides` name any code in a `_target_` or `*_fn`, not only well-known losses, optimizers and collators."""
     overrides: dict[str, Any]
@@ -108,24 +108,24 @@ class AutomodelEngine(EngineSection):
 
     @model_validator(mode="after")
     def possible(self) -> "AutomodelEngine":
-        """Combinations that Automodel cannot run."""
+        """Refuse combinations that Automodel cannot run."""
         if self.strategy == "ddp" and max(self.tp_size, self.cp_size, self.ep_size) > 1:
-            raise ValueError("engine.strategy=ddp shares nothing; set tp_size, cp_size and ep_size to 1, or use fsdp2")
+            raise ValueError("engine.strategy=ddp does not shard: set tp_size, cp_size and ep_size to 1, or use fsdp2")
         if self.strategy == "ddp" and self.dtype != self.weights_dtype:
-            raise ValueError("engine.strategy=ddp computes in the type of the weights: set engine.dtype to it")
+            raise ValueError("engine.strategy=ddp computes in the dtype of the weights: set engine.dtype to it")
         if self.data == "chat" and self.chats.train is None:
             raise ValueError("engine.data=chat needs engine.chats.train, a JSONL file with OpenAI messages")
         given = [key for key in ("train", "valid") if getattr(self.chats, key) is not None]
         if self.data == "packed" and given:
             without = " ".join(f"engine.chats.{key}=null" for key in given)
-            raise ValueError(f"engine.chats.{given[0]} counts with engine.data=chat alone; set that, or {without}")
+            raise ValueError(f"engine.chats.{given[0]} only works with engine.data=chat: set that, or {without}")
         return self
 
     def own_files(self) -> tuple[str | None, ...]:
-        """Files of the user's that the result depends on."""
+        """The user's files that the result depends on."""
         return (self.chats.train, self.chats.valid) if self.data == "chat" else ()
 
     @property
     def notes(self) -> list[str]:
-        """Which keys were not checked."""
+        """A note on keys that were not checked."""
         return unchecked(self.overrides, "Automodel")

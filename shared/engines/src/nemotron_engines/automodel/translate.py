@@ -1,4 +1,4 @@
-"""Our sections in the words of Automodel's recipe.
+"""Translate our sections to Automodel's recipe.
 
 translate(config, places, processes) -> {"step_scheduler": {"max_steps": 300, ...}, "model": {...}, "peft": {...}, ...}
 """
@@ -12,7 +12,7 @@ from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 
 OURS = "nemotron_engines.automodel.data"
 AUTOMODEL = "nemo_automodel.components"
-# Automodel's fused Mamba call takes the weight of out_proj past the module, so an adapter there would learn nothing.
+# Automodel's fused Mamba call reads out_proj's weight without calling the module, so an adapter there never trains.
 PASSED_BY = "*.out_proj"
 WSD_SHAPE = "minus_sqrt"  # the shape of training/schedule.py
 
@@ -22,10 +22,10 @@ Kind = Literal["packed", "chat", "documents"]
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run reads and writes.
+    """Paths that a run reads and writes.
 
-    `model` is a Hugging Face folder. `kind` says what `train` and `valid` are: files of packed rows or of chats, or the
-    two times the blend.json of documents; `valid` is None where there are none. `run` is the run's own folder.
+    `model` is a Hugging Face folder. `kind` says what `train` and `valid` are: files of packed rows, files of chats, or
+    twice the blend.json of documents; `valid` is None without validation data. `run` is the run folder.
     """
 
     model: Path
@@ -75,7 +75,7 @@ def translate(
             "checkpoint_dir": str(places.checkpoints),
             "model_save_format": "safetensors",
             "save_consolidated": "final",
-            "max_recent_checkpoints": None,  # older ones go once the new one is verified; see recipe.py
+            "max_recent_checkpoints": None,  # older ones are deleted once the new one is verified; see recipe.py
             "restore_from": places.restore_from,
         },
         **data(config, places),
@@ -86,7 +86,7 @@ def translate(
             {"name": config.logger.wandb_name or places.run.name, "dir": str(places.run)} if places.run else {}
         )
     if engine.peft is not None:
-        # `match_all_linear` becomes a list of exclusions, because Automodel takes no exclusions beside the former
+        # `match_all_linear` becomes a list of exclusions, because Automodel does not combine the two
         everywhere = engine.peft.match_all_linear
         recipe["peft"] = engine.peft.model_dump() | {
             "_target_": f"{AUTOMODEL}._peft.lora.PeftConfig",
@@ -97,7 +97,7 @@ def translate(
 
 
 def step_scheduler(config: SupervisedConfig[AutomodelEngine], processes: int) -> dict[str, Any]:
-    """Batches, lengths and intervals; one epoch holds exactly the configured steps."""
+    """Batches, lengths and intervals; one epoch has exactly the configured steps."""
     train, engine = config.train, config.engine
     return {
         "global_batch_size": train.global_batch_size,
@@ -107,12 +107,12 @@ def step_scheduler(config: SupervisedConfig[AutomodelEngine], processes: int) ->
         "ckpt_every_steps": config.checkpoint.save_interval,
         "val_every_steps": train.eval_interval,
         "save_checkpoint_every_epoch": engine.data == "chat",
-        "preemption_signal": None,  # our own flag is handed to the scheduler instead; see recipe.py
+        "preemption_signal": None,  # the scheduler gets our own flag instead; see recipe.py
     }
 
 
 def distributed(engine: AutomodelEngine) -> dict[str, Any]:
-    """How the work is spread. Left to itself fsdp2 computes in bfloat16, so the types are always spelled out."""
+    """Parallel layout. By default fsdp2 computes in bfloat16, so dtypes are always explicit."""
     spread: dict[str, Any] = {"strategy": engine.strategy, "dp_size": None, "tp_size": engine.tp_size}
     if engine.activation_checkpointing:
         spread["activation_checkpointing"] = True
@@ -147,10 +147,10 @@ def lr_scheduler(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
 
 
 def data(config: SupervisedConfig[AutomodelEngine], places: Places) -> dict[str, Any]:
-    """Data sets and loaders, for training and, where there is a file, for validation.
+    """Data sets and loaders for training and, if there is a file, for validation.
 
-    Packed rows and documents come in our own order, so that Automodel's loader must not shuffle them; its ChatDataset
-    is shuffled by its own loader. The position of a loader is kept in checkpoints.
+    Packed rows and documents are already shuffled, so Automodel's loader must not shuffle them; its ChatDataset is
+    shuffled by its own loader. Checkpoints keep a loader's position.
     """
     train, seed, chats = config.train, config.run.seed, config.engine.chats
     tokenizer = {

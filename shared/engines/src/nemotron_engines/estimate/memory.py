@@ -1,22 +1,117 @@
-"""Bytes of one GPU at its fullest, by part."""
+"""Peak bytes of one GPU by part, from how the training's engine shares the model and its rows out."""
 
-from typing import Any
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Literal
 
-from nemotron_engines.estimate.layouts import Layout
-from nemotron_engines.modeling.facts import DEFAULTS, Parameters
+from nemotron_engines.modeling.architecture import DEFAULTS, Parameters
+from nemotron_shared.config.training import GRPOConfig, TrainingConfig
+
+# How a training shares a model and its rows out over GPUs, by its engine's section.
+
+
+SHARING = ("megatron_bridge", "automodel", "nemo_rl")
+"""Engines with their own way of distributing a model, described in their module `layout`."""
+Recomputed = Literal["nothing", "experts", "everything"]
+"""What a backward pass recomputes instead of storing."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Attributes:
+    devices: GPUs, or processes on a CPU; `tensor`, `pipeline`, `context`, `expert`: how many share a matrix, the
+        layers, a row, the experts.
+    rows: of an optimizer step; `micro_rows` of one pass; `row_tokens` of one row.
+    weight, gradient, optimizer: bytes of each parameter.
+    shards: weights and gradients are sharded over all devices, too; the optimizer is whenever `spread`.
+    trained: False if adapters are trained and the weights are frozen.
+    activation: bytes of each value stored for the backward pass.
+    assumed: sentences about values that the config does not give.
+    """
+
+    devices: int
+    rows: int
+    row_tokens: int
+    micro_rows: int
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    weight: float = 2
+    gradient: float = 2
+    optimizer: float = 12
+    shards: bool = False
+    spread: bool = True
+    trained: bool = True
+    recomputed: Recomputed = "nothing"
+    activation: int = 2
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def replicas(self) -> int:
+        """Number of data-parallel replicas."""
+        return max(1, self.devices // (self.tensor * self.pipeline * self.context))
+
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens of one pass."""
+        return self.micro_rows * self.row_tokens
+
+    @property
+    def passes(self) -> int:
+        """Passes per replica and step."""
+        return max(1, self.rows // (self.micro_rows * self.replicas))
+
+    def __str__(self) -> str:
+        split = {"TP": self.tensor, "PP": self.pipeline, "CP": self.context, "EP": self.expert}
+        parts = [f"{name} {size}" for name, size in split.items() if size > 1]
+        parts += ["sharded"] if self.shards and self.devices > 1 else []
+        parts.append(f"{self.micro_rows} row{'s' if self.micro_rows > 1 else ''} of {self.row_tokens} a pass")
+        return ", ".join(parts)
+
+
+def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
+    """The layout of a config on this many devices; engines from other packages count as one replica per device."""
+    plain = Layout(devices, config.rows_per_step, row_tokens, config.micro_rows(devices))
+    if config.engine.name not in SHARING:
+        return _whole(config, plain)
+    shared = import_module(f"nemotron_engines.{config.engine.name}.needs").layout(config, plain)
+    return replace(shared, micro_rows=config.micro_rows(shared.replicas))
+
+
+def _whole(config: TrainingConfig, plain: Layout) -> Layout:
+    engine = config.engine
+    frozen = getattr(engine, "peft", None) is not None
+    weight = 2 if frozen and getattr(engine, "dtype", "") == "bfloat16" else 4
+    return replace(
+        plain,
+        weight=weight + (4 if _keeps_reference(config) else 0),
+        gradient=0 if frozen else 4,
+        optimizer=0 if frozen else 2 if getattr(engine, "optimizer", "") == "adamw_8bit" else 8,
+        shards=getattr(engine, "strategy", "ddp") == "fsdp2",
+        spread=getattr(engine, "strategy", "ddp") == "fsdp2",
+        trained=not frozen,
+        recomputed="everything" if getattr(engine, "gradient_checkpointing", False) else "nothing",
+        activation=2 if getattr(engine, "dtype", "") == "bfloat16" else 4,
+    )
+
+
+def _keeps_reference(config: TrainingConfig) -> bool:
+    return isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
+
 
 CONTEXT_BYTES = 4 * 10**9
-"""Of a process on a GPU beside its tensors: CUDA's context, kernels, buffers for communication."""
+"""Memory of a GPU process besides its tensors: CUDA context, kernels, communication buffers."""
 
 PROCESS_BYTES = 7 * 10**8
-"""Of a process on a CPU beside its tensors: Python with torch and transformers; measured with the tiny trainings, of
-which that of RL takes 0.2 GB more."""
+"""Memory of a CPU process besides its tensors: Python with torch and transformers. Measured with the tiny trainings;
+RL takes 0.2 GB more."""
 
 
 def memory_parts(
     fields: dict[str, Any], vocab_size: int, parameters: Parameters, layout: Layout, *, on_gpu: bool
 ) -> dict[str, float]:
-    """Weights, gradients, optimizer, activations, logits, and what a process on a GPU needs besides."""
+    """Weights, gradients, optimizer, activations, logits, and the overhead of a process."""
     dense, experts = parameters.total - parameters.experts, parameters.experts
     own = dense / layout.tensor / layout.pipeline + experts / layout.expert / layout.pipeline
     everything = parameters.total / layout.devices
@@ -35,15 +130,15 @@ def memory_parts(
 
 
 def _largest_layer(fields: dict[str, Any], parameters: Parameters) -> float:
-    """Parameters of the largest layer, which is whole while it works, and the next one, which is fetched meanwhile."""
+    """Parameters of the largest layer, which is gathered while it computes, plus the next one, which is prefetched."""
     pattern = (DEFAULTS | fields)["hybrid_override_pattern"]
     return 2 * max(parameters.experts / max(1, pattern.count("E")), parameters.total / 2 / max(1, len(pattern)))
 
 
 def _activations(fields: dict[str, Any], layout: Layout) -> float:
-    """What the forward pass keeps for the backward pass.
+    """Activations that the forward pass stores for the backward pass.
 
-    A pipeline's first stage keeps those of as many passes as there are stages, each of its part of the layers.
+    A pipeline's first stage stores as many passes as there are stages, each for its share of the layers.
     """
     pattern, hidden = (DEFAULTS | fields)["hybrid_override_pattern"], fields["hidden_size"]
     kept = {kind: _values(kind, DEFAULTS | fields) for kind in "M*E-"}
@@ -56,12 +151,12 @@ def _activations(fields: dict[str, Any], layout: Layout) -> float:
 
 
 def _values(kind: str, fields: dict[str, Any]) -> float:
-    """That a layer keeps of each token."""
+    """Values that a layer stores per token."""
     hidden = fields["hidden_size"]
     if kind == "M":
         inner = fields["mamba_num_heads"] * fields["mamba_head_dim"]
         groups = fields["n_groups"] * fields["ssm_state_size"]
-        # mamba-ssm keeps what its first projection gave, and computes convolution and scan again
+        # mamba-ssm stores the output of its first projection, and recomputes convolution and scan
         return 2 * hidden + 3 * inner + 2 * groups + fields["mamba_num_heads"]
     if kind == "*":
         return 2 * hidden + fields["head_dim"] * 2 * (fields["num_attention_heads"] + fields["num_key_value_heads"])
@@ -73,5 +168,5 @@ def _values(kind: str, fields: dict[str, Any]) -> float:
 
 
 def _logits(vocab_size: int, layout: Layout) -> float:
-    """And their gradients."""
+    """Logits and their gradients."""
     return 2 * layout.activation * vocab_size * layout.micro_tokens / layout.context / layout.tensor

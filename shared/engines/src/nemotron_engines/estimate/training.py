@@ -1,14 +1,11 @@
-"""What a stage's training takes: its model, layout, memory and time put together."""
+"""Estimate a stage's training: model, layout, memory and time."""
 
 from typing import Any
 
 from nemotron_engines.checks import VOCABULARY, size_of, vocabulary_of
-from nemotron_engines.estimate.layouts import Layout, layout_of
-from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, memory_parts
-from nemotron_engines.estimate.speed import core_seconds, step_seconds
-from nemotron_engines.estimate.work import Work, active_parameters, work_of
-from nemotron_engines.modeling.described import fields_of
-from nemotron_engines.modeling.facts import parameters_of
+from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
+from nemotron_engines.estimate.speed import Work, active_parameters, core_seconds, step_seconds, work_of
+from nemotron_engines.modeling.architecture import fields_of, parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.runtime.disk import size
@@ -17,18 +14,18 @@ from nemotron_shared.runtime.machine import CORE, DEVICES, Device, Machine, devi
 from nemotron_shared.runtime.needs import Estimate, Needs
 
 RECIPES_GPU = "H100"
-"""What the recipes are made for."""
+"""The GPU that the recipes are made for."""
 PUBLISHED_GRPO, OF_ACTIVE = 1102, 3.3e9
 """Tokens per second and GPU of a whole step of GRPO with Qwen3-30B-A3B on 32 H100 (NeMo-RL 0.6), and its active
 parameters."""
 NO_END = 100_000
-"""No recipe of GRPO makes so many steps: who writes such a number means to go on until the prompts end."""
+"""More steps than any GRPO recipe makes: such a number means to train until the prompts run out."""
 GENERATION = 0.8
 """Time of generation over that of training, measured with the tiny model on a CPU."""
 
 
 def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate | None:
-    """Memory, disk and time of a training; None for a model whose layers are no pattern."""
+    """Memory, disk and time of a training; None for a model without a layer pattern."""
     fields = fields_of(config, inputs)
     if fields is None:
         return None
@@ -64,7 +61,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
 
 
 def _whose(config: TrainingConfig, inputs: Inputs) -> str:
-    """Which architecture is taken, and why that one."""
+    """Which architecture is used, and why."""
     model = inputs.get("model")
     if model is not None and (model.path / "config.json").is_file():
         return f"that of {model.reference}, which run.model names"
@@ -72,7 +69,7 @@ def _whose(config: TrainingConfig, inputs: Inputs) -> str:
 
 
 def _devices(config: TrainingConfig, machine: Machine) -> tuple[int, Device | None, str]:
-    """How many, what they can do where that is known, and their name."""
+    """Number of devices, their data sheet if known, and their name."""
     engine: Any = config.engine
     size = getattr(engine, "num_nodes", 0) * getattr(engine, "gpus_per_node", 0)
     size = size or getattr(engine, "world_size", None)
@@ -95,7 +92,7 @@ def _memory_there(device: Device | None, machine: Machine, devices: int) -> floa
 
 
 def _row_tokens(config: TrainingConfig) -> int:
-    """Of a row, full; of a completion with its prompt, as long as is likely."""
+    """Tokens of a full row, or the likely length of a prompt with its completion."""
     whole = getattr(config.engine, "max_total_sequence_length", None)
     if isinstance(config, GRPOConfig):
         return whole // 2 if whole else 2 * config.grpo.max_new_tokens
@@ -108,7 +105,7 @@ def _row_tokens(config: TrainingConfig) -> int:
 
 
 def _predictions(config: TrainingConfig, fields: dict[str, Any]) -> int:
-    """Passes of the block that predicts further tokens."""
+    """Passes of the multi-token prediction block."""
     if isinstance(config.engine, TransformersEngine):
         return config.engine.mtp_num_layers
     overrides = getattr(config.engine, "overrides", {})
@@ -140,10 +137,10 @@ def _seconds(
 
 def _how_many_steps(config: GRPOConfig) -> str:
     if config.train.train_iters < NO_END:
-        return "as many steps as the config says, though the prompts may end before"
+        return "as many steps as the config says, but the prompts may run out earlier"
     each = config.grpo.num_prompts_per_step
     return (
-        f"steps: train.train_iters={config.train.train_iters:,} is an upper limit, and the prompts end before: a step "
+        f"steps: train.train_iters={config.train.train_iters:,} is an upper limit; the prompts run out earlier: a step "
         f"takes {each:,} of them; train.train_iters=N plans N steps"
     )
 
@@ -154,13 +151,13 @@ def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, 
     if device is not None:
         said.append("time: three coefficients fitted to the runs that NVIDIA publishes for these models (docs/plan.md)")
         said.append("those runs balance the experts by force and read made-up data: expect real ones to be slower")
-        said.append("nothing is counted for start, validation, checkpoints and restarts")
+        said.append("start, validation, checkpoints and restarts are not included")
     elif whose == CORE:
         said.append(
             "time: measured on one core of an AMD EPYC at 2.4 GHz; other machines take a third to three times that"
         )
     else:
-        said.append(f"no GPU named '{whose}' is known; known: {', '.join(DEVICES)}")
+        said.append(f"unknown GPU '{whose}'; known: {', '.join(DEVICES)}")
     if isinstance(config, GRPOConfig):
         said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
         how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
@@ -172,7 +169,7 @@ def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, 
         said.append("memory: the recipe computes its experts again in the backward pass, as those for H100 do")
     said += layout.assumed
     if config.engine.name == "nemo_rl":
-        said.append("memory: of the training; that of the generation beside it is not counted")
+        said.append("memory: for training only; generation is not included")
     if device is not None or whose != CORE:
         said.append(f"memory: {size(CONTEXT_BYTES)} of each GPU for CUDA, its libraries and communication")
     else:

@@ -1,4 +1,4 @@
-"""Answers to prompts, token by token, and the log-probability of each token as training will compute it."""
+"""Sample answers token by token, with the log-probability that training will compute for each token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,11 +22,11 @@ class KeyValues:
     values: Tensor
 
     def of(self, rows: Tensor) -> "KeyValues":
-        """Those of some sequences."""
+        """Keys and values of some sequences."""
         return KeyValues(self.keys[:, rows], self.values[:, rows])
 
     def with_room(self, blocks: int) -> "KeyValues":
-        """The same with so many blocks."""
+        """The same, grown to this many blocks."""
         missing = (0,) * 9 + (blocks - len(self.keys),)
         return KeyValues(pad(self.keys, missing), pad(self.values, missing))
 
@@ -37,16 +37,16 @@ class Answer:
 
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
-    routes: list[Tensor] = field(default_factory=list)  # (layers, k) of each token: the experts it was drawn behind
+    routes: list[Tensor] = field(default_factory=list)  # (layers, k) of each token: the experts before it
 
 
 Memory = MambaState | KeyValues | None
-"""What a layer remembers of the sequences, if it does."""
+"""A layer's memory of the sequences; None if it has none."""
 
 
 @torch.no_grad()
 def prefill(model: PreTrainedModel, prompts: Sequence[Tensor], routes: Routes) -> tuple[Tensor, list[Memory]]:
-    """Hidden states behind each prompt (prompts, width), and what each layer remembers."""
+    """Hidden states after each prompt (prompts, width), and each layer's memory."""
     body: Any = model.base_model
     block = block_of(model)
     ids, lengths = documents(prompts, block)
@@ -73,7 +73,7 @@ def prefill(model: PreTrainedModel, prompts: Sequence[Tensor], routes: Routes) -
 
 @torch.no_grad()
 def step(model: PreTrainedModel, ids: Tensor, at: Tensor, states: list[Memory], routes: Routes) -> Tensor:
-    """Hidden states (sequences, width) behind the next tokens ids (sequences) at positions `at`."""
+    """Hidden states (sequences, width) after the next tokens ids (sequences) at positions `at`."""
     body: Any = model.base_model
     block = block_of(model)
     x = body.embeddings(ids)
@@ -94,7 +94,7 @@ def step(model: PreTrainedModel, ids: Tensor, at: Tensor, states: list[Memory], 
 
 @dataclass
 class Batch:
-    """Sequences that are being continued, in whole tiles of rows; some rows only fill up the last tile."""
+    """Sequences being continued, in whole tiles of rows; some rows only pad the last tile."""
 
     sequence: Tensor  # (rows): which of the prompts it continues
     live: Tensor  # (rows) bool
@@ -105,7 +105,7 @@ class Batch:
 
     @classmethod
     def begun(cls, model: PreTrainedModel, prompts: Sequence[Sequence[int]], most: int) -> "Batch":
-        """Prompts that stand there more than once are read once."""
+        """Prefill, reading duplicate prompts only once."""
         distinct, device, routes = list(dict.fromkeys(map(tuple, prompts))), model.device, Routes()
         hidden, states = prefill(model, [torch.tensor(prompt, device=device) for prompt in distinct], routes)
         sequence = _filled(torch.arange(len(prompts), device=device))
@@ -119,7 +119,7 @@ class Batch:
         return cls(sequence, live, at, hidden[first], None if experts is None else experts[first], states)
 
     def go_on(self, model: PreTrainedModel, tokens: Tensor) -> None:
-        """Read the rows' next tokens; sequences that have ended make room where that spares a tile."""
+        """Feed the rows' next tokens; drops ended sequences if that saves a tile."""
         kept = _filled(self.live.nonzero().flatten())
         if len(kept) < len(self.live):
             count = int(self.live.sum())
@@ -145,10 +145,10 @@ def sample(
     """One completion for each prompt, of at most as many tokens as there are draws.
 
     Args:
-        draws: (prompts, most tokens) float64 in [0, 1): what the tokens are drawn with. A completion depends on its
-            own draws and its own prompt.
+        draws: (prompts, most tokens) float64 in [0, 1): random numbers for sampling. A completion depends only on its
+            own draws and prompt.
         ends: tokens that end a completion.
-        temperature: 0 takes the likeliest token; its log-probabilities are those of temperature 1.
+        temperature: 0 takes the most likely token; its log-probabilities are those of temperature 1.
     """
     most, stops = draws.shape[1], torch.tensor([*ends], device=model.device)
     answers, batch = [Answer() for _ in prompts], Batch.begun(model, prompts, most)
@@ -171,7 +171,7 @@ def sample(
 
 @torch.no_grad()
 def follow(model: PreTrainedModel, sequences: Sequence[Sequence[int]], splits: Sequence[int]) -> list[list[float]]:
-    """Log-probabilities of tokens that are there, read one by one behind the first `split` of each sequence."""
+    """Log-probabilities of given tokens, decoded one by one after the first `split` of each sequence."""
     most = max(len(ids) - split for ids, split in zip(sequences, splits, strict=True))
     batch = Batch.begun(model, [ids[:split] for ids, split in zip(sequences, splits, strict=True)], most)
     found: list[list[float]] = [[] for _ in sequences]
@@ -190,7 +190,7 @@ def follow(model: PreTrainedModel, sequences: Sequence[Sequence[int]], splits: S
 
 
 def _filled(rows: Tensor) -> Tensor:
-    """Row numbers, the first repeated until they are whole tiles."""
+    """Row numbers, padded to whole tiles by repeating the first."""
     return torch.cat([rows, rows[:1].expand(-len(rows) % TILE)]) if len(rows) else rows
 
 
@@ -199,7 +199,7 @@ def drawn(logps: Tensor, draws: Tensor, top_p: float) -> Tensor:
     probabilities = logps.double().exp()
     if top_p < 1:
         falling, order = probabilities.sort(dim=-1, descending=True, stable=True)
-        beyond = falling.cumsum(-1) - falling >= top_p  # the token that reaches top_p is still in
+        beyond = falling.cumsum(-1) - falling >= top_p  # the token that reaches top_p is kept
         probabilities = probabilities.scatter(-1, order, falling.masked_fill(beyond, 0))
     total = probabilities.cumsum(-1)
     found = torch.searchsorted(total, (draws * total[:, -1])[:, None], right=True)[:, 0]

@@ -1,7 +1,7 @@
 """Matrix products, attention and experts whose results for a row do not depend on the other rows.
 
-Products are made in tiles of a fixed shape, as many as it takes. Causal attention adds up blocks of keys in their
-order. Each expert's rows are in whole tiles, and the results of a token are added in its own order.
+Products use tiles of a fixed shape. Causal attention sums blocks of keys in order. Each expert's rows are padded to
+whole tiles, and the results of a token are added in its own order.
 """
 
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from nemotron_engines.kernels.cpu_experts import outer_products, products
+from nemotron_engines.kernels.experts import outer_products, products
 
 TILE = 32
-"""Rows of a tile. A library chooses its code by the shape of a product, and never sees another one."""
+"""Rows of a tile. Libraries choose their code by a product's shape, and this is the only shape they see."""
 
 
 class TiledProduct(torch.autograd.Function):
@@ -42,18 +42,18 @@ def tiled(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def linear(module: Any, x: Tensor) -> Tensor:
-    """What an `nn.Linear` gives for x (..., a), or one that PEFT has put adapters on; rows in whole tiles.
+    """Output of an `nn.Linear`, or of one with PEFT adapters, for x (..., a); rows in whole tiles.
 
     Raises:
         TypeError: another kind of module.
     """
     if isinstance(module, nn.Linear):
-        flat = x.flatten(0, -2)  # no size is left to be found out, which nobody could of no rows at all
+        flat = x.flatten(0, -2)  # flatten, because view(-1) cannot infer a size from zero rows
         out = TiledProduct.apply(flat, module.weight).view(*x.shape[:-1], module.weight.shape[0])
         return out if module.bias is None else out + module.bias
     base = getattr(module, "base_layer", None)
     if base is None:
-        raise TypeError(f"{type(module).__name__} is no linear layer")
+        raise TypeError(f"{type(module).__name__} is not a linear layer")
     out = linear(base, x)
     if module.disable_adapters or module.merged:
         return out
@@ -67,7 +67,7 @@ def linear(module: Any, x: Tensor) -> Tensor:
 def projected(mixer: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (documents, length, groups, heads of a group, d), keys and values (documents, length, groups, d).
 
-    In float32, whatever the weights are.
+    Always in float32.
     """
     shape = (*x.shape[:-1], -1, mixer.head_dim)
     q, k, v = (linear(proj, x).float().view(shape) for proj in (mixer.q_proj, mixer.k_proj, mixer.v_proj))
@@ -100,7 +100,7 @@ def attend(queries: Tensor, first: Tensor, keys: Tensor, values: Tensor, scaling
 
 
 def added(parts: Iterable[Tensor]) -> Tensor:
-    """Their sum, one after the other."""
+    """Sum in order, one after the other."""
     first, *others = parts
     for part in others:
         first = first + part
@@ -122,7 +122,7 @@ def attention(mixer: Any, x: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def attention_step(mixer: Any, x: Tensor, at: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The next token x (sequences, width) of each at position `at` (sequences); writes its key and value.
+    """Attention for the next token x (sequences, width) at position `at` (sequences); stores its key and value.
 
     Args:
         keys, values: (blocks, sequences, groups, block, d); no position lies beyond the last block.
@@ -140,7 +140,7 @@ def attention_step(mixer: Any, x: Tensor, at: Tensor, keys: Tensor, values: Tens
 
 
 TILED_EXPERTS = "tiled"
-"""What transformers calls this implementation: a model that is asked for it runs it, hooks and all."""
+"""Name of this implementation in transformers; models that select it still run their hooks."""
 
 
 def tiled_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ ALL_EXPERTS_FUNCTIONS.register(TILED_EXPERTS, tiled_experts_forward)
 
 
 COPIED = 1 << 16
-"""Up to so many numbers, one product for all experts is worth a copy of the matrices for each tile."""
+"""Up to this many elements, one product for all experts is faster, despite a copy of the matrices per tile."""
 
 
 class TiledExperts(torch.autograd.Function):
@@ -165,7 +165,7 @@ class TiledExperts(torch.autograd.Function):
         order = torch.argsort(slots, stable=True)
         counts = torch.bincount(slots, minlength=len(up))
         sizes = -(-counts // TILE) * TILE
-        # Row of each slot when every expert's rows are filled up to whole tiles.
+        # Row of each slot after padding every expert's rows to whole tiles.
         begin = torch.repeat_interleave(sizes.cumsum(0) - sizes - (counts.cumsum(0) - counts), counts)
         row = torch.empty_like(order).index_copy_(0, order, begin + torch.arange(len(order), device=x.device))
         total = int(sizes.sum())
@@ -210,17 +210,17 @@ def tiled_runs(rows: Tensor, matrices: Tensor, sizes: list[int]) -> Tensor:
 
 @dataclass
 class Routes:
-    """Which experts the router chose, layer by layer; what it gave for some rows is kept."""
+    """Records the experts that the router chose, layer by layer; `rows` limits this to some rows."""
 
     rows: Tensor | None = None
     chosen: list[Tensor] = field(default_factory=list)
 
     def note(self, index: Tensor) -> None:
-        """Keep the choice of a layer: index (rows, k), rising."""
+        """Record the choice of a layer: index (rows, k), ascending."""
         self.chosen.append(index if self.rows is None else index[self.rows])
 
     def take(self) -> Tensor | None:
-        """All since the last call: (rows, layers, k); None of a model without experts."""
+        """All choices since the last call: (rows, layers, k); None for a model without experts."""
         found, self.chosen = self.chosen, []
         return torch.stack(found, 1) if found else None
 
@@ -244,7 +244,7 @@ def _latent(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def route(gate: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The experts of each row, in rising order, and their weights; both (rows, k). See `NemotronHTopkRouter`."""
+    """The experts of each row, ascending, and their weights; both (rows, k). See `NemotronHTopkRouter`."""
     scores = TiledProduct.apply(x.float(), gate.weight.float()).sigmoid()
     choice = scores.detach() + gate.e_score_correction_bias
     if gate.num_group > 1:

@@ -1,4 +1,4 @@
-"""Mamba-2 in blocks: states are handed over at their ends, and decoding computes the open block anew."""
+"""Mamba-2 in blocks: states are passed on at block ends, and decoding recomputes the open block."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemotron_engines.exact.layers import linear
-from nemotron_engines.kernels.mamba_conv import CausalConv
-from nemotron_engines.kernels.mamba_ops import GatedNorm
+from nemotron_engines.kernels.mamba_ops import CausalConv, GatedNorm
 from nemotron_engines.kernels.mamba_scan import (
     ChunkScan,
     Decay,
@@ -24,7 +23,7 @@ from nemotron_engines.kernels.mamba_scan import (
 
 
 class ExactConv(CausalConv):
-    """The convolution with each product rounded before it is added, and so in every place the same."""
+    """The convolution with each product rounded before it is added, so that every position rounds alike."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, runs: Tensor | None, silu: bool) -> Tensor:
@@ -39,7 +38,7 @@ class ExactConv(CausalConv):
 
 
 class ExactNorm(GatedNorm):
-    """The gated norm with a sum of its own for each group."""
+    """The gated norm with a separate sum per group."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor | None, weight: Tensor, eps: float, group: int) -> Tensor:
@@ -53,22 +52,22 @@ class ExactNorm(GatedNorm):
 
 @dataclass
 class MambaState:
-    """What one layer remembers of each sequence; the first dimension is that of the sequences."""
+    """One layer's memory of each sequence; sequences are the first dimension."""
 
     window: Tensor  # (.., width of the convolution - 1, channels), before the convolution
     x: Tensor  # (.., block, heads, P), of the open block
     B: Tensor  # (.., block, groups, N)
     C: Tensor
     dt: Tensor  # (.., block, heads)
-    start: Tensor  # (.., heads, P, N), the state at the beginning of the open block
+    start: Tensor  # (.., heads, P, N), the state at the start of the open block
 
     def of(self, rows: Tensor) -> "MambaState":
-        """That of some sequences."""
+        """The state of some sequences."""
         return MambaState(*(getattr(self, part.name)[rows] for part in fields(self)))
 
 
 def _inner(mixer: Any, xBC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x (.., heads, P), B and C (.., groups, N) from what the convolution gives (.., channels)."""
+    """Split the convolution's output (.., channels) into x (.., heads, P), B and C (.., groups, N)."""
     wide = mixer.n_groups * mixer.ssm_state_size
     x, B, C = xBC.split([mixer.intermediate_size, wide, wide], -1)
     grouped = (mixer.n_groups, mixer.ssm_state_size)
@@ -76,7 +75,7 @@ def _inner(mixer: Any, xBC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _projected(mixer: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gate, input of the convolution, and time steps, in float32 whatever the weights are."""
+    """Gate, input of the convolution, and time steps, always in float32."""
     gate, xBC, dt = (
         linear(mixer.in_proj, x).float().split([mixer.intermediate_size, mixer.conv_dim, mixer.num_heads], -1)
     )
@@ -108,7 +107,7 @@ def mamba(mixer: Any, x: Tensor, block: int) -> Tensor:
 
 
 def mamba_prefill(mixer: Any, x: Tensor, lengths: Tensor, block: int) -> tuple[Tensor, MambaState]:
-    """The same without gradients, and the state behind each document's last token."""
+    """The same without gradients, plus the state after each document's last token."""
     gate, raw, dt = _projected(mixer, x)
     xBC = _convolved(mixer, raw)
     inner, B, C = _inner(mixer, xBC)
@@ -126,7 +125,7 @@ def mamba_prefill(mixer: Any, x: Tensor, lengths: Tensor, block: int) -> tuple[T
 
 
 def mamba_step(mixer: Any, x: Tensor, at: Tensor, state: MambaState, block: int) -> Tensor:
-    """The next token x (sequences, width) of each at position `at` (sequences); moves the state on."""
+    """Output for the next token x (sequences, width) at position `at` (sequences); updates the state."""
     gate, raw, dt = _projected(mixer, x)
     taps = mixer.conv1d.weight.squeeze(1).t().float()
     seen = torch.cat([state.window, raw[:, None]], 1)

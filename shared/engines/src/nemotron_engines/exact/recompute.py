@@ -1,4 +1,4 @@
-"""Sample tokens, and compute their log-probabilities again in every way that training or another batch could."""
+"""Sample tokens, and recompute their log-probabilities in every way that training or another batch might."""
 
 import random
 import time
@@ -18,11 +18,11 @@ from nemotron_engines.exact.scoring import code, places_of_mask, places_of_start
 
 LONGEST_PROMPT, LONGEST_ANSWER, LARGEST_BATCH, PACK = 120, 80, 96, 640
 Found = tuple[list[float], list[float], int]
-"""Log-probabilities as sampled and as computed again, and how many tokens met other experts."""
+"""Sampled and recomputed log-probabilities, and the number of tokens with different experts."""
 
 
 class Sampler:
-    """Batches of random prompts, continued by the model; everything follows from the seed."""
+    """Batches of random prompts, continued by the model; everything depends on the seed alone."""
 
     def __init__(self, model: PreTrainedModel, seed: int) -> None:
         self.model = model
@@ -30,10 +30,10 @@ class Sampler:
         self._random = random.Random(seed)
 
     def sample(self, most: int | None = None) -> "Batch":
-        """One batch of random size; of the first one, transformers' `generate` is timed as well.
+        """One batch of random size; for the first one, transformers' `generate` is timed as well.
 
         Args:
-            most: tokens that it may have.
+            most: token limit of the batch.
         """
         pick, words = self._random, self.model.config.vocab_size
         count = pick.randint(1, LARGEST_BATCH)
@@ -42,7 +42,7 @@ class Sampler:
         prompts += prompts[: pick.randint(0, count)]  # groups share a prompt
         generator = torch.Generator().manual_seed(pick.randrange(1 << 62))
         longest = pick.randint(2, LONGEST_ANSWER)
-        if most is not None:  # a model that does not stop fills every answer
+        if most is not None:  # a model that never stops fills every answer
             longest = min(longest, most)
             prompts = prompts[: most // longest]
         draws = torch.rand(len(prompts), longest, generator=generator, dtype=torch.float64)
@@ -53,7 +53,7 @@ class Sampler:
         return Batch(self.model, prompts, draws, self._ends(), answers, pick)
 
     def _compare_time(self, prompts: list[list[int]], most: int) -> None:
-        """Both decode the same prompts, and no answer ends early."""
+        """Time both on the same prompts, with no answer ending early."""
         ids = pad_sequence([torch.tensor(prompt) for prompt in prompts], batch_first=True, padding_side="left")
         mask = pad_sequence([torch.ones(len(p), dtype=torch.int64) for p in prompts], True, padding_side="left")
         options: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": most, "do_sample": True, "top_k": 0}
@@ -79,7 +79,7 @@ class Sampler:
 
 @dataclass
 class Batch:
-    """Prompts and what the model continued them with."""
+    """Prompts and their completions."""
 
     model: PreTrainedModel
     prompts: list[list[int]]
@@ -89,15 +89,15 @@ class Batch:
     pick: random.Random
 
     def ways(self) -> Iterator[tuple[str, Found]]:
-        """Every way, and what it found."""
+        """Each way of computing, with its result."""
         every = [*range(len(self.answers))]
         some = self.pick.sample(every, -(-len(every) // 8))
         yield "trained: the whole batch, padded on the left", self._padded(every, "left")
         yield "trained: micro batches, padded on the right", self._in_parts(every, 7, "right")
         yield "trained: each alone", self._in_parts(some, 1, "left")
         yield "trained: packed rows", self._packed(every)
-        yield "decoded: behind another prefill", self._split(every)
-        yield "decoded: in other company", self._sampled(some)
+        yield "decoded: after a different prefill", self._split(every)
+        yield "decoded: in a different batch", self._sampled(some)
         yield "transformers: the whole batch, padded on the left", self._theirs(every)
 
     def _whole(self, k: int) -> list[int]:
@@ -107,7 +107,7 @@ class Batch:
         return [logp for k in rows for logp in self.answers[k].logps]
 
     def _flips(self, rows: list[int], experts: Tensor | None) -> int:
-        """Tokens of these answers that met other experts: experts has one number for each."""
+        """Number of tokens in these answers with different experts; `experts` has one code per token."""
         if experts is None:
             return 0
         sampled = torch.cat([code(torch.stack(self.answers[k].routes)) for k in rows])
@@ -150,7 +150,7 @@ class Batch:
         return sampled, again, flips
 
     def _split(self, rows: list[int]) -> Found:
-        """The answers are read one by one behind a prefill that ends somewhere in them."""
+        """Decode the answers token by token after a prefill that ends somewhere inside them."""
         extra = [self.pick.randrange(len(self.answers[k].ids)) for k in rows]
         found = follow(
             self.model, [self._whole(k) for k in rows],
@@ -160,7 +160,7 @@ class Batch:
         return sampled, [logp for logps in found for logp in logps], 0
 
     def _sampled(self, rows: list[int]) -> Found:
-        """The same draws give the same answers in a smaller batch."""
+        """Sample again in a smaller batch; the same draws must give the same answers."""
         again = sample(self.model, [self.prompts[k] for k in rows], self.draws[rows], self.ends)
         same = [answer.ids == self.answers[k].ids for k, answer in zip(rows, again, strict=True)]
         kept = [k for k, is_same in zip(rows, same, strict=True) if is_same]
@@ -177,7 +177,7 @@ class Batch:
         return self._sampled_logps(rows), logps[wanted[:, 1:]].tolist(), 0
 
     def _tensors(self, rows: list[int], side: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, mask and the answers' places of some rows, all (rows, length)."""
+        """Ids, mask and answer positions of some rows, all (rows, length)."""
         ids = [torch.tensor(self._whole(k)) for k in rows]
         mask = [torch.ones(len(row), dtype=torch.int64) for row in ids]
         wanted = [torch.arange(len(row)) >= len(self.prompts[k]) for k, row in zip(rows, ids, strict=True)]

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens that are there already, as training computes them, in rows of any layout."""
+"""Log-probabilities of given tokens, as training computes them, in rows of any layout."""
 
 from collections.abc import Callable, MutableSequence, Sequence
 from functools import wraps
@@ -13,20 +13,20 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausa
 
 from nemotron_engines.exact.layers import TILE, TILED_EXPERTS, Routes, attention, linear, mlp, moe
 from nemotron_engines.exact.mamba import mamba
-from nemotron_engines.kernels import mamba_older
+from nemotron_engines.kernels.experts import note_real_rows
+from nemotron_engines.kernels.mamba_install import is_older
 from nemotron_engines.kernels.mamba_scan import tile_for
-from nemotron_engines.real_rows import note_real_rows
 
 
 class Documents(NamedTuple):
-    """Token sequences in rows of their own."""
+    """Token sequences, one per row."""
 
-    ids: Tensor  # (documents, length in whole blocks) int64, filled up on the right
-    lengths: Tensor  # (documents) int64; a last document of length 0 fills up the tiles
+    ids: Tensor  # (documents, length in whole blocks) int64, padded on the right
+    lengths: Tensor  # (documents) int64; a last document of length 0 pads the tiles
 
 
 def documents(sequences: Sequence[Tensor], block: int) -> Documents:
-    """Rows from the left, in whole blocks; a further empty one where the rows would be no whole tiles."""
+    """Left-aligned rows in whole blocks, plus an empty row if they would not fill whole tiles."""
     lengths = [len(ids) for ids in sequences]
     length = -(-max(lengths) // block) * block
     count = len(lengths)
@@ -39,13 +39,13 @@ def documents(sequences: Sequence[Tensor], block: int) -> Documents:
 
 
 def block_of(model: PreTrainedModel) -> int:
-    """Positions of a block: what the scan is fastest with."""
+    """Block length at which the scan is fastest."""
     config: Any = model.config
     return max(16, tile_for(config.mamba_head_dim, config.ssm_state_size, config.chunk_size))
 
 
 def hidden_states(model: PreTrainedModel, ids: Tensor, routes: Routes | None = None) -> Tensor:
-    """What the head is given (documents, length, width) for ids (documents, length in whole blocks)."""
+    """Final hidden states (documents, length, width) for ids (documents, length in whole blocks)."""
     body: Any = model.base_model
     block = block_of(model)
     x = body.embeddings(ids)
@@ -65,7 +65,7 @@ def hidden_states(model: PreTrainedModel, ids: Tensor, routes: Routes | None = N
 
 
 def whole_tiles(rows: Tensor) -> Tensor:
-    """The rows (n, ...), and as many zeros as fill up the last tile."""
+    """Rows (n, ...), padded with zeros to whole tiles."""
     return torch.cat([rows, rows.new_zeros(-len(rows) % TILE, *rows.shape[1:])])
 
 
@@ -76,11 +76,11 @@ def log_probabilities(model: PreTrainedModel, hidden: Tensor, temperature: float
 
 
 class Scores(NamedTuple):
-    """About each wanted token; both have the shape of the ids, with zeros elsewhere."""
+    """Results for each wanted token, in the shape of the ids, with zeros elsewhere."""
 
     logps: Tensor
-    entropy: Tensor  # of the distribution that it was drawn from, without a gradient
-    experts: Tensor | None  # int64: the `code` of the experts behind it
+    entropy: Tensor  # of the token's distribution, without a gradient
+    experts: Tensor | None  # int64: the `code` of the experts before it
 
 
 def score(model: PreTrainedModel, ids: Tensor, place: Tensor, wanted: Tensor, temperature: float) -> Scores:
@@ -88,9 +88,8 @@ def score(model: PreTrainedModel, ids: Tensor, place: Tensor, wanted: Tensor, te
 
     Args:
         ids: (rows, length) int64, padded on any side, or packed.
-        place: (rows, length) int64: the position of a token in its document; -1 for padding. A new document begins
-            where it is 0.
-        wanted: (rows, length) bool; a document's first token has nothing before it, and is left out.
+        place: (rows, length) int64: position of each token in its document; -1 for padding. A document starts at 0.
+        wanted: (rows, length) bool; the first token of a document is ignored, because nothing comes before it.
     """
     real = place >= 0
     document = ((place == 0) & real).flatten().cumsum(0).view(place.shape) - 1
@@ -114,14 +113,14 @@ def score(model: PreTrainedModel, ids: Tensor, place: Tensor, wanted: Tensor, te
 
 
 def code(chosen: Tensor) -> Tensor:
-    """One number for the experts of a token in all layers: (tokens, layers, k) int64 in rising order -> (tokens)."""
+    """One number for a token's experts in all layers: (tokens, layers, k) int64, ascending -> (tokens)."""
     digits = chosen.flatten(1)
     factors = torch.tensor([pow(1_000_003, n, 1 << 31) for n in range(1, digits.shape[1] + 1)], device=chosen.device)
     return (digits + 1) @ factors
 
 
 def places_of_mask(mask: Tensor) -> Tensor:
-    """Positions in rows of one document each, padded where the mask (rows, length) is 0."""
+    """Positions in rows with one document each, padded where the mask (rows, length) is 0."""
     return (mask.cumsum(1) - 1).masked_fill(mask == 0, -1)
 
 
@@ -132,10 +131,10 @@ def places_of_starts(seq_start_id: list[list[int]], length: int) -> Tensor:
 
 
 def score_exactly(model: PreTrainedModel, temperature: float, experts: MutableSequence[Tensor]) -> None:
-    """From now on, `model(..., labels=labels, fused_lm_head=True)`, as TRL calls it, is computed by `score`.
+    """Compute TRL's call `model(..., labels=labels, fused_lm_head=True)` by `score` from now on.
 
     Args:
-        experts: each call adds what it finds of them.
+        experts: each call appends its expert codes.
     """
     stock: Callable[..., Any] = model.forward
 
@@ -152,18 +151,18 @@ def score_exactly(model: PreTrainedModel, temperature: float, experts: MutableSe
 
 
 def why_not(model: PreTrainedModel) -> str | None:
-    """What keeps a model from it; None where nothing does, and the model is then ready for it."""
+    """Why exact computation is impossible for a model; None if it is possible, and then the model is set up for it."""
     kinds = {(parameter.device.type, parameter.dtype) for parameter in model.parameters()}
     config = model.config
     reasons = {
-        f"{type(model).__name__} is no NemotronH": not isinstance(model, NemotronHForCausalLM),
-        "this transformers is an older one": mamba_older.is_older(),
+        f"{type(model).__name__} is not a NemotronH": not isinstance(model, NemotronHForCausalLM),
+        "the installed transformers is too old": is_older(),
         "the model is on a GPU": any(device != "cpu" for device, _ in kinds),
         "its weights are not float32": any(dtype != torch.float32 for _, dtype in kinds),
-        "its weights are in shards": any(hasattr(parameter, "full_tensor") for parameter in model.parameters()),
-        "it has more than one thread; set run.threads=1": torch.get_num_threads() > 1,
-        "activations are computed twice": getattr(model, "is_activation_checkpointing", False),
-        "its Mamba layers use another activation than silu": getattr(config, "mamba_hidden_act", "silu") != "silu",
+        "its weights are sharded": any(hasattr(parameter, "full_tensor") for parameter in model.parameters()),
+        "torch uses more than one thread; set run.threads=1": torch.get_num_threads() > 1,
+        "activations are recomputed": getattr(model, "is_activation_checkpointing", False),
+        "its Mamba layers do not use silu": getattr(config, "mamba_hidden_act", "silu") != "silu",
     }
     if (reason := next((text for text, is_so in reasons.items() if is_so), None)) is None:
         model.set_experts_implementation(TILED_EXPERTS)

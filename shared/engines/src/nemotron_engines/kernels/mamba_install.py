@@ -1,10 +1,14 @@
 """Put the reference kernels of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
 
 transformers 5.23 falls back to slow code where `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
-packed rows (5.12 differs: see mamba_older.py). After `install_cpu_ops()` a CUDA tensor still goes to the packages
-where both can be imported; everything else goes to the reference kernels:
+packed rows. After `install_cpu_ops()` a CUDA tensor still goes to the packages where both can be imported; everything
+else goes to the reference kernels:
 
     mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)
+
+transformers 5.12 to 5.22 differ: each mixer looks the kernels up when it is made, uses them for weights on a GPU only,
+and never sees packed rows. `install_into_older()` sends weights on a CPU through the reference kernels, passes
+`seq_idx` to the mixer, and renames the embedding of a checkpoint, which those versions write under a name of their own.
 """
 
 import importlib
@@ -12,17 +16,17 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, conversion_mapping
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL, mamba_older, mamba_ops
+from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL, mamba_ops
 from nemotron_shared.errors import UserError
 
 PACKAGES = ("mamba_ssm", "causal_conv1d")
@@ -31,34 +35,34 @@ KERNEL_LINE = "mamba: mamba-ssm and causal-conv1d kernels (pure-torch reference 
 
 
 def decline_fused(first: Tensor, *args: Any, **kwargs: Any) -> None:
-    """No fused mixer: without one, the model calls the single functions and masks padding between them.
+    """Disable the fused mixer, so that the model calls the single functions and masks padding between them.
 
-    The fused call is never told the attention mask, so in a left-padded batch the convolution's bias would
-    leak from the padding into the state.
+    The fused call does not get the attention mask, so in a left-padded batch the convolution's bias would leak from
+    the padding into the state.
     """
 
 
 def never_fuse() -> None:
-    """Call the single functions on a GPU, too, where the fused mixer would pass an adapter on `out_proj` by.
+    """Call the single functions on a GPU as well, because the fused mixer would bypass an adapter on `out_proj`.
 
-    It is given the weight of `out_proj`, and never calls the module.
+    It gets the weight of `out_proj` and never calls the module.
     """
-    if not mamba_older.is_older():
+    if not is_older():
         modeling_nemotron_h.mamba2_split_conv1d_scan_combined = decline_fused
 
 
 def fuse_norms() -> None:
-    """Compute Nemotron's norms in one kernel each; transformers has six, which each read and write all of a tensor."""
+    """Compute each of Nemotron's norms in one kernel; transformers' takes six passes over the tensor."""
     modeling_nemotron_h.NemotronHRMSNorm.forward = fused_norm
 
 
 def fused_norm(self: Any, hidden_states: Tensor) -> Tensor:
-    """The root-mean-square norm of (..., d), computed in float32 as transformers' own."""
+    """Root-mean-square norm of (..., d), computed in float32 like transformers' own."""
     weight = self.weight.to(hidden_states.dtype)
     return F.rms_norm(hidden_states, weight.shape, weight, self.variance_epsilon)
 
 
-# Global of transformers' module -> what it is replaced by where the packages are not used.
+# Global of transformers' module -> its replacement if the packages are not used.
 REFERENCE_KERNELS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": mamba_ops.causal_conv1d_fn,
     "causal_conv1d_update": mamba_ops.causal_conv1d_update,
@@ -66,17 +70,17 @@ REFERENCE_KERNELS: dict[str, Callable[..., Any]] = {
     "mamba2_selective_state_update": mamba_ops.selective_state_update,
     "mamba2_split_conv1d_scan_combined": decline_fused,
 }
-STOCK: dict[str, Callable[..., Any]] = {}  # what was there before, from the first installation on
+STOCK: dict[str, Callable[..., Any]] = {}  # the originals, saved at the first installation
 
 
 def install_cpu_ops() -> str:
-    """Replace the functions once; say (and log, once) which implementation runs.
+    """Replace the functions once; log once and return which implementation runs.
 
     Raises:
-        UserError: this version of transformers has no such functions.
+        UserError: this version of transformers lacks the functions.
     """
-    if mamba_older.is_older():
-        mamba_older.install_into_older()
+    if is_older():
+        install_into_older()
         return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
     for name, reference in REFERENCE_KERNELS.items():
         current = getattr(modeling_nemotron_h, name, None)
@@ -91,9 +95,9 @@ def install_cpu_ops() -> str:
 
 
 def dispatcher(stock: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `stock` for CUDA tensors where the packages are there, else `reference`.
+    """A function that calls `stock` for CUDA tensors if the packages are installed, else `reference`.
 
-    The model passes on whatever keywords it was called with; like stock, we keep those that the function knows.
+    The model passes all of its keywords on; like stock, we keep those that the function accepts.
     """
     known = frozenset(inspect.signature(reference).parameters)
 
@@ -108,7 +112,7 @@ def dispatcher(stock: Callable[..., Any], reference: Callable[..., Any]) -> Call
 
 @cache
 def kernels_importable() -> bool:
-    """Whether both packages can be imported on this machine, as transformers' own wrappers ask."""
+    """Whether both packages can be imported on this machine, checked like in transformers' own wrappers."""
     if not torch.cuda.is_available():
         return False
     try:
@@ -127,7 +131,7 @@ def say_once(line: str) -> str:
 
 
 def announce(parameter_count: int, allow_reference: bool) -> None:
-    """Refuse to run a large model on the reference code unless the user has said that it may.
+    """Refuse to run a large model on the reference code unless the user allows it.
 
     Raises:
         UserError: more than a billion parameters, no kernels, and `allow_reference` is false.
@@ -140,13 +144,85 @@ def announce(parameter_count: int, allow_reference: bool) -> None:
 
 
 def lift_time_step_limit(model: PreTrainedModel) -> None:
-    """Let time steps be as small as the weights say, as in NVIDIA's own code; saved with the model's config.
+    """Remove the lower limit of time steps, as in NVIDIA's own code; saved with the model's config.
 
-    transformers raises them to `config.time_step_min` in training and in prompts, but not in generated steps, so
-    the same tokens get other probabilities when they are generated than when they are scored. Other architectures
-    have that limit elsewhere, and would draw time steps from the logarithm of what is saved here.
+    transformers clamps them to `config.time_step_min` in training and in prompts, but not in generated steps, so the
+    same tokens get different probabilities when generated and when scored. Other architectures have that limit
+    elsewhere, and would initialise time steps from the logarithm of the saved value.
     """
     for module in model.modules():
         if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):
             module.time_step_limit = (0.0, math.inf)
             model.config.time_step_min = 0.0
+
+
+# For transformers 5.12 to 5.22.
+
+
+MIXER = modeling_nemotron_h.NemotronHMamba2Mixer
+BLOCK = modeling_nemotron_h.NemotronHBlock
+
+
+def _is_true_here(record: logging.LogRecord) -> bool:
+    """Drop the mixers' warning that they fall back to slow code, which is not true here."""
+    return "fast path is not available" not in record.getMessage()
+
+
+# From import on, because counting a model's parameters builds mixers before anything is installed.
+logging.getLogger(modeling_nemotron_h.__name__).addFilter(_is_true_here)
+
+
+def is_older() -> bool:
+    """Whether this transformers has the older mixer."""
+    return hasattr(MIXER, "cuda_kernels_forward") and hasattr(MIXER, "torch_forward")
+
+
+def install_into_older() -> None:
+    """Replace the two forward functions and the embedding's name, once."""
+    if not hasattr(MIXER.forward, "__wrapped__"):
+        MIXER.forward = _mixer_on_reference_kernels(MIXER.forward)
+        BLOCK.forward = _block_with_seq_idx(BLOCK.forward)
+        # Published checkpoints say `backbone.embeddings.weight`; a rule of 5.12 would save `backbone.embedding.weight`.
+        rules = conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
+        kept = [rule for rule in rules if "embedding.weight" not in rule.source_patterns]
+        conversion_mapping.register_checkpoint_conversion_mapping("nemotron_h", kept, overwrite=True)
+
+
+def _mixer_on_reference_kernels(stock: Any) -> Any:
+    @wraps(stock)
+    def forward(self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Any = None) -> Tensor:
+        seq_idx = self.__dict__.pop("packed_seq_idx", None)
+        if self.in_proj.weight.is_cuda and getattr(modeling_nemotron_h, "is_fast_path_available", False):
+            if seq_idx is not None:
+                raise ValueError("this transformers cannot keep packed rows apart on a GPU; transformers 5.23 can")
+            return stock(self, hidden_states, cache_params, attention_mask)
+        # The fused function does not get the attention mask; see mamba_install.decline_fused.
+        self.use_mem_eff_path = False
+        modeling_nemotron_h.__dict__.update(_reference_kernels(seq_idx))
+        return self.cuda_kernels_forward(hidden_states, cache_params, attention_mask)
+
+    return forward
+
+
+def _reference_kernels(seq_idx: Tensor | None) -> dict[str, Any]:
+    """Replacements by name in transformers' module, whose calls pass no `seq_idx`, or None."""
+
+    def scan(*args: Any, **kwargs: Any) -> Any:
+        return mamba_ops.mamba_chunk_scan_combined(*args, **(kwargs | {"seq_idx": seq_idx}))
+
+    return {
+        "causal_conv1d_fn": partial(mamba_ops.causal_conv1d_fn, seq_idx=seq_idx),
+        "causal_conv1d_update": mamba_ops.causal_conv1d_update,
+        "mamba_chunk_scan_combined": scan,
+        "selective_state_update": mamba_ops.selective_state_update,
+    }
+
+
+def _block_with_seq_idx(stock: Any) -> Any:
+    @wraps(stock)
+    def forward(self: Any, *args: Any, seq_idx: Tensor | None = None, **kwargs: Any) -> Any:
+        if seq_idx is not None and isinstance(self.mixer, MIXER):
+            self.mixer.packed_seq_idx = seq_idx
+        return stock(self, *args, **kwargs)
+
+    return forward

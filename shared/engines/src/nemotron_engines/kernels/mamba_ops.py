@@ -2,12 +2,12 @@
 
 Names, arguments and results are those of the packages, so that a model can call either. They run on any
 device, in any floating type (computed in float32, or float64 if x is), and keep the documents of a packed row
-apart exactly: where `seq_idx` (batch, length) changes, the state, the decay and the convolution start anew.
+exactly apart: where `seq_idx` (batch, length) changes, state, decay and convolution are reset.
 
     y = mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size=128, D=D, dt_bias=bias, dt_softplus=True)
 
-Shapes: batch b, length l, heads h of p channels, groups g of h / g heads, state size n. An argument that has
-no place here raises `ValueError`; none is ignored.
+Shapes: batch b, length l, heads h of p channels, groups g of h / g heads, state size n. Unsupported arguments raise
+`ValueError`; none is ignored.
 """
 
 import math
@@ -18,8 +18,52 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nemotron_engines.kernels.mamba_conv import CausalConv, document_runs
 from nemotron_engines.kernels.mamba_scan import ChunkScan, tile_for
+
+# The short causal convolution before the scan: shifted multiply-adds are faster than a convolution call for the
+# W = 4 steps of Nemotron, in any memory order: out[t] = bias + weight[W - 1] * x[t] + ... + weight[0] * x[t - W + 1].
+# Steps of another document count as zero.
+
+
+def document_runs(seq_idx: Tensor) -> Tensor:
+    """Number the documents of each row (batch, length) from 0; a new one starts where `seq_idx` changes."""
+    return F.pad((seq_idx[:, 1:] != seq_idx[:, :-1]).cumsum(1), (1, 0))
+
+
+def same_document(runs: Tensor | None, lag: int, dtype: torch.dtype) -> Tensor | None:
+    """(batch, 1, length - lag): 1 where the step `lag` earlier is in the same document, else 0."""
+    return None if runs is None else (runs[:, lag:] == runs[:, :-lag])[:, None].to(dtype)
+
+
+class CausalConv(torch.autograd.Function):
+    """(x (batch, D, length), weight (D, W), bias (D) or None, document numbers or None, silu) -> like x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, runs: Tensor | None, silu: bool) -> Tensor:
+        taps = weight.t().contiguous()[..., None]  # (W, D, 1): side by side in memory, like the channels of x
+        out = x * taps[-1] if bias is None else torch.addcmul(bias[:, None], x, taps[-1])
+        for lag in range(1, min(len(taps), x.shape[2])):
+            earlier, same = x[..., :-lag], same_document(runs, lag, x.dtype)
+            earlier = earlier if same is None else earlier * same
+            out[..., lag:].addcmul_(earlier, taps[-1 - lag])
+        ctx.save_for_backward(x, taps, runs, out if silu else None)
+        ctx.has_bias = bias is not None
+        return F.silu(out) if silu else out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        x, taps, runs, before = ctx.saved_tensors
+        dout = dout if before is None else torch.ops.aten.silu_backward(dout, before)
+        dx = dout * taps[-1]
+        dtaps = torch.zeros_like(taps[..., 0])
+        dtaps[-1] = (dout * x).sum((0, 2))
+        for lag in range(1, min(len(taps), x.shape[2])):
+            later, same = dout[..., lag:], same_document(runs, lag, x.dtype)
+            later = later if same is None else later * same
+            dx[..., :-lag].addcmul_(later, taps[-1 - lag])
+            dtaps[-1 - lag] = (later * x[..., :-lag]).sum((0, 2))
+        return dx, dtaps.t(), dout.sum((0, 2)) if ctx.has_bias else None, None, None
 
 
 def compute_type(tensor: Tensor) -> torch.dtype:
@@ -28,14 +72,14 @@ def compute_type(tensor: Tensor) -> torch.dtype:
 
 
 def refuse(**arguments: Any) -> None:
-    """Raise for the first argument that was given though it has no place here."""
+    """Raise for the first unsupported argument that is not None."""
     for name, value in arguments.items():
         if value is not None and value is not False:
             raise ValueError(f"{name}={type(value).__name__} is not supported without the mamba_ssm kernels")
 
 
 def uses_silu(activation: str | None) -> bool:
-    """Whether an activation name asks for silu; other names than silu, swish and None raise."""
+    """Whether an activation name means silu; raises for names other than silu, swish and None."""
     if activation not in (None, "silu", "swish"):
         raise ValueError(f"activation must be None, 'silu' or 'swish', not {activation!r}")
     return activation is not None
@@ -72,7 +116,7 @@ def causal_conv1d_update(
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     if length == 1 and width == conv_state.shape[-1] and conv_state.is_contiguous():
         flat = conv_state.view(-1)
-        flat[:-1] = flat[1:].clone()  # all one place to the left; what crosses from row to row is overwritten
+        flat[:-1] = flat[1:].clone()  # shift everything left by one; values that cross rows are overwritten
         conv_state[..., -1:] = steps
         product = (conv_state.to(dtype) * weight).view(-1, width)
         out = product.mv(product.new_ones(width)).view(steps.shape)
@@ -100,9 +144,9 @@ def mamba_chunk_scan_combined(
     """
     refuse(cu_seqlens=cu_seqlens, return_varlen_states=return_varlen_states, state_dtype=state_dtype)
     if seq_idx is not None and initial_states is not None:
-        raise ValueError("seq_idx cannot be combined with initial_states: whose state would it be?")
+        raise ValueError("seq_idx cannot be combined with initial_states, which belong to no document")
     if dt_limit[0] < 0:
-        raise ValueError(f"dt_limit must not allow negative steps, but is {dt_limit}")
+        raise ValueError(f"dt_limit must not allow negative steps, not {dt_limit}")
     dtype, length = compute_type(x), x.shape[1]
     dt = dt.to(dtype) if dt_bias is None else dt.to(dtype) + dt_bias.to(dtype)
     dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
@@ -132,8 +176,8 @@ def selective_state_update(
 ) -> Tensor:  # fmt: skip
     """One step of the scan; overwrites `state` (b, h, p, n) and returns y like x (b, h, p).
 
-    dt (b, h, p), A (h, p, n), B and C (b, g, n), D and dt_bias (h, p); without heads, h is left out of all
-    of them. Where dt, A or dt_bias repeat one value per head, nothing is computed for the repetitions.
+    dt (b, h, p), A (h, p, n), B and C (b, g, n), D and dt_bias (h, p); without heads, all of them lack h. If dt, A or
+    dt_bias repeat one value per head, the repetitions are not computed.
     """
     refuse(state_batch_indices=state_batch_indices)
     if state.dim() == 3:

@@ -1,4 +1,4 @@
-"""The Mamba-2 state-space scan in plain torch, with its backward pass written by hand.
+"""The Mamba-2 state-space scan in plain torch, with a hand-written backward pass.
 
 For one head with P channels and a state of N numbers per channel the scan computes, step by step,
 
@@ -10,8 +10,8 @@ products, y = (C B^T * decay) x, with one C B^T for all heads of a group; betwee
 `decay[i, j]` is 2 ** (rise_i + source_j) with rise = log2(e) * cumsum(dt * A) and source = log2(dt) - rise, so
 the step size costs no pass over x, and the power of two is the exponential that torch computes fastest.
 
-The backward pass needs no sum over decay matrices: whatever x_j adds to any output carries the factor
-2 ** source_j and whatever reaches y_i the factor 2 ** rise_i. Hence d(source_j) = x_j . dx_j and
+The backward pass needs no sum over decay matrices: every contribution of x_j to an output has the factor
+2 ** source_j, and every contribution to y_i the factor 2 ** rise_i. Hence d(source_j) = x_j . dx_j and
 d(rise_i) = y_i . dy_i (both without the D term), in units of natural logarithms.
 
 Tensors inside are chunk-major: (chunks, batch, heads or groups, tile, channels).
@@ -33,8 +33,8 @@ BLOCK_ELEMENTS = 1 << 18  # about 1 MiB of float32 for each temporary: larger on
 
 
 class Decay(NamedTuple):
-    """How much of what happened at one step is left at another, per chunk. All (chunks, batch, heads, tile)
-    unless noted; powers of two are still exponents where the name says so."""
+    """Decay between the steps of each chunk. All are (chunks, batch, heads, tile)
+    unless noted; names with `exponent` hold exponents of two."""
 
     step: Tensor  # dt
     rise_exponent: Tensor  # log2 of the decay from the start of the chunk or document
@@ -46,12 +46,12 @@ class Decay(NamedTuple):
     across: Tensor  # (chunks, batch, heads, 1, 1) weight of the old state in the new one
 
     def part(self, chunks: slice) -> "Decay":
-        """The same for some of the chunks."""
+        """The decay of some of the chunks."""
         shared = self.mask.dim() == 2
         return Decay(*(t if shared and t.dim() == 2 else t[chunks] for t in self))
 
     def matrix(self) -> Tensor:
-        """(chunks, batch, heads, tile, tile): what x_j leaves in y_i."""
+        """(chunks, batch, heads, tile, tile): weight of x_j in y_i."""
         exponent = self.rise_exponent[..., :, None] + self.source_exponent[..., None, :]
         return exponent.add_(self.mask).exp2_()
 
@@ -64,7 +64,7 @@ def tile_for(headdim: int, state_size: int, chunk_size: int) -> int:
 def build_decay(dt: Tensor, A: Tensor, runs: Tensor | None, tile: int) -> Decay:
     """Weights from step sizes dt (batch, length, heads), A (heads) and document numbers (batch, length).
 
-    The cumulative sums restart with each document, so that no rounding depends on the one before.
+    The cumulative sums restart with each document, so that rounding does not depend on the previous document.
     """
     step = dt.unflatten(1, (-1, tile)).permute(1, 0, 3, 2).clamp_min(SMALLEST_STEP).contiguous()
     slope = step * (A * LOG2_E)[:, None]
@@ -82,7 +82,7 @@ def build_decay(dt: Tensor, A: Tensor, runs: Tensor | None, tile: int) -> Decay:
     if runs is not None:
         before = torch.cat([document[:1, :, :1], document[:-1, :, -1:]])
         from_start *= (document == before)[:, :, None]
-        # Before the power of two: an earlier document that decayed strongly would give infinity, times zero NaN.
+        # Mask before the power of two: strong decay in an earlier document gives infinity, times zero NaN.
         to_end.masked_fill_((document != document[..., -1:])[:, :, None], -math.inf)
     to_end.exp2_()
     return Decay(step, rise, source, mask, reach, from_start, to_end, from_start[..., -1, None, None].contiguous())
@@ -91,13 +91,13 @@ def build_decay(dt: Tensor, A: Tensor, runs: Tensor | None, tile: int) -> Decay:
 @cache
 def causal(tile: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """`mask` and `reach` (see `Decay`) of a row that holds one document."""
-    with torch.inference_mode(False):  # made while generating, they must still serve training
+    with torch.inference_mode(False):  # built during generation, they are reused in training
         reach = torch.ones(tile, tile, dtype=dtype, device=device).tril_()
         return torch.zeros_like(reach).masked_fill_(reach == 0, -math.inf), reach
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Autocast would compute the products in half precision; entering its context for nothing is not free."""
+    """Disable autocast, which would compute the products in half precision; does nothing if it is off, to save time."""
     kind = tensor.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
@@ -115,7 +115,7 @@ def in_time(tensor: Tensor) -> Tensor:
 def scaled_rows(tensor: Tensor, weight: Tensor, groups: int) -> Tensor:
     """Heads (chunks, batch, H, tile, P) times (chunks, batch, H, tile) -> (chunks * batch * G, tile, H / G * P).
 
-    The heads of a group lie side by side, so that one matrix product with B or C serves them all.
+    The heads of a group are adjacent, so one matrix product with B or C serves them all.
     """
     _, _, heads, tile, channels = tensor.shape
     rows = tensor.view(-1, heads // groups, tile, channels).transpose(1, 2)
@@ -146,7 +146,7 @@ def spans(chunks: int, tile: int, elements_per_step: int) -> Iterator[tuple[slic
 
 
 class Block(NamedTuple):
-    """One run of chunks: what the forward pass leaves for the backward pass. All chunk-major."""
+    """One run of chunks: values that the forward pass saves for the backward pass. All chunk-major."""
 
     x: Tensor  # (chunks, batch, H, tile, P)
     B: Tensor  # (chunks, batch, G, tile, N)
@@ -156,7 +156,7 @@ class Block(NamedTuple):
 
 
 def forward_block(x: Tensor, B: Tensor, C: Tensor, decay: Decay, state: Tensor) -> Block:
-    """Scan a run of chunks that begins in `state` (batch, H, P, N); x, B and C are in time order."""
+    """Scan a run of chunks that starts in `state` (batch, H, P, N); x, B and C are in time order."""
     x, B, C = (to_chunks(t, decay.step.shape[-1]) for t in (x, B, C))
     y = inside_chunks(x, B, C, decay)
     states = handed_over(x, B, decay, state)
@@ -165,7 +165,7 @@ def forward_block(x: Tensor, B: Tensor, C: Tensor, decay: Decay, state: Tensor) 
 
 
 def inside_chunks(x: Tensor, B: Tensor, C: Tensor, decay: Decay) -> Tensor:
-    """What the steps of each chunk give each other, like x; all chunk-major."""
+    """Contributions between the steps of each chunk, like x; all chunk-major."""
     _, _, heads, tile, channels = x.shape
     groups, size = B.shape[2:5:2]
     mixing = decay.matrix().view(-1, heads // groups, tile, tile)
@@ -174,7 +174,7 @@ def inside_chunks(x: Tensor, B: Tensor, C: Tensor, decay: Decay) -> Tensor:
 
 
 def handed_over(x: Tensor, B: Tensor, decay: Decay, state: Tensor) -> Tensor:
-    """The state before the first chunk, which is given, and after each: (chunks + 1, batch, H, P, N)."""
+    """The given state before the first chunk, and the state after each: (chunks + 1, batch, H, P, N)."""
     chunks, _, _, tile, _ = x.shape
     groups, size = B.shape[2:5:2]
     added = torch.bmm(scaled_rows(x, decay.to_end, groups).mT, B.view(-1, tile, size)).view(chunks, *state.shape)
@@ -186,7 +186,7 @@ def handed_over(x: Tensor, B: Tensor, decay: Decay, state: Tensor) -> Tensor:
 
 
 def add_from_start(y: Tensor, C: Tensor, decay: Decay, states: Tensor) -> None:
-    """Add to y what reaches it from the state at the start of its chunk."""
+    """Add to y the contribution of the state at the start of its chunk."""
     tile, size = C.shape[3:]
     rows = C.view(-1, tile, size)
     add_scaled_rows(y, torch.bmm(rows, states.view(len(rows), -1, size).mT), decay.from_start)
@@ -219,7 +219,7 @@ def backward_block(block: Block, decay: Decay, dy: Tensor, dstate: Tensor) -> Bl
 
     dy_rows = scaled_rows(dy, decay.from_start, groups)
     dC = torch.bmm(dy_rows, states[:-1].view(C.shape[0], -1, size)).baddbmm_(dscore, B)
-    starts = torch.bmm(dy_rows.mT, C).view(states[:-1].shape)  # what each chunk adds for its first state
+    starts = torch.bmm(dy_rows.mT, C).view(states[:-1].shape)  # each chunk's gradient of its first state
     dstates = torch.empty_like(states)
     dstates[-1] = dstate
     for i in reversed(range(len(starts))):
@@ -237,7 +237,7 @@ class ChunkScan(torch.autograd.Function):
 
     x (batch, length, H, P), dt (batch, length, H) positive, A (H), B and C (batch, length, G, N), D (H), (H, P)
     or None, states (batch, H, P, N). The length is a multiple of `tile`; all are of one floating type.
-    With `keep` false nothing is kept for a backward pass.
+    With `keep` false nothing is saved for a backward pass.
     """
 
     @staticmethod
@@ -291,7 +291,7 @@ class ChunkScan(torch.autograd.Function):
 
 
 def allocate_gradients(dout: Tensor, block: Block, decay: Decay) -> tuple[Tensor, ...]:
-    """Room for dx, dB and dC in time order and for the two exponents."""
+    """Allocate dx, dB and dC in time order, and the gradients of the two exponents."""
     shape = (*dout.shape[:2], block.B.shape[2], block.B.shape[4])
     exponents = (decay.step.shape, decay.step.shape)
     return tuple(dout.new_empty(size) for size in (dout.shape, shape, shape, *exponents))

@@ -1,8 +1,8 @@
 """Attention over the documents of packed rows by torch's own flash attention, in mixed precision on a GPU.
 
-transformers keeps documents apart by a mask of tokens times tokens, for which sdpa has no flash attention: it
-computes all pairs of a row's tokens, those of different documents as well. Here the documents are sequences of their
-own to the kernel, and there is no mask.
+transformers keeps documents apart by a mask of tokens times tokens, for which sdpa has no flash attention: it computes
+all pairs of a row's tokens, even across documents. Here each document is a separate sequence for the kernel, without a
+mask.
 """
 
 from collections.abc import Callable
@@ -23,9 +23,9 @@ Collator = Callable[[Any], dict[str, Any]]
 
 
 def register_packed_attention() -> str:
-    """Make the implementation known to transformers; returns the name to ask for.
+    """Register the implementation with transformers; returns its name.
 
-    Without the documents of `attend_by_document` it is sdpa, with its masks.
+    Without the document bounds of `attend_by_document`, it falls back to sdpa with masks.
     """
     ALL_ATTENTION_FUNCTIONS.register(NAME, packed_attention_forward)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
@@ -33,13 +33,13 @@ def register_packed_attention() -> str:
 
 
 def attend_by_document(model: Any, collate: Collator) -> Collator:
-    """Change a model that was loaded with this attention to take the documents of a batch instead of a mask.
+    """Change a model that was loaded with this attention to use the documents of a batch instead of a mask.
 
     Args:
         collate: makes a batch with `position_ids` (rows, tokens), which restart with each document.
 
     Returns:
-        What makes the batches of the changed model.
+        The collate function for the changed model.
     """
     base = without_adapters(model)
     if not isinstance(base.config, NemotronHConfig) or base.config._attn_implementation != NAME:
@@ -49,7 +49,7 @@ def attend_by_document(model: Any, collate: Collator) -> Collator:
 
     def forward(document_bounds: Any = None, longest_document: Any = None, **given: Any) -> Any:
         mixed = torch.is_autocast_enabled("cuda") or inner.dtype in HALF
-        if document_bounds is None or not mixed:  # the kernel knows no float32
+        if document_bounds is None or not mixed:  # the kernel does not support float32
             return plain(**given)
         given["attention_mask"] = {"full_attention": None, "linear_attention": None}
         return plain(**given, document_bounds=document_bounds, longest_document=longest_document)
@@ -63,7 +63,7 @@ def attend_by_document(model: Any, collate: Collator) -> Collator:
 
 
 def document_inputs(position_ids: Tensor) -> dict[str, Any]:
-    """Where the documents of a flattened batch begin, and its end, (documents + 1,) int32; tokens of the longest."""
+    """Document starts in a flattened batch, plus its end, (documents + 1,) int32; and the longest document's length."""
     starts = (position_ids.flatten() == 0).nonzero()[:, 0]
     bounds = torch.cat([starts, starts.new_tensor([position_ids.numel()])])
     return {"document_bounds": bounds.int(), "longest_document": int(bounds.diff().max())}

@@ -1,4 +1,4 @@
-"""Adapters beside a model's linear layers, and a table of what they reach.
+"""Adapters beside a model's linear layers, a table of what they reach, and a check that each of them is trained.
 
 lora: rank 16, alpha 32
 kind              layers    trained   of its weights
@@ -12,22 +12,24 @@ from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraModel
 from torch import nn
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.pytorch_utils import Conv1D
 
 from nemotron_engines.kernels.mamba_install import never_fuse
 from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
 
 
 @dataclass
 class Coverage:
-    """Of one kind of layers: how many are adapted and there, parameters trained beside them, and their own."""
+    """Coverage of one kind of layer: adapted layers, all layers, trained parameters, and the layers' own parameters."""
 
     adapted: int = 0
     layers: int = 0
@@ -36,7 +38,7 @@ class Coverage:
 
 
 def adapted(model: PreTrainedModel, section: LoraSection, seed: int) -> PeftModel:
-    """The model with adapters, which alone are trained; the same seed draws the same ones on every process."""
+    """The model with adapters, the only trained weights; the same seed gives the same ones on every process."""
     config = lora_config(model, section)
     set_seed(seed)
     with mamba_out_allowed():
@@ -49,7 +51,7 @@ def lora_config(model: nn.Module, section: LoraSection) -> LoraConfig:
     """PEFT's config for the layers that a section chooses.
 
     Raises:
-        UserError: a kind or pattern that fits nothing, or dropout where PEFT has none.
+        UserError: a kind or pattern that matches nothing, or dropout where PEFT has none.
     """
     layers = adaptable(model)
     wanted = chosen(layers, section)
@@ -66,7 +68,7 @@ def lora_config(model: nn.Module, section: LoraSection) -> LoraConfig:
         r=section.dim,
         lora_alpha=section.alpha,
         lora_dropout=section.dropout,
-        # an empty list, too: without one PEFT takes the attention alone
+        # even an empty list: without one, PEFT adapts only the attention
         target_modules=[name for name in wanted if isinstance(layers[name], nn.Module)],
         target_parameters=[f"{name}.weight" if kind_of(name) == "router" else name for name in tensors],
         task_type="CAUSAL_LM",
@@ -74,7 +76,7 @@ def lora_config(model: nn.Module, section: LoraSection) -> LoraConfig:
 
 
 def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
-    """Every layer that PEFT could adapt: linear modules, embeddings, and matrices that a module holds itself."""
+    """Every layer that PEFT could adapt: linear modules, embeddings, and bare matrices of a module."""
     found: dict[str, nn.Module | nn.Parameter] = {}
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding, Conv1D)):
@@ -90,8 +92,8 @@ def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
 def mamba_out_allowed() -> Generator[None]:
     """Let PEFT adapt Mamba's `out_proj`.
 
-    It refuses, because the fused kernel takes the weight of `out_proj` without calling the module. `never_fuse` keeps
-    our models from that kernel, and `reached.py` looks whether every adapter takes part.
+    PEFT refuses it, because the fused kernel reads the weight of `out_proj` without calling the module. `never_fuse`
+    disables that kernel for our models, and `AdaptersReached` checks that every adapter gets a gradient.
     """
     stock = LoraModel._check_target_module_compatiblity
     LoraModel._check_target_module_compatiblity = lambda *_: None  # ty: ignore[invalid-assignment]
@@ -102,7 +104,7 @@ def mamba_out_allowed() -> Generator[None]:
 
 
 def coverage(model: PeftModel) -> dict[str, Coverage]:
-    """By kind of layer, those that can only be named one by one last."""
+    """Coverage by kind of layer; layers that only `target_modules` can name come last."""
     found: dict[str, Coverage] = defaultdict(Coverage)
     adapters: dict[str, int] = defaultdict(int)
     for name, parameter in model.named_parameters():
@@ -120,7 +122,7 @@ def coverage(model: PeftModel) -> dict[str, Coverage]:
 
 
 def layer_of(model: PeftModel, parameter: str) -> str:
-    """The layer that an adapter's parameter stands beside: `base_model.model.lm_head.lora_A.default.weight`."""
+    """The adapted layer of an adapter's parameter, such as `base_model.model.lm_head.lora_A.default.weight`."""
     wrapper = parameter.partition(".lora_")[0]
     name = wrapper.removeprefix("base_model.model.").replace(".base_layer", "")
     tensor = getattr(model.get_submodule(wrapper), "parameter_name", "weight")
@@ -128,7 +130,7 @@ def layer_of(model: PeftModel, parameter: str) -> str:
 
 
 def table(model: PeftModel, section: LoraSection) -> list[str]:
-    """What is trained, in lines for people; every kind is named, also one that is left out."""
+    """Lines that show what is trained; lists every kind, even if it is not adapted."""
     lines = [f"lora: rank {section.dim}, alpha {section.alpha}"]
     lines.append(f"{'kind':<16}{'layers':>12}{'trained':>15}{'of its weights':>17}")
     rows = coverage(model)
@@ -136,12 +138,58 @@ def table(model: PeftModel, section: LoraSection) -> list[str]:
         layers, share = f"{one.adapted} of {one.layers}", one.trained / one.weights
         lines.append(f"{kind:<16}{layers:>12}{one.trained:>15,}{share:>17.2%}")
     if section.layers is None and not section.target_modules and ONLY_NAMED in rows:
-        lines.append(f"{ONLY_NAMED} is left out so that PEFT loads the adapter; engine.peft.layers can name it")
+        lines.append(f"{ONLY_NAMED} is not adapted, so that PEFT can load the adapter; engine.peft.layers can add it")
     trained, total = count(model)
     return [*lines, f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"]
 
 
 def count(model: nn.Module) -> tuple[int, int]:
-    """Trained and all parameters."""
+    """Number of trained parameters, and of all."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+# Every adapter takes part, or training stops before the first weight has changed: a fused kernel may use a layer's
+# weight without calling the layer. `lora_B` begins at zero and gets a gradient from the first step on.
+
+
+SECOND = ("lora_B.", "lora_embedding_B.")
+
+
+class AdaptersReached(TrainerCallback):
+    """Checks once, at the first step with any gradient: in RL, groups with equal rewards have none."""
+
+    def __init__(self) -> None:
+        self._looked = False
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Compare all adapters before the optimizer changes one.
+
+        Raises:
+            UserError: some have a gradient and others have none.
+        """
+        if not self._looked:
+            self._looked = require_reached(kwargs["model"])
+
+
+def require_reached(model: PeftModel) -> bool:
+    """Whether there are any gradients; they are averaged, so all processes see the same ones.
+
+    Raises:
+        UserError: some adapters get no gradient; the message names them.
+    """
+    second = {name: value for name, value in model.named_parameters() if any(one in name for one in SECOND)}
+    reached = {name for name, value in second.items() if value.grad is not None and bool(value.grad.any())}
+    passed_by = [layer_of(model, name) for name in second if name not in reached]
+    if not reached or not passed_by:
+        return bool(reached)
+    if distributed.rank() != 0:
+        raise SystemExit(2)  # every process sees the same gradients; one prints the error
+    more = f" and {len(passed_by) - 3} more" if len(passed_by) > 3 else ""
+    raise UserError(
+        f"engine.peft adapts {', '.join(passed_by[:3])}{more}, which get no gradient: a kernel reads the weight "
+        "without calling the layer, so the adapter would never train",
+        f"leave it out: engine.peft.exclude_modules=['*{passed_by[0].rpartition('.')[2]}']",
+    )

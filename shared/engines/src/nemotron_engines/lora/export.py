@@ -1,4 +1,4 @@
-"""The trained model with its adapters added to the weights, and the adapters alone beside it.
+"""Publish the trained model with its adapters merged, and the adapters separately.
 
 model.safetensors   config.json   tokenizer files   adapter/adapter_model.safetensors   adapter/adapter_config.json
 """
@@ -16,8 +16,8 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 TOKENS = 24
-# How far the logits of half of the tokens may move, in parts of their length. In bfloat16 rounding alone sends tokens
-# to other experts and moves logits by some percent; only a merge that went wrong moves them by half.
+# Largest relative change of the logits, for half of the tokens. In bfloat16, rounding alone sends tokens to other
+# experts and changes logits by a few percent; only a failed merge changes them by half.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
 
 
@@ -25,7 +25,7 @@ def save_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
     """Write the adapters in PEFT's layout, the same bytes for the same weights.
 
     Args:
-        base: the model folder that training began with; None where it was made of random weights.
+        base: the model folder that training started from; None for random weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors_of(model).items()}
@@ -36,10 +36,10 @@ def save_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
 
 
 def load_adapter(model: PeftModel, folder: Path) -> None:
-    """Read every tensor of saved adapters into a model that has the same ones.
+    """Load saved adapters into a model that has the same adapters.
 
     Raises:
-        UserError: they are other adapters than the model's.
+        UserError: the model has different adapters.
     """
     saved = load_file(folder / ADAPTER_WEIGHTS)
     wanted = {name: value.shape for name, value in tensors_of(model).items()}
@@ -47,21 +47,21 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
         name for name in wanted.keys() | saved.keys() if name not in saved or wanted.get(name) != saved[name].shape
     )
     if differing:
-        what = f"{folder}: {len(differing)} tensors are not those of engine.peft, first {differing[0]}"
-        raise UserError(what, "begin anew with the same command and --force")
+        what = f"{folder}: {len(differing)} tensors do not match engine.peft, the first is {differing[0]}"
+        raise UserError(what, "start over with the same command and --force")
     set_peft_model_state_dict(model, saved)
 
 
 def tensors_of(model: PeftModel) -> dict[str, torch.Tensor]:
-    """The adapters by PEFT's names; without a look for the base model on the hub, which `auto` would take."""
+    """The adapters by PEFT's names; avoids `auto`, which would look up the base model on the hub."""
     return get_peft_model_state_dict(model, save_embedding_layers=False)
 
 
 def merged(model: PeftModel) -> tuple[Any, float]:
-    """The model with its adapters added to its weights, and how far that moves its logits.
+    """Merge the adapters into the weights; returns the model and the relative change of its logits.
 
     Raises:
-        UserError: it computes something else than the two did side by side.
+        UserError: the merged model's logits differ too much.
     """
     model.eval()
     beside = _logits(model)
@@ -72,7 +72,7 @@ def merged(model: PeftModel) -> tuple[Any, float]:
     tolerance = TOLERANCE[torch.bfloat16 if base.dtype == torch.bfloat16 else torch.float32]
     if not error <= tolerance:
         raise UserError(
-            f"merging the adapters moves the model's logits by {error:.1e} of their length (allowed: {tolerance:g}); "
+            f"merging the adapters changes the model's logits by {error:.1e} of their norm (allowed: {tolerance:g}); "
             "the adapters are in the last checkpoint",
             "lower engine.peft.alpha or optimizer.lr: adapters as large as the weights do not merge in this precision",
         )
@@ -81,6 +81,6 @@ def merged(model: PeftModel) -> tuple[Any, float]:
 
 @torch.no_grad()
 def _logits(model: Any) -> torch.Tensor:
-    # from all over the vocabulary: its first tokens are mostly special ones
+    # spread over the vocabulary, because its first tokens are mostly special
     ids = torch.linspace(0, model.config.vocab_size - 1, TOKENS, device=model.device).long()[None]
     return model(input_ids=ids, use_cache=False).logits.float()

@@ -1,10 +1,10 @@
-"""What each weight of a block is for, by its name, and which of them an `engine.peft` section chooses. No torch.
+"""Kinds of weights by name, and the ones that an `engine.peft` section selects. No torch.
 
 model.layers.0.mixer.in_proj                     mamba_in
 model.layers.1.mixer.experts.up_proj             experts      one tensor of all experts
 model.layers.1.mixer.shared_experts.up_proj      shared_experts
 model.layers.3.mixer.q_proj                      attention
-lm_head                                          lm_head      not of a block: only `target_modules` reach it
+lm_head                                          lm_head      outside the blocks: only `target_modules` reaches it
 """
 
 import re
@@ -18,7 +18,7 @@ from nemotron_shared.errors import UserError
 BLOCK_KINDS: tuple[str, ...] = get_args(LayerKind)
 OTHER = "other"
 ONLY_NAMED = "mamba_out"
-"""Adapted only where `engine.peft.layers` names it: PEFT refuses to load an adapter that has it."""
+"""Adapted only if `engine.peft.layers` names it, because PEFT refuses to load such an adapter."""
 PATTERNS = {
     "attention": r"\.[qkvo]_proj|\.((self_|linear_)?attn|(self_)?attention)\.\w+",
     "mamba_in": r"\.in_proj",
@@ -31,25 +31,25 @@ PATTERNS = {
     "lm_head": r"lm_head",
     "embeddings": r"embed\w*|wte|wpe",
 }
-"""The end of a name, first match first: the experts' projections are called like those of a plain MLP, and what lies
-in an attention or an MLP belongs to it, however an architecture calls it (`query_key_value`, `c_fc`, `fc1`)."""
+"""Kind by the end of a name; the first match wins. The experts' projections have the names of a plain MLP's. Layers
+inside an attention or an MLP belong to it under any name (`query_key_value`, `c_fc`, `fc1`)."""
 
 
 def kind_of(name: str) -> str:
-    """The kind of a layer by its module's name, or of the experts by their tensor's."""
+    """Kind of a layer by its module's name, or for experts by the tensor's name."""
     return next((kind for kind, pattern in PATTERNS.items() if re.search(rf"{pattern}$", name)), OTHER)
 
 
 def without_adapters(model: Any) -> Any:
-    """The model that adapters were put beside, or the model itself where there are none."""
+    """The base model without its adapters, or the model itself if it has none."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
-    """The layers that a section adapts, of all that could be, in their order.
+    """The layers that a section adapts, out of all candidates, in order.
 
     Raises:
-        UserError: a kind or a pattern that fits nothing, or nothing is left to adapt.
+        UserError: a kind or a pattern matches nothing, or nothing is left to adapt.
     """
     there = {name: kind_of(name) for name in names}
     kinds = section.layers
@@ -61,13 +61,13 @@ def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
     if lacking:
         here = ", ".join(kind for kind in BLOCK_KINDS if kind in there.values())
         what = f"engine.peft.layers: this model has no layer of the kind {', '.join(lacking)}"
-        raise UserError(what, f"it has: {here}; engine.peft.layers=null takes all but {ONLY_NAMED}")
+        raise UserError(what, f"it has: {here}; engine.peft.layers=null adapts all but {ONLY_NAMED}")
     for key in ("target_modules", "exclude_modules"):
         for pattern in getattr(section, key):
             if not any(fits(name, pattern) for name in there):
                 some = ", ".join(sorted({name.rpartition(".")[2] for name in there}))
-                what = f"engine.peft.{key}: '{pattern}' fits no layer of this model"
-                raise UserError(what, f"layers end in: {some}; a pattern such as '*.0.mixer.in_proj' fits one of them")
+                what = f"engine.peft.{key}: '{pattern}' matches no layer of this model"
+                raise UserError(what, f"layers end in: {some}; a pattern like '*.0.mixer.in_proj' matches one layer")
     wanted = [
         name
         for name, kind in there.items()
@@ -82,5 +82,5 @@ def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a pattern is the whole name, or its last part."""
+    """Whether a pattern matches the whole name, or its last part."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)

@@ -1,4 +1,4 @@
-"""What Bridge's training loop tells a run: metrics to metrics.jsonl and the console, a stop obeyed, the end noticed.
+"""Connect Bridge's training loop to a run: metrics, stopping, and export at the end.
 
     callback = RunCallback(task, at_end=lambda model: export_model(model, ...))
     pretrain(container, forward_step, callbacks=[callback])
@@ -26,7 +26,7 @@ class RunCallback(Callback):
 
     Args:
         tokens_per_step: tokens in a global batch.
-        at_end: is given the model, on every rank, when the last step has been done and saved.
+        at_end: called with the model, on every rank, once the last step is done and saved.
     """
 
     def __init__(
@@ -45,23 +45,23 @@ class RunCallback(Callback):
         self._validated: int | None = None
 
     def on_train_start(self, context: CallbackContext) -> None:
-        """Cut the log back to where training continues."""
+        """Truncate the log to the step where training continues."""
         step = self.last_step = context.state.train_state.step
         if step:
             self.run.goes_on_from(step)
         self._progress.start(step, context.state.cfg.train.train_iters, step * self.tokens_per_step)
 
     def on_train_step_start(self, context: CallbackContext) -> None:
-        """Remember the learning rate of this step; when the step is done, it is the next one's."""
+        """Record this step's learning rate; after the step, Bridge already has the next one's."""
         self._lr = max(float(group["lr"]) for group in context.optimizer.param_groups if "lr" in group)
 
     def on_train_step_end(self, context: CallbackContext) -> None:
-        """Log the step; end the loop on every rank together once any rank was asked to stop."""
+        """Log the step; end the loop on all ranks together once any rank received a stop."""
         state = context.state
         step = self.last_step = state.train_state.step + 1
         if distributed.any_rank(self.run.stop_requested) and step < state.cfg.train.train_iters:
             self.stopped = True
-            state.cfg.train.train_iters = step  # the loop ends here and saves; our own config keeps the real end
+            state.cfg.train.train_iters = step  # makes the loop save and end here; our own config keeps the real end
             state.train_state.do_valid = state.train_state.do_test = False
         metrics: dict[Metric, float] = {"lr": self._lr}
         if LOSS in (context.loss_dict or {}):
@@ -71,7 +71,7 @@ class RunCallback(Callback):
         self._progress.log(step, metrics, step * self.tokens_per_step)
 
     def on_eval_end(self, context: CallbackContext) -> None:
-        """Log the validation loss, once per step though Bridge validates the last step twice."""
+        """Log the validation loss once per step, although Bridge validates the last step twice."""
         step = context.state.train_state.step
         if step == self._validated or LOSS not in (context.total_loss_dict or {}):
             return
@@ -80,6 +80,6 @@ class RunCallback(Callback):
         self._progress.log(step, metrics, step * self.tokens_per_step)
 
     def on_train_end(self, context: CallbackContext) -> None:
-        """Hand over the trained model."""
+        """Pass on the trained model."""
         if not self.stopped:
             self.at_end(context.model)

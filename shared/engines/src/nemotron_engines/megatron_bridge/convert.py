@@ -1,9 +1,9 @@
-"""Weights between Hugging Face folders and Megatron, by Bridge's AutoBridge, and what such a folder needs besides.
+"""Convert weights between Hugging Face folders and Megatron, with Bridge's AutoBridge.
 
     source = starting_folder(task)                       # what training starts from, a Hugging Face folder
     export_model(model, source, task, tokenizer)         # the trained weights, under the same names
 
-An export is written beside the output and renamed when it is whole.
+An export is written next to the output and renamed once it is complete.
 """
 
 import json
@@ -26,8 +26,8 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Task
 
-# A model up to here starts from the weights that engine `transformers` draws from the same seed; beyond, or with layers
-# for tokens beyond the next, which transformers does not have, Megatron draws its own, each process its part.
+# Up to this size, a model starts from the random weights that engine `transformers` gives for the same seed. A larger
+# one, or one with multi-token prediction, which transformers lacks, gets Megatron's own, each process its part.
 LARGEST_DRAWN_HERE = 1e9
 
 
@@ -68,10 +68,10 @@ def export_model(model: list[Any], source: Path, tokenizer: Path, run: Run) -> N
 
     Args:
         model: Megatron's model, as its loop hands it over.
-        source: Hugging Face folder whose config and names of weights the result takes over.
+        source: Hugging Face folder that provides the config and weight names of the result.
 
     Raises:
-        UserError: the export lacks a weight that `source` has, or has one more.
+        UserError: the export lacks a weight that `source` has, or has an extra one.
     """
     partial = run.directory / "output.partial"
 
@@ -82,7 +82,7 @@ def export_model(model: list[Any], source: Path, tokenizer: Path, run: Run) -> N
         while hasattr(trained, "module"):
             trained = trained.module
         if not getattr(trained.config, "mtp_num_layers", None):
-            fields["num_nextn_predict_layers"] = 0  # nothing beyond the next token was trained
+            fields["num_nextn_predict_layers"] = 0  # multi-token prediction was not trained
         fields["dtype"] = str(next(trained.parameters()).dtype).removeprefix("torch.")
         write_text(partial / "config.json", json.dumps(fields, indent=2) + "\n")
         if (source / "generation_config.json").is_file():
@@ -93,11 +93,11 @@ def export_model(model: list[Any], source: Path, tokenizer: Path, run: Run) -> N
             wanted, found = (set(weight_names(folder)) for folder in (source, partial))
             wrong = sorted(name for name in wanted ^ found if not name.startswith("mtp."))
             if wrong:
-                what = f"the export is not complete: {', '.join(wrong[:5])}"
-                raise UserError(what, "this is a fault in the conversion")
+                what = f"the export is incomplete: {', '.join(wrong[:5])}"
+                raise UserError(what, "this is a bug in the conversion; please report it")
         copy_tokenizer(tokenizer, partial)
         for file in partial.glob("*.safetensors"):
-            shutil.copymode(partial / "config.json", file)  # Bridge lets nobody else read them
+            shutil.copymode(partial / "config.json", file)  # Bridge makes them unreadable for others
         shutil.rmtree(run.output, ignore_errors=True)
         partial.replace(run.output)
 
@@ -127,14 +127,14 @@ def weight_names(folder: Path) -> list[str]:
 
 
 def keep_checkpoint(saved: Path, output: Path) -> None:
-    """Put the newest Megatron checkpoint beside the exported model, as `megatron/`; files are shared, not copied."""
+    """Add the newest Megatron checkpoint to the exported model, as `megatron/`; files are linked, not copied."""
     target = output / "megatron"
     newest = max(saved.glob("iter_*"), key=lambda path: path.name)
     shutil.copytree(newest, target / newest.name, copy_function=link_or_copy)
     for file in saved.iterdir():
         if file.is_file():
             link_or_copy(file, target / file.name)
-    for file in target.rglob("*.yaml"):  # Bridge writes its whole config down
+    for file in target.rglob("*.yaml"):  # Bridge saves its whole config here
         text = file.read_text(encoding="utf-8")
         if (shown := redact(text)) != text:
             write_text(file, shown)

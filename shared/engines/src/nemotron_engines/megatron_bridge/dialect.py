@@ -1,4 +1,4 @@
-"""Megatron-Bridge's own keys as NVIDIA's recipes write them, and what they are here."""
+"""Translate Megatron-Bridge's own keys, as NVIDIA's recipes write them, to ours."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from nemotron_shared.errors import UserError
 
 RECIPES = "megatron.bridge.recipes."
 EARLIER = "_finetune_config"
-"""One recipe of older versions, with adapters unless `peft` is null, is two of those that run here."""
-PACKED = NoEffect("the packed rows of run.data say how long they are")
-PROFILE = NoEffect("which machines run it is said where it is started")
+"""A recipe of older versions, with adapters unless `peft` is null, corresponds to two current ones."""
+PACKED = NoEffect("the packed rows of run.data set the length")
+PROFILE = NoEffect("--run and --batch choose the machines")
 LAYOUT = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
     "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
@@ -19,7 +19,7 @@ LAYOUT = (
 
 
 def recipe(value: Any) -> Settings:
-    """The function that a recipe calls; its module's package is always Bridge's."""
+    """The recipe's function, in a module of Bridge."""
     return {"engine.recipe": str(value).removeprefix(RECIPES)}
 
 
@@ -32,11 +32,11 @@ def adapter(value: Any) -> Settings:
     """The class of adapters.
 
     Raises:
-        UserError: it is not one of those that can be chosen here.
+        UserError: an unsupported class.
     """
     scheme = str(value).rpartition(".")[2].lower()
     if scheme not in ("lora", "dora"):
-        raise UserError(f"the adapters {value!r} are not possible here", "choose lora or dora")
+        raise UserError(f"unsupported adapters {value!r}", "choose lora or dora")
     return {"engine.peft.scheme": scheme}
 
 
@@ -46,15 +46,15 @@ def precision(value: Any) -> Settings:
 
 
 def recipe_of(content: Settings) -> str:
-    """The recipe that a file leaves layout and optimizer to.
+    """The recipe that provides a file's default layout and optimizer.
 
     Raises:
-        UserError: it names none, so that nobody knows what it takes where it is silent.
+        UserError: the file names no recipe, so its defaults are unknown.
     """
     section = content.get("recipe")
     target = section.get("_target_") if isinstance(section, dict) else None
     if target is None:
-        raise UserError("recipe._target_ is not set, so what the file is silent on is not known", "add it to the file")
+        raise UserError("recipe._target_ is not set, so the file's defaults are unknown", "add it to the file")
     named = recipe(target)["engine.recipe"]
     if named.endswith(EARLIER) and isinstance(section, dict):
         kind = "sft" if section.get("peft", "lora") is None else "peft"
@@ -63,8 +63,8 @@ def recipe_of(content: Settings) -> str:
 
 
 def whole(content: Settings, name: str) -> Whole:
-    """The length of rows, which only a pretraining is told (those of fine-tuning are packed already), and the rows of a
-    validation, which Bridge counts in batches. Checkpoints that lie where the run saves its own are its own.
+    """Resolve the row length, for pretraining only (fine-tuning has packed rows), and the rows of a validation, which
+    Bridge counts in batches. Loading from the save folder means resuming the run's own checkpoints.
 
     Raises:
         UserError: two lengths.
@@ -83,7 +83,7 @@ def whole(content: Settings, name: str) -> Whole:
     if lengths and "pretrain" in recipe:
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{key} is {value}" for key, value in lengths.items())
-            raise UserError(f"the length of rows is not clear: {said}", "leave all but one of them out")
+            raise UserError(f"conflicting row lengths: {said}", "keep only one of them")
         found["train.seq_length"] = next(iter(lengths.values()))
         taken |= dict.fromkeys(lengths, "train.seq_length")
     batch = at(content, "train.global_batch_size") or at(content, "recipe.global_batch_size")
@@ -95,17 +95,17 @@ def whole(content: Settings, name: str) -> Whole:
 
 
 def start(value: Any) -> Settings:
-    """A checkpoint to go on from, with its optimizer and step."""
+    """A checkpoint to continue from, with its optimizer and step."""
     return {} if value is None else {"run.model": str(value), "engine.start_from": "state"}
 
 
 def pretrained(value: Any) -> Settings:
-    """A checkpoint whose weights are taken; a reference to the run's own model says nothing new."""
+    """A checkpoint that provides only weights; a reference to the run's own model changes nothing."""
     return {} if value is None or "art:model" in str(value) else {"run.model": model_reference(value)}
 
 
 def project(name: str) -> Any:
-    """W&B's project or entity; a reference to the section of a profile is left to the profile."""
+    """W&B's project or entity; a reference to a profile's section is left to the profile."""
     return lambda value: {} if value is None or "run.wandb" in str(value) else {f"logger.{name}": value}
 
 
@@ -115,7 +115,7 @@ SAME = (
     *(f"optimizer.{name}" for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")),
     *(f"scheduler.{name}" for name in ("lr_decay_style", "lr_warmup_iters", "lr_wsd_decay_iters")),
 )  # fmt: skip
-# What NVIDIA's YAML gives a recipe as arguments, and where the values go.
+# Recipe arguments in NVIDIA's YAML, and our keys for them.
 ARGUMENTS = {
     "global_batch_size": "train.global_batch_size", "micro_batch_size": "train.micro_batch_size",
     "train_iters": "train.train_iters", "lr": "optimizer.lr", "min_lr": "optimizer.min_lr",
@@ -128,11 +128,11 @@ ARGUMENTS = {
     "sequence_parallelism": "engine.sequence_parallel",
     "context_parallel_size": "engine.context_parallel_size",
 }  # fmt: skip
-LENGTH = NoEffect("train.seq_length, or the packed rows, say how long rows are")
+LENGTH = NoEffect("train.seq_length, or the packed rows, set the row length")
 KEYS: dict[str, Meaning] = {
-    "defaults": Refused("write what those files say into this one"),
-    "run": NoEffect("run.data and run.model name the artifacts, and the command says the rest"),
-    "recipe": Refused("write the value into the section of Bridge's config that it belongs to"),
+    "defaults": Refused("copy the contents of those files into this one"),
+    "run": NoEffect("run.data and run.model name the artifacts; options of the command set the rest"),
+    "recipe": Refused("set the value in its section of Bridge's config"),
     **{f"recipe.{name}": key for name, key in ARGUMENTS.items()},
     "recipe.seq_length": LENGTH,
     "recipe.hf_path": NoEffect("run.model names the model"),
@@ -163,16 +163,16 @@ KEYS: dict[str, Meaning] = {
     "dataset.sequence_length": LENGTH,
     "validation.eval_interval": "train.eval_interval",
     "rng.seed": "run.seed",
-    "scheduler.lr_wsd_decay_style": NoEffect("the last part of WSD always falls with the square root"),
-    "checkpoint.save": NoEffect("checkpoints lie in the run's folder; checkpoint.checkpoint_dir makes a link to them"),
+    "scheduler.lr_wsd_decay_style": NoEffect("the WSD decay always follows the square root"),
+    "checkpoint.save": NoEffect("checkpoints are in the run folder; checkpoint.checkpoint_dir makes a link to them"),
     "checkpoint.load": start,
     "checkpoint.pretrained_checkpoint": pretrained,
-    "checkpoint.finetune": NoEffect("engine.start_from says whether only weights are taken"),
+    "checkpoint.finetune": NoEffect("engine.start_from decides whether to load only weights"),
     "convert_to_hf": NoEffect("the result is always a whole Hugging Face folder"),
     "logger.wandb_project": project("wandb_project"),
     "logger.wandb_entity": project("wandb_entity"),
-    "logger.tensorboard_dir": NoEffect("TensorBoard's files lie in the run's folder"),
-    "logger.wandb_save_dir": NoEffect("W&B's files lie in the run's folder"),
+    "logger.tensorboard_dir": NoEffect("TensorBoard's files are in the run folder"),
+    "logger.wandb_save_dir": NoEffect("W&B's files are in the run folder"),
     "logger.wandb_exp_name": "logger.wandb_name",
 }
 SECTIONS = frozenset(

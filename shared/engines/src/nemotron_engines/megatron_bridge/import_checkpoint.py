@@ -1,10 +1,10 @@
-"""A checkpoint of Megatron as a Hugging Face folder. `nemotron model import megatron:PATH` starts this file with the
+"""Convert a Megatron checkpoint to a Hugging Face folder. `nemotron model import megatron:PATH` runs this file with the
 Python of Megatron's environment:
 
     python -m nemotron_engines.megatron_bridge.import_checkpoint /checkpoints/iter_0002000 /tmp/folder
 
-A checkpoint says nothing of the names that Hugging Face gives to its weights. The `config.json` of the model does, and
-must lie in the checkpoint's folder or one of the two above it, as it does in what engine megatron_bridge publishes.
+The checkpoint does not contain the Hugging Face names of its weights. They come from the model's `config.json`, which
+must be in the checkpoint's folder or in one of the two above it, as in models that engine megatron_bridge publishes.
 """
 
 import os
@@ -21,16 +21,16 @@ from nemotron_shared.errors import UserError, exit_code_of
 
 
 def convert(checkpoint: Path, into: Path) -> None:
-    """Write the folder: weights under the names of the reference, its config, and its tokenizer.
+    """Write the folder: weights under the reference's names, its config, and its tokenizer.
 
     Raises:
-        UserError: there is no reference to take names from.
+        UserError: no reference config.json found.
     """
     newest = max(checkpoint.glob("iter_*"), key=lambda path: path.name, default=checkpoint)
     reference = next((at for at in (newest, *newest.parents[:2]) if (at / "config.json").is_file()), None)
     if reference is None:
         raise UserError(
-            f"{checkpoint}: no config.json there or above, so nothing tells how its weights are called",
+            f"{checkpoint}: no config.json there or above, so the names of its weights are unknown",
             "copy the model's config.json and tokenizer.json into that folder",
         )
     on_cpu = not torch.cuda.is_available()
@@ -40,7 +40,7 @@ def convert(checkpoint: Path, into: Path) -> None:
         install_stubs()
     from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
 
-    # pickles in a checkpoint are read weights-only, which this variable would switch off
+    # this variable would disable weights-only reading of the checkpoint's pickles
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     config = AutoConfig.from_pretrained(reference, local_files_only=True, trust_remote_code=False)
     bridge = AutoBridge.from_hf_config(config)

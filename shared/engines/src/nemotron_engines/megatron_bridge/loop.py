@@ -3,7 +3,7 @@
     def train(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Outcome:
         return train_with_megatron(task)
 
-Bridge's checkpoints lie in `run.checkpoints/megatron`; the same command continues from the newest whole one.
+Bridge's checkpoints are in `run.checkpoints/megatron`; the same command continues from the newest complete one.
 """
 
 import logging
@@ -25,8 +25,7 @@ from nemotron_engines.megatron_bridge.convert import (
 )
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import build_config
-from nemotron_engines.modeling.build import count_parameters
-from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.modeling.build import count_parameters, set_threads
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -41,7 +40,7 @@ def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> O
 
     Raises:
         Stopped: a signal asked to stop; a checkpoint has been written.
-        UserError: a package is missing, the configuration is refused, the model to start from lacks a weight.
+        UserError: a package is missing, the configuration is refused, or the starting model lacks a weight.
     """
     run = task.run
     set_threads(task.config.run.threads)
@@ -80,22 +79,22 @@ def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> O
 
 
 def set_start(container: Any, source: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
-    """Without `run.model`, the random weights that were drawn here, until the run has a checkpoint of its own; and the
-    vocabulary is the model's."""
+    """Without `run.model`, start from our random weights, unless the run already has a checkpoint; and use the model's
+    vocabulary size."""
     if task.inputs.get("model") is None and has_weights(source):
         container.checkpoint.pretrained_checkpoint = str(source)
     container.tokenizer.use_tokenizer_vocab_size = False
-    container.train.exit_signal_handler = False  # the run's own handler asks the callback to stop
+    container.train.exit_signal_handler = False  # the run's own handler stops the loop through the callback
 
 
 LOG_NAME = "megatron.log"
 NOT_CONVERTED = ("Can't find", "No mapping found")
-# They tell at import time, past the root logger, what cannot be found on a CPU.
+# At import, these report what is missing on a CPU, bypassing the root logger.
 TALKATIVE = ("megatron.bridge.utils.import_utils", "torch.utils.cpp_extension")
 
 
 def prepare(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
-    """Make Megatron importable, and say whether it will run on the CPU."""
+    """Make Megatron importable; returns whether it will run on the CPU."""
     if task.config.engine.device != "cpu" and torch.cuda.is_available():
         return False
     from nemotron_engines.stand_ins.transformer_engine import install_stubs
@@ -126,7 +125,7 @@ def megatron_process(on_cpu: bool) -> Generator[None]:
 
 @contextmanager
 def _process_group(on_cpu: bool) -> Generator[None]:
-    """torchrun's processes have a group already; a single process gets one of its own."""
+    """Create a process group for a single process; torchrun's processes already have one."""
     if torch.distributed.is_initialized():
         yield
         return
@@ -143,7 +142,7 @@ def _process_group(on_cpu: bool) -> Generator[None]:
 
 @contextmanager
 def megatron_output(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Generator[None]:
-    """Send prints and log lines of the libraries to `megatron.log` in the run's folder, and drop their warnings."""
+    """Redirect the libraries' prints and logs to `megatron.log` in the run folder, and drop their warnings."""
     name = LOG_NAME if distributed.rank() == 0 else f"megatron.{distributed.rank()}.log"
     with library_output(task.run.directory / name), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -152,14 +151,14 @@ def megatron_output(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Gener
 
 @contextmanager
 def _every_weight_loaded() -> Generator[None]:
-    """Bridge only warns about a weight that a Hugging Face folder lacks, and goes on with a random one."""
+    """Turn Bridge's warning about a missing weight into an error; it would continue with a random one."""
 
     def refuse(record: logging.LogRecord) -> bool:
         message = record.getMessage()
         if any(part in message for part in NOT_CONVERTED):
-            without_mtp = "set engine.overrides.model.mtp_num_layers=0: it has no layers for tokens beyond the next"
-            remedy = without_mtp if "mtp." in message else "give another run.model"
-            raise UserError(f"the model to start from is not complete: {message}", remedy)
+            without_mtp = "set engine.overrides.model.mtp_num_layers=0: it has no multi-token prediction layers"
+            remedy = without_mtp if "mtp." in message else "use another run.model"
+            raise UserError(f"the starting model is incomplete: {message}", remedy)
         return True
 
     logger = logging.getLogger("megatron.bridge.models.conversion.model_bridge")

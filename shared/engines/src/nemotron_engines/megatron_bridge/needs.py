@@ -1,11 +1,11 @@
-"""What Megatron-Bridge needs of a machine, for the checks before a start: whether the model can be split as the layout
-says, memory and disk.
+"""Checks before Megatron-Bridge starts: whether the model can be split as the layout says, memory and disk.
 
-The rules of splitting are Megatron-Core's own, which it would only apply on the GPUs: TransformerConfig, MambaMixer and
-its context parallelism, the linear layers, the MoE layer and HybridModel check them.
+The splitting rules are Megatron-Core's own, which it would apply only once it runs on the GPUs: TransformerConfig,
+MambaMixer and its context parallelism, the linear layers, the MoE layer and HybridModel check them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
@@ -13,12 +13,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
-from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
-from nemotron_engines.modeling.described import fields_of
-from nemotron_engines.modeling.facts import DEFAULTS
+from nemotron_engines.estimate.memory import Layout
+from nemotron_engines.megatron_bridge.settings import OLDEST_BRIDGE, TRIED, MegatronBridgeEngine
+from nemotron_engines.modeling.architecture import DEFAULTS, fields_of
 from nemotron_engines.overrides import foreign_code, section
-from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, TrainingConfig
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
@@ -30,7 +29,7 @@ ON_THE_OPTIMIZER = ("optimizer_cpu_offload", "use_precision_aware_optimizer")
 
 
 def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> Iterator[Problem]:
-    """What is wrong with the config or with the model that it starts from."""
+    """Problems with the config or with its starting model."""
     engine, model = config.engine, inputs.get("model")
     if fields := fields_of(config, inputs):
         yield from split_problems(engine, fields, getattr(config.train, "seq_length", None))
@@ -38,19 +37,19 @@ def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> 
         yield from unpadded(engine)
     yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
-        what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
-        yield Problem(what, "leave it off: the published model has the adapters merged into its weights")
+        what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint does not contain the model's weights"
+        yield Problem(what, "turn it off: the published model has the adapters merged into its weights")
     if model is None:
         if engine.start_from == "state" and config.run.model is None:
-            yield Problem("engine.start_from=state: run.model names no model to go on from", "set run.model")
+            yield Problem("engine.start_from=state needs run.model", "set run.model")
         return
     kept = (model.path / "megatron" / CHECKPOINT_MARK).is_file()
     if engine.start_from == "state" and not kept:
-        what = f"engine.start_from=state: {model.reference} holds no Megatron checkpoint"
+        what = f"engine.start_from=state: {model.reference} has no Megatron checkpoint"
         yield Problem(what, "train it with engine.keep_checkpoint=true, or set engine.start_from=weights")
     if engine.start_from == "weights" and not kept and not any((model.path / name).is_file() for name in WEIGHTS):
-        what = f"{model.reference} holds no weights in safetensors to start from"
-        yield Problem(what, "give another run.model")
+        what = f"{model.reference} has no safetensors weights to start from"
+        yield Problem(what, "use another run.model")
 
 
 def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine) -> Needs:
@@ -65,13 +64,13 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
         "engine.pipeline_model_parallel_size": pipeline,
     }
     on_gpu = bool(machine.gpus) and engine.device != "cpu"
-    # the replacements that let a CPU run Megatron's loop fit one pair of versions
+    # the CPU stand-ins for Megatron's loop work with one pair of versions
     versions = {name: f"=={version}" for name, version in TRIED.items()}
     if on_gpu:
         versions = {"megatron-core": "", "megatron-bridge": f">={'.'.join(map(str, OLDEST_BRIDGE))}"}
     others: list[Problem] = []
     if not pretraining and not on_gpu:
-        what = "engine megatron_bridge cannot fine-tune without a GPU: packed rows need attention of Transformer Engine"
+        what = "engine megatron_bridge cannot fine-tune without a GPU: packed rows need Transformer Engine's attention"
         others.append(Problem(what, "run it on GPUs, or use engine=transformers"))
     per_process, kept = _bytes_per_process(config, size.total - size.experts, size.experts, machine.processes)
     weight = 4 if engine.mixed_precision is None else 2
@@ -103,8 +102,8 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
 def _bytes_per_process(
     config: SupervisedConfig[MegatronBridgeEngine], dense: int, experts: int, processes: int
 ) -> tuple[int, str]:
-    """What a process keeps, and its name: its part of the weights and gradients, and of an optimizer that is shared
-    out over all that hold the same part."""
+    """Bytes per process and their description: its part of weights and gradients, and its share of the optimizer, which
+    is sharded over all processes with the same part."""
     engine = config.engine
     pipeline = engine.pipeline_model_parallel_size
     dense_split = engine.tensor_model_parallel_size * pipeline
@@ -116,7 +115,7 @@ def _bytes_per_process(
     optimizer = engine.overrides.get("optimizer")
     if isinstance(optimizer, dict) and any(optimizer.get(name) for name in ON_THE_OPTIMIZER):
         return 2 * weight * part, "weights and gradients"
-    moments = optimizer_bytes(engine, unknown=2)  # no more than is certain
+    moments = optimizer_bytes(engine, unknown=2)  # the lower bound
     owned = (dense + experts) // max(processes, 1)
     return 2 * weight * part + moments * owned, "weights, gradients and optimizer"
 
@@ -126,12 +125,12 @@ UNEVEN = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "hybrid_layer_pattern",
 )  # fmt: skip
 UNEVEN_RECIPES = ("nemotron_3_super_sft_16gpu_h100_bf16_32k_config",)
-"""They put another number of layers into one stage themselves."""
+"""Recipes that give pipeline stages different numbers of layers."""
 MOST = 1024
 
 
 class Rule(NamedTuple):
-    """What a size must fit: `fits(count, size)`; `what` names the count, `field` is Megatron's name of it."""
+    """A constraint on a size, `fits(count, size)`; `what` describes the count, `field` is Megatron's name for it."""
 
     what: str
     count: int
@@ -142,16 +141,16 @@ class Rule(NamedTuple):
 def split_problems(
     engine: MegatronBridgeEngine, fields: Mapping[str, Any], seq_length: int | None = None
 ) -> Iterator[Problem]:
-    """One for each size of the layout that the model's layers cannot be split into.
+    """A problem for each size of the layout that does not fit the model's layers.
 
     Args:
-        fields: of the architecture, as Hugging Face names them.
-        seq_length: tokens of a row; None where the data decides.
+        fields: fields of the architecture, by their Hugging Face names.
+        seq_length: tokens of a row; None if the data decides.
     """
     model, fields = section(engine.overrides, "model"), DEFAULTS | dict(fields)
     tensor, experts = engine.tensor_model_parallel_size, "E" in fields["hybrid_override_pattern"]
     if experts and tensor > 1 and not engine.sequence_parallel and "sequence_parallel" not in model:
-        what = f"Megatron trains experts beside engine.tensor_model_parallel_size={tensor} in sequence parallel only"
+        what = f"Megatron needs sequence parallelism for experts with engine.tensor_model_parallel_size={tensor}"
         yield Problem(what, "set engine.sequence_parallel=true", "engine.sequence_parallel")
     for key, rules in (_rules(engine, fields, model) | _context_rules(engine, fields, seq_length)).items():
         asked = [rule for rule in rules if rule.count and rule.field not in model]
@@ -165,7 +164,7 @@ def split_problems(
 
 
 def unpadded(engine: MegatronBridgeEngine) -> Iterator[Problem]:
-    """Why packed rows cannot be shared out over the context."""
+    """Report that packed rows do not support context parallelism."""
     if engine.context_parallel_size > 1:
         multiple = 2 * engine.context_parallel_size
         what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
@@ -174,7 +173,7 @@ def unpadded(engine: MegatronBridgeEngine) -> Iterator[Problem]:
 
 
 def _rules(engine: MegatronBridgeEngine, fields: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, list[Rule]]:
-    """By the setting that they are about."""
+    """Rules, by setting."""
     pattern = fields["hybrid_override_pattern"]
     tensor = [
         Rule("attention heads", fields["num_attention_heads"], "num_attention_heads"),
@@ -195,7 +194,7 @@ def _rules(engine: MegatronBridgeEngine, fields: Mapping[str, Any], model: Mappi
 def _context_rules(
     engine: MegatronBridgeEngine, fields: Mapping[str, Any], seq_length: int | None
 ) -> dict[str, list[Rule]]:
-    """A row is cut into two pieces for each process; the heads of a tensor part are shared out in Mamba layers."""
+    """Context parallelism cuts a row into two pieces per process, and splits a tensor part's heads in Mamba layers."""
     tensor, rules = engine.tensor_model_parallel_size, []
     if seq_length:
         rules.append(Rule("tokens of a row (in 2 pieces for each part)", seq_length, "seq_length", _in_two_pieces))
@@ -207,18 +206,18 @@ def _context_rules(
 
 
 def _in_two_pieces(tokens: int, size: int) -> bool:
-    """Megatron gives each process an early and a late piece, which take equally long."""
+    """Whether a row divides; Megatron gives each process an early and a late piece, to balance the work."""
     return size == 1 or tokens % (2 * size) == 0
 
 
 def _either_divides(count: int, size: int) -> bool:
-    """A key-value head may also lie on several processes."""
+    """Whether either size divides the other; a key-value head may also be shared by several processes."""
     return count % size == 0 or size % count == 0
 
 
 PARTS = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1}
-# Bytes of each of the three parts, by the recipe's function: the first that fits. From `cfg.optimizer` in
+# Bytes of each of the three parts, by the recipe's function; the first match wins. From `cfg.optimizer` in
 # megatron/bridge/recipes/nemotronh of Megatron-Bridge 067f987d: only Super's pretraining and SFT for H100 set
 # use_precision_aware_optimizer, with float16 weights and bfloat16 moments.
 RECIPES = {
@@ -233,7 +232,7 @@ RECIPES = {
 
 
 def optimizer_bytes(engine: MegatronBridgeEngine, *, unknown: int = 4) -> int:
-    """Of each parameter that is trained; `unknown` are those of each part where nothing is known of the recipe."""
+    """Optimizer bytes per trained parameter; `unknown` is the size of each part if the recipe is unknown."""
     if engine.mixed_precision is None:
         return 8  # the weights themselves are float32
     known = known_width(engine.recipe)
@@ -250,3 +249,35 @@ def known_width(recipe: str | None) -> int | None:
         return 4
     function = recipe.rpartition(".")[2]
     return next((width for pattern, width in RECIPES.items() if fnmatch(function, pattern)), None)
+
+
+# How Megatron-Bridge shares a model and its rows out over GPUs, for estimates.
+
+
+UNKNOWN = "memory: this recipe's optimizer is unknown; assuming the maximum of 12 bytes per parameter"
+
+
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
+    engine: Any = config.engine
+    frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
+    model, precision = section(engine.overrides, "model"), section(engine.overrides, "mixed_precision")
+    reduced_in_32_bits = precision.get("grad_reduce_in_fp32", True) or not small
+    experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
+    return replace(
+        plain,
+        tensor=engine.tensor_model_parallel_size,
+        pipeline=engine.pipeline_model_parallel_size,
+        context=engine.context_parallel_size,
+        expert=engine.expert_model_parallel_size * engine.expert_tensor_parallel_size,
+        weight=2 if small else 4,
+        gradient=0 if frozen else 4 if reduced_in_32_bits else 2,
+        optimizer=0 if frozen else optimizer_bytes(engine),
+        trained=not frozen,
+        recomputed="everything"
+        if model.get("recompute_granularity") == "full"
+        else "experts"
+        if experts
+        else "nothing",
+        activation=2 if small else 4,
+        assumed=() if frozen or known_width(engine.recipe) else (UNKNOWN,),
+    )

@@ -1,1 +1,1 @@
-"""Torch code that models need: the Mamba operators for any device, experts for a CPU, packed documents."""
+"""Torch code for models: Mamba operators for any device, experts for a CPU, packed documents."""

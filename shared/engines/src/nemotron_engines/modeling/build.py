@@ -1,4 +1,4 @@
-"""Make, load and save models."""
+"""Make, load and save models: from a config, from a folder, or the one that a training starts from."""
 
 import json
 import pickle
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -31,12 +31,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_data.tokenizers.limits import require_no_growth
-from nemotron_engines.kernels.cpu_experts import register_cpu_experts
-from nemotron_engines.kernels.grouped_experts import register_grouped_experts
+from nemotron_engines.kernels.experts import register_cpu_experts, register_grouped_experts
 from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.generation import require_generation
+from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
     is_quantized,
     require_finite,
@@ -56,31 +55,35 @@ from nemotron_engines.modeling.sizes import (
     require_few_layers,
     require_sizes,
 )
-from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
+from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
+from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
+from nemotron_shared.runtime.spec import Task
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+import os
 
 disable_progress_bar()  # our own progress line is the only one
-# The first model that is loaded or saved has these rules made, which takes 0.4 s; made now, copies of this process
-# have them already.
+# Loading or saving the first model builds these rules, which takes 0.4 s; built now, forked processes inherit them.
 conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
-# A part of a composite model is made without our word on its code; then transformers refuses, instead of asking.
+# Parts of a composite model do not get our trust_remote_code setting; make transformers refuse instead of prompting.
 dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
-# Libraries that call each other's renamed settings; nothing a user could change.
+# Libraries use each other's deprecated settings; the user cannot change that.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
 FAST_SINCE = (2, 11)
-"""First torch with a grouped product and an attention over documents as our code for GPUs calls them."""
-# Deprecated names that NemotronHConfig still takes and turns into others.
+"""First torch with the grouped product and variable-length attention that our GPU code needs."""
+# Deprecated names that NemotronHConfig still accepts and translates.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
 
 def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
-    """A NemotronH model with random weights drawn from `seed`, its vocabulary that of `tokenizer`.
+    """A NemotronH model with random weights from `seed` and the vocabulary of `tokenizer`.
 
     Args:
         engine: the config's engine section, for `attn_implementation` and `allow_reference_kernels`.
@@ -95,32 +98,32 @@ def random_config(section: ModelSection, tokenizer: Any) -> NemotronHConfig:
     return nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
 
 
-# How a model is made that is saved, and run elsewhere.
+# Settings for a model that is only saved here and run elsewhere.
 ONLY_MADE = ModelLoadingEngine(name="none", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
 
 
 def save_random_model(section: ModelSection, tokenizer: Path, seed: int, into: Path) -> None:
-    """Write a folder with random weights, for an engine that starts from a folder. `tokenizer` may be that folder."""
+    """Write a folder with random weights, for engines that start from a folder. `tokenizer` may be the same folder."""
     save_model(random_model(section, load_tokenizer(tokenizer), seed, ONLY_MADE), tokenizer, into)
 
 
 def random_like(path: Path, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
-    """The architecture of a model folder with weights drawn from `seed`."""
+    """A model with a folder's architecture and random weights from `seed`."""
     return random_of(read_config(path), seed, engine)
 
 
 def random_of(
     config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    """A model of this config with weights drawn from `seed`."""
+    """A model of this config with random weights from `seed`."""
     if isinstance(config, NemotronHConfig):
-        config.time_step_min = NemotronHConfig().time_step_min  # the initialisation draws above it
+        config.time_step_min = NemotronHConfig().time_step_min  # the initialisation needs a positive limit
     return _from_config(config, seed, engine, dtype)
 
 
 @cache
 def install_kernels() -> None:
-    """Choose the Mamba code once per process, and say which it is; on a GPU, norms are one kernel each."""
+    """Choose the Mamba code once per process, and print the choice; on a GPU, also fuse the norms."""
     say(install_cpu_ops())
     if torch.cuda.is_available():
         fuse_norms()
@@ -140,18 +143,18 @@ def _from_config(
 
 
 def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
-    """Which attention and experts code runs; Nemotron's experts have code of our own for each kind of device."""
+    """Implementations of attention and experts; for Nemotron's experts, our own for each kind of device."""
     attention = engine.attn_implementation
-    known: Any = AutoModelForCausalLM._model_mapping.get(type(config), None)  # none: code of the model's own
+    known: Any = AutoModelForCausalLM._model_mapping.get(type(config), None)  # None: a class from outside transformers
     if attention == "sdpa" and known is not None and not known._supports_sdpa:
-        say(f"attention: eager, for {known.__name__} has no sdpa")
+        say(f"attention: eager, because {known.__name__} has no sdpa")
         attention = "eager"
     chosen = {"attn_implementation": attention}
     if isinstance(config, NemotronHConfig):
         if not torch.cuda.is_available() or engine.device == "cpu":
             chosen["experts_implementation"] = register_cpu_experts()
         elif Version(torch.__version__).release < FAST_SINCE:
-            say("experts and attention: transformers' own, slower than ours, which need torch 2.11 or later")
+            say("experts and attention: transformers' own; ours are faster, but need torch 2.11 or later")
         else:
             chosen["experts_implementation"] = register_grouped_experts()
             if attention == "sdpa":
@@ -187,10 +190,10 @@ def load_model(
     """A model from a Hugging Face folder. Pickles are read weights-only.
 
     Args:
-        trusted: Python files of the folder may run, if there is no other way to load it.
+        trusted: the folder's Python files may run, if it cannot be loaded otherwise.
 
     Raises:
-        UserError: the folder is damaged, or its tensors are no numbers, or not those of its config.json.
+        UserError: the folder is damaged, its tensors are not finite, or they do not match its config.json.
     """
     install_kernels()
     model = _load_checked(path, engine, trusted=trusted, dtype=dtype)
@@ -201,7 +204,7 @@ def load_model(
 
 
 def require_tensors(path: Path) -> None:
-    """Refuse a folder whose tensors are not those of its config.json, by names and shapes alone.
+    """Refuse a folder whose tensors do not match its config.json, by name and shape alone.
 
     Raises:
         UserError: as `load_model`.
@@ -230,7 +233,7 @@ def _without_values(path: Path) -> Generator[Path]:
 
 
 def require_sound(path: Path) -> None:
-    """Refuse a folder that `load_model` would refuse, without its weights in memory.
+    """Refuse a folder that `load_model` would refuse, without loading its weights.
 
     Raises:
         UserError: as `load_model`.
@@ -249,15 +252,15 @@ def _load_checked(
     headers: Path | None = None,
     **placed: Any,
 ) -> PreTrainedModel:
-    """The model as the library loads it, if all of its folder is as its config says.
+    """Load the model, and check that its folder matches its config.
 
     Args:
         headers: a folder to load in its place, whose weights have no values.
     """
     config = read_config(path, trusted=trusted)
     if isinstance(config, NemotronHConfig):
-        # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
-        # is what `lift_time_step_limit` sets and saves.
+        # Missing tensors are initialised before we can refuse them, and the initialisation of time steps fails with
+        # the limit 0 that `lift_time_step_limit` sets and saves.
         config.time_step_min = NemotronHConfig().time_step_min
     code = trusted and needs_code(config_of(path))
     require_generation(path)
@@ -265,7 +268,7 @@ def _load_checked(
     if is_quantized(config_of(path)):
         require_scales(path)
     try:
-        # Sizes that differ are let through, to be reported below with all other differences.
+        # Mismatched sizes are accepted here, and reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
             headers or path,
             config=config,
@@ -282,7 +285,7 @@ def _load_checked(
         raise
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UserError(f"{path}: its weights cannot be read: {first_line(error)}", ANOTHER_MODEL) from error
-    except Exception as error:  # a config may ask for anything, and each part of the library fails in its own way
+    except Exception as error:  # configs can be wrong in many ways, with many kinds of errors
         raise no_model(path, error) from error
     model, found = loaded
     require_same_tensors(path, found)
@@ -292,7 +295,7 @@ def _load_checked(
 
 
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
-    """A model of this config without weights, to be filled with those of another process."""
+    """A model of this config without weights, to be filled from another process."""
     install_kernels()
     with torch.device("meta"):
         model = class_of(engine).from_config(
@@ -307,7 +310,7 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
     """The `config.json` of a model folder.
 
     Raises:
-        UserError: it is missing, damaged, of a kind that transformers does not know, or needs code untrusted.
+        UserError: it is missing, damaged, of an unknown model type, or needs untrusted code.
     """
     found = config_of(path)
     require_few_layers(path, found)
@@ -316,9 +319,9 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
     if needs:
         require_loadable(str(path), found, trusted=trusted)
     try:
-        # never None, which would ask the terminal; and no code of a model that the library knows itself
+        # never None, which would prompt; and no custom code for models that the library knows
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted and needs)
-        # of the parts, too: which code computes the layers is our choice
+        # for its parts, too: we choose the implementation of the layers
         config._attn_implementation = config._experts_implementation = None
         return config
     except NOT_THE_FILE:
@@ -328,23 +331,23 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer that lies beside a model or a data set, its chat template with limits.
+    """The tokenizer of a model or a data set, with limits on its chat template.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: it is missing or damaged.
     """
     confine_templates()
-    for file in sorted(path.glob("tokenizer*.json")):  # a setting may name another of them
+    for file in sorted(path.glob("tokenizer*.json")):  # the config may name a different one
         if file.is_file():
             require_no_growth(file)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the libraries have no class of their own for what they cannot read
+    except Exception as error:  # the libraries raise many kinds of errors for unreadable files
         what = f"{path}: its tokenizer cannot be loaded: {first_line(error)}"
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
-    if type(tokenizer.model_max_length) not in (int, float):  # the library compares with it, and does not look before
-        what = f"{path / 'tokenizer_config.json'}: model_max_length is no number"
-        raise UserError(what, "correct the file, or take the key out of it")
+    if type(tokenizer.model_max_length) not in (int, float):  # the library compares with it without checking its type
+        what = f"{path / 'tokenizer_config.json'}: model_max_length is not a number"
+        raise UserError(what, "correct the value, or remove the key")
     return tokenizer
 
 
@@ -354,9 +357,9 @@ def save_model(
     """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged.
 
     Args:
-        weights: in the place of the model's own.
+        weights: used instead of the model's own.
     """
-    # transformers knows the published names of tensors by the class's name, and FSDP2 derives a class of another name
+    # transformers finds the published tensor names by class name, but FSDP2 derives a class with another name
     derived = type(model)
     own = next(kind for kind in derived.__mro__ if not issubclass(kind, FSDPModule))
     model.__class__ = own
@@ -364,9 +367,9 @@ def save_model(
         model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
     finally:
         model.__class__ = derived
-    if weights is not None:  # the library says the type of the model's own
+    if weights is not None:  # the library records the dtype of the model's own weights
         _say_type(directory / "config.json", next(one.dtype for one in weights.values() if one.is_floating_point()))
-    if own.__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
+    if own.__module__.startswith("transformers_modules."):  # custom code is saved along with the model
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)
@@ -376,3 +379,63 @@ def _say_type(file: Path, kind: torch.dtype) -> None:
     config = read_json(file)
     if config.get("dtype") != (told := str(kind).removeprefix("torch.")):
         write_text(file, json.dumps(config | {"dtype": told}, indent=2, sort_keys=True) + "\n")
+
+
+# What a training starts from: the model of `run.model`, or random weights; with adapters where they are trained.
+
+
+def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> "PreTrainedModel | PeftModel":
+    """The model to train with transformers."""
+    config = task.config
+    model = starting_weights(task, task.input("data").path / "tokenizer")
+    if config.engine.peft is None:
+        return model
+    from nemotron_engines.lora.adapt import adapted
+
+    return adapted(model, config.engine.peft, config.run.seed)
+
+
+def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    """The model without adapters: in float32, or frozen in the compute dtype.
+
+    Args:
+        tokenizer: folder of the tokenizer that random weights are made for.
+    """
+    config: TrainingConfig[LocalEngine] = task.config
+    engine = config.engine
+    if engine.strategy == "ddp":
+        return _whole(task, tokenizer)
+    from nemotron_engines.modeling.sharded import spread
+
+    return spread(lambda: _whole(task, tokenizer), lambda: _shell(task, tokenizer), engine.dtype, engine.device)
+
+
+def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    config: TrainingConfig[LocalEngine] = task.config
+    base, engine = task.inputs["model"], config.engine
+    frozen = engine.peft is not None and engine.dtype == "bfloat16"
+    dtype = torch.bfloat16 if frozen else torch.float32
+    if base is not None:
+        return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
+    model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    return model.to(dtype)
+
+
+def _shell(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    config: TrainingConfig[LocalEngine] = task.config
+    if (base := task.inputs["model"]) is not None:
+        return shell_of(read_config(base.path, trusted=base.trusted), config.engine, trusted=base.trusted)
+    return shell_of(random_config(config.model, load_tokenizer(tokenizer)), config.engine)
+
+
+# CPU threads.
+
+
+def set_threads(threads: int | None) -> None:
+    """Use the configured number of threads; None leaves the choice to torch.
+
+    Tiny models need one: a second gains nothing, and on a busy machine it was measured four times slower.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # otherwise accelerate uses one thread per core

@@ -1,11 +1,11 @@
-"""A small model of the same architecture, with random weights: what a rehearsal trains in the place of the real one.
+"""Make a small model of the same architecture, with random weights, for a rehearsal of the training.
 
     for one in smaller(Path("/models/nano")):
         one.write(Path("/tmp/small"), seed=0)      # one.told: "4 of its 52 layers, 128 of 2688 wide"
 
-A model of up to `SMALL` parameters is taken as it is. Of a larger one two layers are left, or one of each kind where
-the config lists kinds; hidden size and heads are divided by the same number, so that heads are as wide as before, and
-feed-forward layers are 64 wide. The vocabulary is whole, because real rows are trained on.
+A model of up to `SMALL` parameters is not changed. A larger one keeps two layers, or one of each kind if the config
+lists kinds; hidden size and heads are divided by the same number, so head width stays, and feed-forward layers become
+64 wide. The vocabulary stays complete, because the rehearsal uses real rows.
 """
 
 import json
@@ -20,30 +20,30 @@ from typing import Any
 import torch
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, random_of, read_config, require_tensors, save_model
-from nemotron_engines.modeling.saved_types import type_to_save
+from nemotron_engines.modeling.loaded import type_to_save
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
 
 __all__ = ["ONLY_MADE", "load_model", "require_tensors", "smaller"]
 
 SMALL = 5_000_000
-"""Parameters of a model that is rehearsed as it is."""
+"""Up to this many parameters, a model is rehearsed unchanged."""
 LARGEST = 150_000_000
-"""Parameters of a model that a rehearsal makes: with its gradients, moments and files 5 GB."""
+"""Largest rehearsal model, in parameters: with gradients, moments and files it takes 5 GB."""
 NARROWEST, FEED_FORWARD = 64, 64
 INNER = re.compile(r".*intermediate_size|ffn_dim|ffn_hidden_size|n_inner")
 HEADS = ("num_attention_heads", "num_key_value_heads", "num_kv_heads", "num_heads", "mamba_n_heads", "n_groups",
          "mamba_n_groups")  # fmt: skip
 INDICES = re.compile(r".*_(idxs|layers|layer_ids|indices)")
-"""Keys of lists that hold the numbers of some layers."""
+"""Keys of lists of layer numbers."""
 
 
 @dataclass(frozen=True)
 class Small:
-    """A model that can be made, and what is left of the real one, for people.
+    """A small model that can be built, with a description of what it keeps.
 
     Attributes:
-        narrow: sizes of its layers were changed, and they may depend on each other in ways that are not known here.
+        narrow: layer sizes were changed, although unknown constraints between them may exist.
     """
 
     source: Path
@@ -52,19 +52,19 @@ class Small:
     narrow: bool
 
     def write(self, into: Path, seed: int) -> None:
-        """Write its folder, with random weights and the tokenizer of the source."""
+        """Write its folder, with random weights and the source's tokenizer."""
         model: Any = random_of(self.config, seed, ONLY_MADE)
         model.to(type_to_save(None, str(self.source)) or torch.float32)
         save_model(model, self.source, into)
-        if (self.source / GENERATION).is_file():  # what the library would refuse to save again, it shall refuse now
+        if (self.source / GENERATION).is_file():  # fail now if the library would refuse to save it again
             shutil.copyfile(self.source / GENERATION, into / GENERATION)
 
 
 def smaller(source: Path) -> Iterator[Small]:
-    """The models of up to `LARGEST` parameters that can be made of a folder's config, the smallest first.
+    """Models of up to `LARGEST` parameters that can be made from a folder's config, smallest first.
 
     Raises:
-        UserError: the folder holds no config of a model.
+        UserError: the folder has no model config.
     """
     config = read_config(source)
     for fields, told, narrow in _candidates(config):
@@ -73,7 +73,7 @@ def smaller(source: Path) -> Iterator[Small]:
             fits = count_parameters(cut) <= LARGEST
         except NOT_THE_FILE:
             raise
-        except Exception:  # sizes depend on each other in other ways: the next candidate
+        except Exception:  # an unknown constraint between sizes: try the next candidate
             fits = False
         if fits:
             yield Small(source, cut, told, narrow)
@@ -117,7 +117,7 @@ def _cut(config: Any, *, narrow: bool) -> tuple[dict[str, Any], str]:
 
 
 def _kept_layers(fields: dict[str, Any], layers: int) -> list[int]:
-    """Numbers of layers: one of each kind that the config lists, and two at least."""
+    """Indices of the kept layers: one of each kind that the config lists, at least two."""
     lists = {key: value for key, value in fields.items() if isinstance(value, list)}
     chosen = [value for key, value in lists.items() if _numbers_layers(key, value)]
     each = [value for key, value in lists.items() if len(value) == layers and not _numbers_layers(key, value)]
@@ -131,11 +131,11 @@ def _kept_layers(fields: dict[str, Any], layers: int) -> list[int]:
 
 
 def _numbers_layers(key: str, value: Any) -> bool:
-    """Whether it is a list of the numbers of some layers, and not one with a value for each."""
+    """Whether a value is a list of layer numbers, not a list with one value per layer."""
     return isinstance(value, list) and bool(INDICES.fullmatch(key)) and len(set(map(str, value))) == len(value)
 
 
 def _divisor(hidden: int, heads: int | None) -> int:
-    """The largest that leaves whole heads, and a model of `NARROWEST` or more."""
+    """The largest divisor that leaves whole heads and a width of at least `NARROWEST`."""
     both = math.gcd(hidden, heads or hidden)
     return max(by for by in range(1, both + 1) if both % by == 0 and (hidden // by >= NARROWEST or by == 1))

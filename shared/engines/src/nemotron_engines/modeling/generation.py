@@ -1,18 +1,32 @@
-"""What a model folder says of how it answers: its generation_config.json, and the ends that its config.json names."""
+"""How a model folder generates: generation_config.json, end tokens, and chat templates within limits.
 
+    confine_templates()
+    tokenizer.apply_chat_template(messages)      renders in the process of nemotron_data.chat.confined
+
+A chat template is a program of whoever made the model, so transformers, and with it TRL, lm-eval and our servers, may
+only render it with limits on time and memory.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from transformers import GenerationConfig
+from transformers.utils import chat_template_utils
 
+from nemotron_data.chat.confined import Template, open_template
+from nemotron_data.chat.spans import Span
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import FILE, config_of
 
 HOTTEST = 100.0
-"""A temperature at which all tokens are as good as equal."""
+"""Beyond this temperature, all tokens are practically equally likely."""
 MOST = {"temperature": HOTTEST, "top_p": 1.0, "min_p": 1.0, "top_k": 1e9, "repetition_penalty": 100.0}
-"""What is read, and the largest value that means something."""
+"""The settings that we read, with the largest meaningful value."""
 UNUSED = (
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "diversity_penalty"),
     *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "stop_strings", "typical_p"),
@@ -20,15 +34,15 @@ UNUSED = (
     *("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "guidance_scale"),
     *("watermarking_config", "remove_invalid_values"),
 )
-"""What changes answers where transformers' own `generate` makes them, and is not done by our server."""
-REMEDY = "correct the file, or take the key out of it"
+"""Settings that change answers in transformers' own `generate` but that our server does not support."""
+REMEDY = "correct the value, or remove the key"
 
 
 def require_generation(folder: Path) -> None:
-    """Look at what is read of both files when a model answers.
+    """Check the settings in both files that affect a model's answers.
 
     Raises:
-        UserError: naming the file and the key.
+        UserError: a bad value; the message gives file and key.
     """
     _require_ids(folder / "config.json", config_of(folder))
     file = folder / FILE
@@ -36,29 +50,29 @@ def require_generation(folder: Path) -> None:
         return
     values = read_json(file)
     if not isinstance(values, dict):
-        raise UserError(f"{file}: not a mapping of settings", "correct the file, or take it away")
+        raise UserError(f"{file}: not a mapping of settings", "correct the file, or remove it")
     _require_ids(file, values)
     if not isinstance(values.get("do_sample"), bool | None):
-        raise UserError(f"{file}: do_sample is neither true nor false", REMEDY)
+        raise UserError(f"{file}: do_sample must be true or false", REMEDY)
     for key, most in MOST.items():
         value = values.get(key)
         if value is not None and (type(value) not in (int, float) or not 0 <= value <= most):
-            raise UserError(f"{file}: {key} is no number from 0 to {most:g}", REMEDY)
+            raise UserError(f"{file}: {key} must be a number from 0 to {most:g}", REMEDY)
     if type(values.get("top_k")) is float:
-        raise UserError(f"{file}: top_k is no whole number", REMEDY)
+        raise UserError(f"{file}: top_k must be a whole number", REMEDY)
     try:
         GenerationConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # the library looks at few of its settings before it uses them
-        raise UserError(f"{file}: cannot be used: {type(error).__name__}: {error}", REMEDY) from error
+    except Exception as error:  # the library checks few of its settings before using them
+        raise UserError(f"{file}: unusable: {type(error).__name__}: {error}", REMEDY) from error
 
 
 def unused(values: dict[str, Any]) -> list[str]:
-    """The settings of a generation_config.json that ask for something which our server does not do."""
+    """Settings of a generation_config.json that our server does not support."""
     return [key for key in UNUSED if values.get(key) not in (None, False, 0, 1, [], {})]
 
 
 def ends_of(model: Any, tokenizer: Any) -> set[int]:
-    """Ids that end an answer, by all who may say so."""
+    """Stop token ids from all config files."""
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
@@ -66,9 +80,95 @@ def ends_of(model: Any, tokenizer: Any) -> set[int]:
     return found
 
 
+def embeddings_of(model: Any) -> int | None:
+    """Number of token embeddings; None where the model does not tell."""
+    try:
+        return int(model.get_input_embeddings().weight.shape[0])
+    except (AttributeError, NotImplementedError):
+        return None
+
+
 def _require_ids(file: Path, values: dict[str, Any]) -> None:
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = values.get(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(number) is int for number in ids):
-            raise UserError(f"{file}: {key} is neither the id of a token nor a list of ids", REMEDY)
+            raise UserError(f"{file}: {key} must be a token id or a list of token ids", REMEDY)
+
+
+# `apply_chat_template` of transformers, with limits on time and memory.
+
+
+COMPILE = "_compile_jinja_template"
+LABEL = "the model's chat template"
+STOCK = getattr(chat_template_utils, COMPILE, None)
+"""transformers' original function."""
+
+
+class Compiled:
+    """The interface that transformers expects of a compiled template and its environment."""
+
+    def __init__(self, source: str) -> None:
+        self.environment = self
+        self._generated: list[Span] | None = None
+        try:
+            self._template: Template = open_template(source, LABEL)
+        except UserError as error:
+            raise jinja2.TemplateError(error.message) from error
+
+    def render(self, messages: Any, tools: Any = None, add_generation_prompt: bool = False, **variables: Any) -> str:
+        """The conversation as text.
+
+        Raises:
+            UserError: it exceeds a limit.
+            jinja2.TemplateError: it refuses the conversation; some libraries then try a different one.
+        """
+        with _refusals():
+            return self._template.render(messages, tools, add_generation_prompt, **variables)
+
+    @contextmanager
+    def activate_tracker(self, blocks: list[str], generated: list[Span]) -> Generator[None]:
+        """In this context, `generate` records the characters inside {% generation %}, for `assistant_masks`.
+
+        Args:
+            blocks: the text so far; it is empty, because our text is one block.
+        """
+        self._generated = generated
+        try:
+            yield
+        finally:
+            self._generated = None
+
+    def generate(self, messages: Any, tools: Any = None, **variables: Any) -> Generator[str]:
+        """The conversation as text, in one block; errors as in `render`."""
+        with _refusals():
+            text, spans = self._template.render_with_blocks(messages, tools, **variables)
+        if self._generated is not None:
+            self._generated.extend(spans)
+        yield text
+
+
+@contextmanager
+def _refusals() -> Generator[None]:
+    """Raise a template's refusal as the same error as in transformers."""
+    try:
+        yield
+    except UserError as error:
+        if "refuses" in error.message:
+            raise jinja2.TemplateError(error.message) from error
+        raise
+
+
+def confine_templates() -> None:
+    """Replace the one function of transformers that compiles templates, for this process.
+
+    Raises:
+        UserError: the installed version lacks this function.
+    """
+    if not hasattr(chat_template_utils, COMPILE):
+        what = "the installed transformers compiles chat templates elsewhere, so they would run without limits"
+        raise UserError(what, "install the version that uv.lock names: uv sync --all-packages")
+    setattr(chat_template_utils, COMPILE, _compiled)
+
+
+_compiled = cache(Compiled)

@@ -1,8 +1,8 @@
-"""The loss of a large vocabulary without all of its logits in memory, and only at tokens that are trained.
+"""Loss over a large vocabulary, only at trained tokens and without all logits in memory.
 
-A row of 8,192 tokens and a vocabulary of 131,072 make logits of 4 GiB in float32, which the loss reads and writes
-several times, most often for prompts that are not trained. Here the head is applied to a chunk of trained tokens at
-a time, and the gradients of the chunk are computed at once.
+A row of 8,192 tokens and a vocabulary of 131,072 give 4 GiB of logits in float32, which the loss reads and writes
+several times, mostly for prompts that are not trained. Here the head is applied to one chunk of trained tokens at a
+time, and the chunk's gradients are computed right away.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from transformers import NemotronHForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.packed import IGNORED
-from nemotron_engines.kernels.grouped_experts import mixed_type
+from nemotron_engines.kernels.experts import mixed_type
 from nemotron_engines.lora.kinds import without_adapters
 
 Collator = Callable[[Any], dict[str, Tensor]]
 LARGE = 2**26
-"""Logits of a micro batch from which on this pays: 256 MiB in float32."""
+"""Smallest number of logits in a micro batch for which this pays off: 256 MiB in float32."""
 CHUNK = 2**28
-"""Logits at a time."""
+"""Logits per chunk."""
 
 
 def chunk_head_loss(model: Any, collate: Collator) -> Collator:
@@ -34,7 +34,7 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
         collate: makes a batch with `labels`, aligned with the logits.
 
     Returns:
-        What makes the batches of the changed model.
+        The collate function for the changed model.
     """
     base = without_adapters(model)
     if type(base) is not NemotronHForCausalLM or type(base.lm_head) is not nn.Linear:
@@ -60,10 +60,10 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
 
 
 def head_inputs(labels: Tensor) -> dict[str, Tensor]:
-    """Where a batch is trained, and on what: places in the flattened batch, and the ids to predict there.
+    """Trained positions in the flattened batch, and the ids to predict there.
 
     Args:
-        labels: (rows, tokens), aligned with the logits, -100 where nothing is trained.
+        labels: (rows, tokens), aligned with the logits; -100 is not trained.
     """
     targets = labels.flatten()
     positions = (targets != IGNORED).nonzero()[:, 0]
@@ -73,7 +73,7 @@ def head_inputs(labels: Tensor) -> dict[str, Tensor]:
 class HeadLoss(torch.autograd.Function):
     """Summed cross entropy of hidden (n, d) with the head (vocabulary, d) at targets (n,), float32.
 
-    Products are in the type of mixed precision where that is on, and the softmax in float32, as without chunks.
+    Products use autocast's dtype if it is on, and the softmax float32, as without chunks.
     """
 
     @staticmethod

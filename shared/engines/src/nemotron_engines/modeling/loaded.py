@@ -1,4 +1,7 @@
-"""What the library has loaded, against what the folder holds: it casts, ties and fills up without a word."""
+"""Compare a loaded model with its folder, because transformers casts, ties and fills weights silently.
+
+Published weights keep the type of the model that training began with, whatever type was computed in.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +16,11 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
 
 NUMBERS = ("F64", "F32", "F16", "BF16")
-"""The dtypes that can be cast to a model's own; whole numbers and those of 8 bits need the scales of quantization."""
+"""Dtypes that can be cast to the model's own; integers and 8-bit floats need quantization scales."""
 FLOATS = (*NUMBERS, "F8_E4M3", "F8_E5M2")
-"""The dtypes that may hold NaN or infinity."""
+"""Dtypes that can hold NaN or infinity."""
 MASKS = (".bias", ".masked_bias", ".position_ids")
-"""Names under which older models store masks and positions, which are no weights."""
+"""Names of masks and positions in older models, which are not weights."""
 SCALES = ("_scale", "_scale_inv")
 """Ends of the names of scales, behind the whole name of their tensor."""
 QUANTIZED = ("quantization_config", "compression_config")
@@ -26,13 +29,13 @@ QUANTIZED = ("quantization_config", "compression_config")
 def require_same_tensors(path: Path, found: Mapping[str, Any]) -> None:
     """Refuse weights of another architecture.
 
-    Whatever the folder lacks would be trained from random values, and what it has too much would be dropped.
+    Missing tensors would start from random values, and extra tensors would be dropped.
 
     Args:
-        found: what the library tells of its loading.
+        found: the library's loading report.
 
     Raises:
-        UserError: naming the first tensors.
+        UserError: tensors differ; the message names the first ones.
     """
     shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
     differences = {
@@ -50,10 +53,10 @@ def require_same_tensors(path: Path, found: Mapping[str, Any]) -> None:
 
 
 def require_numbers(path: Path, model: Any) -> None:
-    """Refuse weights that are not finite, or that were cast from what is no floating point number.
+    """Refuse weights that are not finite, or that were cast from a dtype other than floating point.
 
     Raises:
-        UserError: naming the tensor.
+        UserError: a bad tensor; the message names it.
     """
     if not is_quantized(config_of(path)):
         for file in sorted(path.glob("*.safetensors")):
@@ -64,15 +67,15 @@ def require_numbers(path: Path, model: Any) -> None:
 
 
 def is_quantized(config: dict[str, Any]) -> bool:
-    """Whether a config says, for all of the model or a part, that whole numbers stand for its weights."""
+    """Whether a config declares quantized weights, for the whole model or a part."""
     return any(key in part for part in all_in(config) if isinstance(part, dict) for key in QUANTIZED)
 
 
 def _require_floats(file: Path) -> None:
     for name, tensor in stored(file).items():
         if tensor.dtype not in NUMBERS and not name.endswith(MASKS):
-            what = f"{file}: {name} is stored as {tensor.dtype}, and config.json has no quantization_config"
-            raise UserError(what, "give the model in bfloat16 or float32")
+            what = f"{file}: {name} is stored as {tensor.dtype}, but config.json has no quantization_config"
+            raise UserError(what, "use the model in bfloat16 or float32")
 
 
 def require_scales(path: Path) -> None:
@@ -97,10 +100,10 @@ def require_scales(path: Path) -> None:
 
 
 def require_finite(file: Path) -> None:
-    """Refuse a file of weights that are not finite; a part of a tensor at a time is in memory.
+    """Refuse a file with weights that are not finite; only part of a tensor is in memory at a time.
 
     Raises:
-        UserError: naming the file and the tensor.
+        UserError: a bad tensor; the message names it and its file.
     """
     for name, tensor in stored(file).items():
         if tensor.dtype in FLOATS and not all(map(_is_finite, tensor.parts())):
@@ -108,25 +111,26 @@ def require_finite(file: Path) -> None:
 
 
 def _is_finite(part: torch.Tensor) -> bool:
-    return bool(torch.isfinite(part.float() if part.itemsize == 1 else part).all())  # of 8 bits torch cannot tell
+    # torch has no isfinite for 8-bit dtypes
+    return bool(torch.isfinite(part.float() if part.itemsize == 1 else part).all())
 
 
 def require_one_head(path: Path, model: Any) -> None:
-    """Refuse a head of its own beside `tie_word_embeddings`.
+    """Refuse a separate head together with `tie_word_embeddings`.
 
-    Here it would answer and be trained; in other programs the embeddings would answer in its place.
+    Here the head would be used and trained; other programs would use the embeddings instead.
 
     Raises:
-        UserError: naming the file.
+        UserError: there is a separate head; the message names the config file.
     """
     if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
         return
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     if head is None or head.weight is embeddings.weight:
         return
-    # without values the library cannot see that both are stored, and alike
+    # without values, the library cannot see that both are stored and equal
     if head.weight.device.type != "meta" or not _are_stored_alike(path, model, head.weight, embeddings.weight):
-        what = f"{path / 'config.json'}: tie_word_embeddings is true, and the weights hold a head of their own"
+        what = f"{path / 'config.json'}: tie_word_embeddings is true, but the weights contain a separate head"
         raise UserError(what, "set it to false, so that every program uses the stored head")
 
 
@@ -139,3 +143,40 @@ def _are_stored_alike(path: Path, model: Any, *parameters: torch.Tensor) -> bool
     if len(found) != len(parameters) or found[0].shape != found[1].shape:
         return False
     return all(map(torch.equal, found[0].parts(), found[1].parts()))
+
+
+# The type of published weights.
+
+
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def type_to_save(wanted: str | None, base: str) -> torch.dtype | None:
+    """The dtype to save in; None to keep the weights as they are.
+
+    Args:
+        wanted: `engine.save_dtype`. base: the folder that training started from, "" for random weights.
+    """
+    config = config_of(Path(base)) if wanted is None and base else {}
+    return TYPES.get(wanted or config.get("dtype") or config.get("torch_dtype"))
+
+
+@torch.no_grad()
+def change_type(model: Any, weights: dict[str, torch.Tensor] | None, kind: torch.dtype) -> None:
+    """Convert the weights one by one, so that two complete copies are never in memory.
+
+    Weights that the model's code keeps in float32 stay in float32.
+
+    Args:
+        weights: used instead of the model's own.
+    """
+    kept = model._keep_in_fp32_modules_strict or ()
+    tensors = model.state_dict(keep_vars=True) if weights is None else weights
+    for name, tensor in list(tensors.items()):
+        if not tensor.is_floating_point() or any(part in kept for part in name.split(".")):
+            continue
+        if weights is not None:
+            weights[name] = tensor.to(kind)
+        else:
+            tensor.grad = None
+            tensor.data = tensor.data.to(kind)

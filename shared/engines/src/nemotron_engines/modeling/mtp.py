@@ -1,11 +1,11 @@
 """Multi-token prediction, as megatron-core defines it: NemotronH with a block that predicts tokens beyond the next.
 
-One block is gone through `engine.mtp_num_layers` times. At depth k it takes, at position i, what came out at depth k-1
-(at depth 1 the model's own last hidden state) and the embedding of token i+k, and predicts token i+k+1 with the
-model's own head. Neither reaches into the next document of a packed row.
+One block is applied `engine.mtp_num_layers` times. At depth k and position i, it takes the output of depth k-1 (at
+depth 1 the model's last hidden state) and the embedding of token i+k, and predicts token i+k+1 with the model's own
+head. Neither reaches into the next document of a packed row.
 
-The block lies in a model folder under the published names: `mtp.layers.N` for its N-th layer, of which the first has
-`eh_proj`, `enorm` and `hnorm` too, and the last `final_layernorm`. transformers' own class leaves it unread.
+A model folder holds the block under its published names: `mtp.layers.N` for the N-th layer, the first also with
+`eh_proj`, `enorm` and `hnorm`, the last also with `final_layernorm`. transformers' own class ignores it.
 """
 
 import copy
@@ -23,13 +23,13 @@ from nemotron_shared.config.schema import ModelLoadingEngine, TransformersEngine
 from nemotron_shared.runtime.metrics import PREDICTION_METRIC
 
 ATTENTION = ("full_attention", "attention")
-"""What this version of transformers calls it, and what an older one does."""
+"""The argument's names, in this version of transformers and in an older one."""
 
 
 def class_of(engine: ModelLoadingEngine) -> Any:
-    """What makes and loads the models of an engine: transformers' own choice, or the class with the block."""
+    """The class that builds and loads an engine's models: transformers' choice, or the class with the block."""
     if isinstance(engine, TransformersEngine) and engine.mtp_num_layers:
-        # A class from outside the library has no names of published models before they are registered for it.
+        # The published tensor names must be registered for a class from outside the library.
         names: Any = conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
         conversion_mapping.register_checkpoint_conversion_mapping("nemotron_h", names, overwrite=True)
         return NemotronHForCausalLM
@@ -37,13 +37,13 @@ def class_of(engine: ModelLoadingEngine) -> Any:
 
 
 def say_what_is_there(model: Any) -> None:
-    """Let the config that is saved with a model promise no block that it has not."""
+    """Make the saved config declare only a block that the model has."""
     if isinstance(model.config, NemotronHConfig) and not isinstance(model, NemotronHForCausalLM):
         model.config.num_nextn_predict_layers = 0
 
 
 class PredictionLayer(stock.NemotronHBlock):
-    """One layer of the block. Its class has another name, so that FSDP2 keeps it together with the model's head."""
+    """One layer of the block. A separate class, so that FSDP2 keeps it together with the model's head."""
 
     def __init__(self, config: Any, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
@@ -59,11 +59,11 @@ class PredictionLayer(stock.NemotronHBlock):
 
 
 class Prediction(nn.Module):
-    """The block, and the losses of its depths since they were last asked for.
+    """The block, and the losses of its depths since the last `take`.
 
     Attributes:
-        passes: depths.
-        weight: of the mean of their losses beside the loss of the next token.
+        passes: number of depths.
+        weight: factor of their mean loss, relative to the next-token loss.
     """
 
     passes, weight = 1, 0.0
@@ -77,7 +77,7 @@ class Prediction(nn.Module):
         self._sums: Tensor | None = None
 
     def forward(self, hidden: Tensor, embedded: Tensor, mask: Tensor | None, **inputs: Any) -> Tensor:
-        """The next depth: `hidden` of the one before, and the embeddings of the tokens after its own."""
+        """Compute the next depth from `hidden` of the previous one and the embeddings of the following tokens."""
         first: Any = self.layers[0]
         hidden = first.eh_proj(torch.cat([first.enorm(embedded), first.hnorm(hidden)], dim=-1))
         for layer in self.layers:
@@ -86,7 +86,7 @@ class Prediction(nn.Module):
         return last.final_layernorm(hidden)
 
     def note(self, sums: Tensor) -> None:
-        """Add summed losses and numbers of tokens of a micro batch, (depths, 2)."""
+        """Add a micro batch's summed losses and token counts, (depths, 2)."""
         self._sums = sums if self._sums is None else self._sums + sums
 
     def take(self) -> dict[str, float]:
@@ -101,7 +101,7 @@ class Prediction(nn.Module):
 
 
 class NemotronHForCausalLM(stock.NemotronHForCausalLM):
-    """It has the name of transformers' class, which is what a config says of a model folder."""
+    """Named like transformers' class, because config.json records the class name."""
 
     def __init__(self, config: NemotronHConfig) -> None:
         super().__init__(config)
@@ -114,7 +114,7 @@ class NemotronHForCausalLM(stock.NemotronHForCausalLM):
         return cls._from_config(config, **settings)
 
     def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **inputs: Any) -> Any:
-        """In training, the loss is that of the next token, and its gradient that of all depths."""
+        """In training, the loss is the next-token loss, but its gradient is that of all depths."""
         if not self.training or labels is None or input_ids is None:
             return super().forward(input_ids=input_ids, labels=labels, **inputs)
         given: list[Tensor] = []
@@ -136,7 +136,7 @@ class NemotronHForCausalLM(stock.NemotronHForCausalLM):
         num_items_in_batch: Any = None,
         **inputs: Any,
     ) -> Tensor:
-        """Weighted mean of the depths' losses, each in proportion to the tokens that the main loss is of."""
+        """Weighted mean of the depths' losses, scaled to the token count of the main loss."""
         documents = inputs.get("seq_idx")
         documents = torch.zeros_like(ids) if documents is None else documents
         if inputs.get("position_ids") is None:
@@ -159,7 +159,7 @@ class NemotronHForCausalLM(stock.NemotronHForCausalLM):
         return self.mtp.weight / self.mtp.passes * loss
 
     def _mask(self, hidden: Tensor, attention_mask: Tensor | None, position_ids: Tensor) -> Any:
-        """The causal mask that the model itself makes."""
+        """The causal mask, as the model itself builds it."""
         return create_causal_mask(
             config=self.config,
             inputs_embeds=hidden,
@@ -170,7 +170,7 @@ class NemotronHForCausalLM(stock.NemotronHForCausalLM):
 
 
 def following(values: Tensor, documents: Tensor, missing: int) -> Tensor:
-    """At each position the value of the next one, or `missing` where a document ends. All are (rows, tokens)."""
+    """Shift values left by one; `missing` at the end of each document. All are (rows, tokens)."""
     found = torch.full_like(values, missing)
     goes_on = documents[:, 1:] == documents[:, :-1]
     found[:, :-1] = torch.where(goes_on, values[:, 1:], missing)

@@ -1,20 +1,27 @@
-"""Model inputs that keep the documents of a packed row apart.
+"""Keep the documents of a packed row apart, by model inputs or by computing them as rows of their own.
 
 A row of 8 tokens that holds documents of 5 and 3 tokens has the starts [0, 5] and gives
 
-    position_ids  0 1 2 3 4 0 1 2      attention: transformers masks where positions do not go on
-    seq_idx       0 0 0 0 0 1 1 1      Mamba: state and convolution start anew where the number changes
+    position_ids  0 1 2 3 4 0 1 2      attention: transformers builds a mask from restarting positions
+    seq_idx       0 0 0 0 0 1 1 1      Mamba: state and convolution restart where the number changes
 
 Call `model(input_ids, **packed_inputs(starts, length), attention_mask=None, use_cache=False)`: with an attention
-mask or a cache transformers would not look at the positions.
+mask or a cache transformers ignores the positions. Some architectures (Falcon, BLOOM, OPT, Mamba2) never look at them,
+and their documents would silently learn from the documents before them: `keep_apart(model)` returns True for those,
+and computes their documents one by one from then on.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import NemotronHConfig
+from transformers.modeling_outputs import CausalLMOutput
 
+from nemotron_engines.lora.kinds import without_adapters
 from nemotron_shared.errors import UserError
 
 
@@ -22,7 +29,7 @@ def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[st
     """`position_ids` (rows, length) int64 and `seq_idx` (rows, length) int32 from each row's document starts.
 
     Raises:
-        UserError: a row's starts do not begin with 0, do not rise, or reach beyond `length`.
+        UserError: a row's starts do not begin with 0, do not increase, or exceed `length`.
     """
     seq_idx = torch.zeros(len(seq_start_id), length, dtype=torch.int32)
     position_ids = torch.arange(length).repeat(len(seq_start_id), 1)
@@ -30,10 +37,67 @@ def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[st
         bounds = [*starts, length]
         if bounds[0] != 0 or any(b <= a for a, b in pairwise(bounds)):
             raise UserError(
-                f"packed row {row}: seq_start_id {list(starts)} is no division of {length} tokens",
-                "starts must begin with 0, rise strictly, and lie below the row's length",
+                f"packed row {row}: seq_start_id {list(starts)} does not divide {length} tokens into documents",
+                "starts must begin with 0, increase strictly, and be below the row's length",
             )
         sizes = torch.tensor(bounds).diff()
         seq_idx[row] = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(sizes)
         position_ids[row] -= torch.tensor(bounds[:-1]).repeat_interleave(sizes)
     return {"position_ids": position_ids, "seq_idx": seq_idx}
+
+
+# Architectures that ignore positions.
+
+
+LENGTHS = (12, 9)
+ROUNDING = 0.02
+"""Allowed difference of logits between a packed and a separate document, relative to the largest."""
+
+
+def keep_apart(model: Any) -> bool:
+    """Change a model, with or without adapters, whose packed documents would see each other."""
+    base = without_adapters(model)
+    if isinstance(base.config, NemotronHConfig) or not _see_each_other(base):  # tested for ours (docs/measured.md)
+        return False
+    plain = base.forward
+
+    def forward(input_ids: Any = None, labels: Any = None, seq_idx: Any = None, **given: Any) -> Any:
+        if seq_idx is None:
+            return plain(input_ids=input_ids, labels=labels, **given)
+        given = {name: value for name, value in given.items() if name in ("num_items_in_batch", "shift_labels")}
+        logits = _one_by_one(plain, input_ids, seq_idx)
+        if labels is None:
+            return CausalLMOutput(logits=logits)
+        return CausalLMOutput(base.loss_function(logits, labels, vocab_size=logits.shape[-1], **given), logits)
+
+    base.forward = forward
+    return True
+
+
+def _one_by_one(plain: Any, ids: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
+    """Logits of packed rows, from a batch with one right-padded row per document."""
+    sizes = [size for row in seq_idx for size in torch.unique_consecutive(row, return_counts=True)[1].tolist()]
+    documents = ids.flatten().split(sizes)
+    batch = pad_sequence(list(documents), batch_first=True)
+    lengths = torch.tensor(sizes, device=ids.device)
+    real = torch.arange(batch.shape[1], device=ids.device) < lengths[:, None]
+    logits = plain(input_ids=batch, attention_mask=real.long(), use_cache=False).logits
+    return logits[real].view(*ids.shape, -1)
+
+
+@torch.no_grad()
+def _see_each_other(model: Any) -> bool:
+    """Whether a document's logits depend on the one before it, or differ from those of the document alone."""
+    was_training, last = model.training, model.get_input_embeddings().weight.shape[0] - 1
+    model.eval()
+    ids = torch.linspace(0, last, 2 * LENGTHS[0] + LENGTHS[1], device=model.device).long()
+    first, other, second = ids.split([LENGTHS[0], LENGTHS[0], LENGTHS[1]])
+    apart = {name: value.to(model.device) for name, value in packed_inputs([[0, LENGTHS[0]]], sum(LENGTHS)).items()}
+    rows = [torch.cat([before, second])[None] for before in (first, other)]
+    found = [
+        model(input_ids=row, attention_mask=None, use_cache=False, **apart).logits[0, LENGTHS[0] :] for row in rows
+    ]
+    alone = model(input_ids=second[None], use_cache=False).logits[0]
+    model.train(was_training)
+    moved, length = (found[0] - found[1]).abs().max(), alone.abs().max()
+    return bool(moved > 1e-5 * length) or bool((found[0] - alone).abs().max() > ROUNDING * length)

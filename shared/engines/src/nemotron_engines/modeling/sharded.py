@@ -1,10 +1,10 @@
-"""FSDP2: weights, gradients and optimizer in shards, one for each process, and checkpoints that any number reads.
+"""FSDP2: shard weights, gradients and optimizer over processes, with checkpoints for any number of processes.
 
-torch's own `fully_shard` and distributed checkpoints: accelerate leaves a model on CPUs whole, without a word.
+Uses torch's `fully_shard` and distributed checkpoints, because accelerate silently does not shard models on CPUs.
 
-    model = spread(whole, shell, dtype, device)      rank 0 reads the weights and sends every process its shard
-    save_state(folder, model, optimizer)             folder/sharded/__0_0.distcp, one for each process, and .metadata
-    load_state(folder, model, optimizer)             into as many shards as there are now, or into a whole model
+    model = spread(whole, shell, dtype, device)      rank 0 reads the weights and sends each process its shard
+    save_state(folder, model, optimizer)             folder/sharded/__0_0.distcp, one per process, and .metadata
+    load_state(folder, model, optimizer)             into any number of shards, or into an unsharded model
     weights_of(model)                                all of them in the memory of rank 0, for the published model
 """
 
@@ -34,18 +34,18 @@ from transformers import PreTrainedModel
 from nemotron_shared.runtime import distributed
 
 FOLDER = "sharded"
-warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process alone may read and write
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # a single process may read and write
 
 
 def spread(
     whole: Callable[[], PreTrainedModel], shell: Callable[[], PreTrainedModel], dtype: str, device: str
 ) -> PreTrainedModel:
-    """A model in shards; one process alone keeps it whole.
+    """A sharded model; a single process does not shard.
 
     Args:
-        whole: make it with its weights, in the memory of rank 0 only.
-        shell: make it without them, on every other process.
-        dtype: what is computed in, as in `engine.dtype`.
+        whole: builds it with its weights, on rank 0 only.
+        shell: builds it without weights, on every other process.
+        dtype: compute dtype, as in `engine.dtype`.
         device: `auto` or `cpu`, as in `engine.device`.
     """
     if distributed.world_size() == 1:
@@ -61,16 +61,16 @@ def spread(
     if not made:
         model.to_empty(device=kind)
     set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
-    for buffer in model.buffers():  # also those that no state holds
+    for buffer in model.buffers():  # including those outside the state dict
         dist.broadcast(buffer, src=0)
     return model
 
 
 def cut(model: nn.Module, kind: str, *, bfloat16: bool) -> None:
-    """Cut each block, and what stands around the blocks, so that one block at a time is whole in a pass.
+    """Shard each block, and the layers around the blocks, so that a pass gathers one block at a time.
 
-    In bfloat16 the pieces are sent and computed with in bfloat16; the shards that the optimizer moves, and the sums
-    of gradients, are float32.
+    With bfloat16, parameters are gathered and computed in bfloat16; the optimizer's shards and the reduced gradients
+    are float32.
     """
     mesh = init_device_mesh(kind, (distributed.world_size(),))
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
@@ -78,33 +78,33 @@ def cut(model: nn.Module, kind: str, *, bfloat16: bool) -> None:
     for module in [one for one in model.modules() if type(one).__name__ in blocks]:
         fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    # transformers' own sign, for `generate`: a process that has finished goes on as long as another needs its shards
+    # tells `generate` to keep finished processes running while others need their shards
     model._is_fsdp_managed_module = True  # ty: ignore[invalid-assignment]
 
 
 def prepare_sharded(trainer: Any) -> None:
-    """Keep accelerate from wrapping a sharded model once more, and cut a reference model as the model is."""
+    """Keep accelerate from wrapping a sharded model again, and shard a reference model like the model."""
     stock = trainer.accelerator.prepare_model
 
     def prepare(model: nn.Module, *args: Any, **settings: Any) -> nn.Module:
         if isinstance(trainer.model, FSDPModule):
             if not isinstance(model, FSDPModule):
                 cut(model, trainer.args.device.type, bfloat16=trainer.args.bf16)
-            settings["evaluation_mode"] = True  # prepare all but the gradients' exchange, which FSDP2 does
+            settings["evaluation_mode"] = True  # skip the gradient synchronisation, which FSDP2 does
         return stock(model, *args, **settings)
 
     trainer.accelerator.prepare_model = prepare
 
 
 def save_state(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Let every process write its shards of the weights and of the optimizer's state."""
+    """Write every process's shards of the weights and of the optimizer's state."""
     with _first_failure():
         state = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, _plain(optimizer))}
         dcp.save(state, checkpoint_id=checkpoint / FOLDER)
 
 
 def load_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Read every weight into a model that is sharded over any number of processes, or whole."""
+    """Load all weights into a model sharded over any number of processes, or unsharded."""
     weights = get_model_state_dict(model)
     with _first_failure():
         dcp.load({"model": weights}, checkpoint_id=checkpoint / FOLDER)
@@ -112,7 +112,7 @@ def load_weights(checkpoint: Path, model: nn.Module) -> None:
 
 
 def load_optimizer(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Read the optimizer's state, likewise."""
+    """Load the optimizer's state, likewise."""
     state = get_optimizer_state_dict(model, _plain(optimizer))
     with _first_failure():
         dcp.load({"optimizer": state}, checkpoint_id=checkpoint / FOLDER)
@@ -120,9 +120,9 @@ def load_optimizer(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Op
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor] | None:
-    """All weights of a sharded model, whole, on rank 0, and none on the others; None of a model that is whole.
+    """The full weights of a sharded model on rank 0, and none on the others; None for an unsharded model.
 
-    Every rank must call this together.
+    Collective: every rank must call this.
     """
     if not isinstance(model, FSDPModule):
         return None
@@ -131,7 +131,7 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor] | None:
 
 
 def weights_in(checkpoint: Path, model: nn.Module) -> dict[str, torch.Tensor]:
-    """All weights of a checkpoint, read by this process alone."""
+    """All weights of a checkpoint, read by a single process."""
     weights: Any = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in model.state_dict().items()}
     with _first_failure():
         dcp.load({"model": weights}, checkpoint_id=checkpoint / FOLDER, no_dist=True)
@@ -139,13 +139,13 @@ def weights_in(checkpoint: Path, model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer that accelerate's holds."""
+    """Unwrap accelerate's optimizer."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
 @contextmanager
 def _first_failure() -> Generator[None]:
-    """torch tells every process what failed on any; the first of it is what a caller can know: a full disk."""
+    """Raise the first failure of any process: torch wraps it, and callers need to recognise a full disk."""
     try:
         yield
     except CheckpointException as error:

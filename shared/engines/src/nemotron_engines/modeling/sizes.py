@@ -1,4 +1,4 @@
-"""What a model's config.json speaks of, against what its weights hold, before memory and time are taken for it."""
+"""Compare a model's config.json with its weights, before spending memory and time on it."""
 
 import re
 from pathlib import Path
@@ -8,32 +8,32 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from nemotron_engines.modeling.facts import parameters_in
+from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in
 
-ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
+ANOTHER_MODEL = "download or make the model again, or use another one: run.model=NAME or run.model=./FOLDER"
 NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
-"""Errors that say what is wrong themselves, or that no file is to blame for."""
+"""Errors that explain themselves, or that are not a file's fault."""
 MOST_OF_ONE = 16
-"""Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
+"""Parameters per stored value: quantized ones are packed, eight to a number."""
 MOST_LABELS = 100_000
-"""The library makes a name for each, and copies them all many times."""
+"""Limit on labels: the library makes a name for each, and copies them many times."""
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 ALWAYS_FITS = 2**30
-"""Bytes of buffers that need no weights beside them: a tiny model may have the masks of a long context."""
+"""Buffer bytes allowed regardless of weights: a tiny model may have masks for a long context."""
 LARGE = 2**20
-"""Values of a tensor that is not made to count it."""
+"""Tensors larger than this are not allocated while counting."""
 MOST_LAYERS = 10_000
-"""Many times those of any model, and few enough for the library to read such a config in a moment."""
+"""Limit on layers: many times those of any model, yet few enough for the library to read the config quickly."""
 COUNTS = re.compile(r".*(?<!per_)(layers?|depths?|blocks?)")
-"""Keys of numbers of layers, in the spelling of any model type."""
+"""Keys for the number of layers, in all model types' spellings."""
 KINDS = re.compile(r".*(layer_types?|block_types?|pattern)")
-"""Keys of texts and lists with an entry for each layer."""
+"""Keys of strings and lists with one entry per layer."""
 
 
 class _NothingLarge(TorchDispatchMode):
-    """Large tensors are made without memory, also where the code of a model asks for them on the CPU."""
+    """Creates large tensors without memory, even if a model's code wants them on the CPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -50,7 +50,7 @@ def _has_device(func: Any) -> bool:
 
 def _without_memory(config: PreTrainedConfig) -> Any:
     with torch.device("meta"), _NothingLarge():
-        # every model has the eager attention, and what a config asks for may not be installed
+        # every model has eager attention; the configured one may not be installed
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
 
 
@@ -60,31 +60,31 @@ def count_parameters(config: PreTrainedConfig) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, with what its first line announces, or its kind where it says nothing."""
+    """First line of a library's error, with the next one if it ends in a colon; its type if it has no text."""
     first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join([first, *others[:1]]) if first.endswith(":") else first
 
 
 def no_model(path: Path, error: Exception) -> UserError:
-    """What to say of a config that the library made, and can make no model of."""
-    remedy = "install what it names, or give another model" if isinstance(error, ImportError) else ANOTHER_MODEL
-    what = f"no model can be made of it: {type(error).__name__}: {first_line(error)}"
+    """The error for a config that loads but does not give a model."""
+    remedy = "install what it names, or use another model" if isinstance(error, ImportError) else ANOTHER_MODEL
+    what = f"cannot build a model from it: {type(error).__name__}: {first_line(error)}"
     return UserError(f"{path / 'config.json'}: {what}", remedy)
 
 
 def _counted(path: Path, config: PreTrainedConfig) -> tuple[int, int]:
-    """Parameters, and bytes of buffers, which no file holds and loading makes: masks and tables of positions."""
+    """Parameter count, and bytes of buffers made while loading, such as masks and position tables."""
     try:
         model = _without_memory(config)
         return model.num_parameters(), sum(buffer.nbytes for buffer in model.buffers())
     except NOT_THE_FILE:
         raise
-    except Exception as error:  # division by 0, sizes that no number holds, a library that is not there, ...
+    except Exception as error:  # division by 0, overflowing sizes, a missing library, ...
         raise no_model(path, error) from error
 
 
 def layers_in(config: dict[str, Any]) -> int:
-    """The largest number of layers that a config speaks of, in any of its parts."""
+    """The largest number of layers in a config or any of its parts."""
     largest = 0
     for part in (value for value in all_in(config) if isinstance(value, dict)):
         for key, value in part.items():
@@ -97,34 +97,34 @@ def layers_in(config: dict[str, Any]) -> int:
 
 
 def _layers_of(config: PreTrainedConfig) -> int:
-    """The layers that the library makes of a config, or of the largest of its parts."""
+    """The layers that the library builds from a config, or from its largest part."""
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
     counts = [getattr(part, "num_hidden_layers", None) for part in parts]
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def require_few_layers(path: Path, config: dict[str, Any]) -> None:
-    """Refuse what no model is, before the library makes a config of it, with a value or more for each layer.
+    """Refuse an absurd number of layers before the library builds a config with values for each.
 
     Raises:
-        UserError: naming the file.
+        UserError: too many layers; the message names the file.
     """
     if (layers := layers_in(config)) > MOST_LAYERS:
-        what = f"speaks of {layers:,} layers, and {MOST_LAYERS:,} are the most"
+        what = f"declares {layers:,} layers; at most {MOST_LAYERS:,} are supported"
         raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
 
 
 def require_counts(path: Path, config: dict[str, Any]) -> None:
-    """Refuse numbers that the library takes into a model, and computes nothing or fails with.
+    """Refuse numbers that the library accepts, but that give a useless model or fail later.
 
     Raises:
-        UserError: naming the file and the key.
+        UserError: a bad number; the message gives file and key.
     """
     for part in (value for value in all_in(config) if isinstance(value, dict)):
         experts = next((part[key] for key in EXPERTS if type(part.get(key)) is int and part[key] > 1), None)
         most = {"chunk_size": None, "mamba_chunk_size": None}
         if type(labels := part.get("num_labels")) is int and labels > MOST_LABELS:
-            what = f"speaks of {labels:,} labels, and {MOST_LABELS:,} are the most"
+            what = f"declares {labels:,} labels; at most {MOST_LABELS:,} are supported"
             raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
         if experts:
             most |= {"n_group": experts, "topk_group": part.get("n_group"), "num_experts_per_tok": experts}
@@ -132,32 +132,32 @@ def require_counts(path: Path, config: dict[str, Any]) -> None:
             value, up_to = part.get(key), type(largest) is int
             if type(value) is int and (value < 1 or (up_to and value > largest)):
                 allowed = f"from 1 to {largest:,}" if up_to else "of 1 or more"
-                raise UserError(f"{path / 'config.json'}: {key} is {value:,}, no number {allowed}", ANOTHER_MODEL)
+                raise UserError(f"{path / 'config.json'}: {key} is {value:,}, not a number {allowed}", ANOTHER_MODEL)
         if experts and type(part.get("n_group")) is int and experts % part["n_group"]:
-            what = f"n_group is {part['n_group']}, and {experts} experts cannot be divided by it"
+            what = f"n_group is {part['n_group']}, which does not divide {experts} experts"
             raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
 
 
 def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
-    """Refuse a config that speaks of far more than its weights hold.
+    """Refuse a config that declares far more than its weights contain.
 
     Args:
-        count: make the model without memory, to count its parameters.
+        count: build the model without memory, to count its parameters.
 
     Raises:
-        UserError: naming the file.
+        UserError: the config declares too much; the message names the file.
     """
     stored = parameters_in(path)
     if stored is None:
         return
     said, layers = "", _layers_of(config)
     if layers > stored.tensors:
-        said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
+        said = f"{layers:,} layers, but its weights are {stored.tensors:,} tensors"
     elif count:
         parameters, buffers = _counted(path, config)
         if parameters > MOST_OF_ONE * stored.total:
-            said = f"{parameters:,} parameters, and its weights have {stored.total:,}"
+            said = f"{parameters:,} parameters, but its weights have {stored.total:,}"
         elif buffers > max(ALWAYS_FITS, MOST_OF_ONE * stored.total):
-            said = f"{buffers:,} bytes of masks or tables, and its weights have {stored.total:,} parameters"
+            said = f"{buffers:,} bytes of masks or tables, but its weights have {stored.total:,} parameters"
     if said:
-        raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
+        raise UserError(f"{path / 'config.json'}: declares {said}", ANOTHER_MODEL)

@@ -1,5 +1,5 @@
-"""NeMo-RL as an engine: find its checkout, write its config, check it, start its one driver, take its result.
+"""NeMo-RL as an engine: find its checkout, write and check its config, run its driver, and convert the result.
 
-NeMo-RL is no package of PyPI (the name there is an empty placeholder); it comes in a container or as a checkout. This
-package never imports it: it starts programs of the checkout with the checkout's own interpreter.
+NeMo-RL is not on PyPI (the package of that name is an empty placeholder); it comes in a container or as a checkout.
+This package never imports it: it runs programs of the checkout with the checkout's own interpreter.
 """

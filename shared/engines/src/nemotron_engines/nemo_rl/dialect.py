@@ -1,4 +1,4 @@
-"""NeMo-RL's own keys, and what they are here: its recipes can be given to `-c` as they are."""
+"""Translate NeMo-RL's own keys to ours, so that `-c` accepts its recipes unchanged."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -32,7 +32,7 @@ BASE_SECTIONS = frozenset(
 
 METRIC = "engine.overrides.checkpointing.metric_name"
 NO_METRIC, METRIC_OF_GRPO = "val:reward", "val:accuracy"
-"""The mean reward of a validation, as some of NeMo-RL's recipes and as its GRPO call it."""
+"""The mean validation reward: its name in some of NeMo-RL's recipes, and its name in GRPO."""
 FLAT = ("data.train_jsonl_fpath", "data.validation_jsonl_fpath")
 DATA_FILES = (
     "data.train_jsonl_fpath", "data.train.data_path", "data.validation_jsonl_fpath", "data.validation.data_path",
@@ -40,10 +40,10 @@ DATA_FILES = (
 
 
 def torch_schedule(value: Any) -> Settings:
-    """A list of torch's schedules: a warm-up, what follows it, and where the one ends and the other begins.
+    """A list of torch's schedules: a warm-up, its successor, and the step of the switch.
 
     Raises:
-        UserError: schedules that ours cannot be.
+        UserError: schedules that we have no equivalent for.
     """
     stages = [entry for entry in value or [] if "name" in entry]
     found: Settings = {"scheduler.lr_warmup_iters": 0, "scheduler.lr_decay_style": "constant"}
@@ -53,7 +53,7 @@ def torch_schedule(value: Any) -> Settings:
         last = stages[-1]
         name = str(last["name"]).removeprefix(TORCH)
         if len(stages) > 2 or name not in STYLES:
-            raise UserError(f"the schedule {name} is not one of ours", "choose scheduler.lr_decay_style=cosine")
+            raise UserError(f"unsupported schedule {name}", "use scheduler.lr_decay_style=cosine")
         found["scheduler.lr_decay_style"] = STYLES[name]
         if name == "CosineAnnealingLR":
             found["optimizer.min_lr"] = last["kwargs"].get("eta_min", 0.0)
@@ -61,12 +61,12 @@ def torch_schedule(value: Any) -> Settings:
 
 
 def model(value: Any) -> Settings:
-    """The model to start from; a reference to the run's own says nothing new."""
+    """The starting model; a reference to the run's own changes nothing."""
     return {} if "art:model" in str(value) else {"run.model": model_reference(value)}
 
 
 def rows(key: str) -> Callable[[Any], Settings]:
-    """A file of rows, instead of a data artifact; a reference to the run's own says nothing new."""
+    """A file of rows instead of a data artifact; a reference to the run's own changes nothing."""
 
     def say(value: Any) -> Settings:
         return {} if "art:data" in str(value) else {key: value, "run.data": None}
@@ -75,13 +75,13 @@ def rows(key: str) -> Callable[[Any], Settings]:
 
 
 def clip(value: Any) -> Settings:
-    """NeMo-RL may clip nothing, which is said in its own words."""
+    """Gradient clipping; null, which turns it off, stays a NeMo-RL override."""
     return {"engine.overrides.policy.max_grad_norm": None} if value is None else {"optimizer.clip_grad": value}
 
 
 COMMON: dict[str, Meaning] = {
     "defaults": lambda value: {},
-    "run": NoEffect("which machines run it is said where it is started"),
+    "run": NoEffect("--run and --batch choose the machines"),
     "run.data": "run.data",
     "run.env.container": "engine.container",
     "policy.model_name": model,
@@ -129,7 +129,7 @@ GRPO: dict[str, Meaning] = COMMON | {
         "reference_policy_kl_penalty", "ratio_clip_min", "ratio_clip_max", "truncated_importance_sampling_ratio")},
     "grpo.max_num_steps": "train.train_iters",
     "grpo.val_period": "train.eval_interval",
-    "grpo.val_batch_size": NoEffect("validation asks train.eval_rows questions at once"),
+    "grpo.val_batch_size": NoEffect("validation sends train.eval_rows questions at once"),
     "grpo.max_val_samples": lambda value: {} if value is None else {"train.eval_rows": value},
     "grpo.seed": "run.seed",
     **{key: rows("engine.train_rows") for key in ("data.train_jsonl_fpath", "data.train.data_path")},
@@ -139,9 +139,9 @@ SFT: dict[str, Meaning] = COMMON | {
     "policy.train_global_batch_size": "train.global_batch_size",
     "sft.max_num_steps": "train.train_iters",
     "sft.val_period": "train.eval_interval",
-    "sft.val_batches": NoEffect("train.eval_rows says how much is validated"),
-    "sft.val_global_batch_size": NoEffect("validation has the batches of training"),
-    "sft.val_micro_batch_size": NoEffect("validation has the batches of training"),
+    "sft.val_batches": NoEffect("train.eval_rows sets the size of validation"),
+    "sft.val_global_batch_size": NoEffect("validation uses the training batch size"),
+    "sft.val_micro_batch_size": NoEffect("validation uses the training batch size"),
     "sft.seed": "run.seed",
 }
 
@@ -149,25 +149,25 @@ SFT: dict[str, Meaning] = COMMON | {
 def grpo_file(content: Settings, name: str) -> Whole:
     """Base, data and environment of a GRPO recipe.
 
-    NeMo-Gym reads the rows of an artifact, where the file names one. Without it the recipe's environment reads the data
-    set that it names: its files stay in NeMo-RL's words.
+    With NeMo-Gym, the rows come from the artifact in `run.data`, if the file names one. Otherwise the recipe's
+    environment reads its own data set, whose files stay NeMo-RL overrides.
     """
     version = version_of_file(content)
     found = _whole(content, name, "grpo", version)
-    notes = [f"it is read as a file of NeMo-RL {version}: another version is engine.version's to name"]
+    notes = [f"read as a file of NeMo-RL {version}; set engine.version for a different one"]
     above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
     metric = found.pop(METRIC, None)
     if metric == NO_METRIC:
         found[METRIC] = METRIC_OF_GRPO
         above |= {"checkpointing.metric_name": METRIC} if has(content, "checkpointing.metric_name") else {}
-        notes.append(f"checkpointing.metric_name {NO_METRIC}: NeMo-RL's GRPO calls it {METRIC_OF_GRPO}, which is taken")
+        notes.append(f"checkpointing.metric_name {NO_METRIC}: NeMo-RL's GRPO calls it {METRIC_OF_GRPO}, which is used")
     gym = has(content, "env.nemo_gym") or bool(at(content, "env.should_use_nemo_gym"))
     found["engine.environment"] = "nemo_gym" if gym else "base"
     if gym:
         data = at(content, "run.data")
         own = {} if data is None else {"run.data": data, "engine.train_rows": None, "engine.valid_rows": None}
         return Whole(found | own, notes + _rare_checkpoints(found), taken=above)
-    found["run.data"] = None  # the recipe names its own
+    found["run.data"] = None  # the recipe names its own data
     files = {key: f"engine.overrides.{key}" for key in DATA_FILES if has(content, key)}
     found |= {ours: _absolute(at(content, key)) for key, ours in files.items()}
     return Whole(found, notes + _rare_checkpoints(found), taken=above | files)
@@ -181,30 +181,30 @@ def sft_file(content: Settings, name: str) -> Whole:
 
 
 def version_of_file(content: Settings) -> str:
-    """The version that a recipe of GRPO is written for, which the names of its files of rows tell apart."""
+    """The NeMo-RL version of a GRPO recipe, recognised by the keys of its row files."""
     kind = "flat" if any(has(content, key) for key in FLAT) else "nested"
     return next(version for version, one in VERSIONS.items() if one.data_keys == kind)
 
 
 def _rare_checkpoints(found: Settings) -> list[str]:
-    """What people should know where NeMo-RL, which also saves after the last step, saves only then."""
+    """A note for recipes whose only checkpoint is the one that NeMo-RL saves after the last step."""
     period, steps = found.get("checkpoint.save_interval"), found.get("train.train_iters")
     if not (isinstance(period, int) and isinstance(steps, int) and period > steps):
         return []
-    remedy = f"checkpoint.save_interval={max(1, steps // 5)} keeps more"
-    return [f"a checkpoint every {period} steps in {steps}: there is one, at the end; {remedy}"]
+    remedy = f"set checkpoint.save_interval={max(1, steps // 5)} for more"
+    return [f"a checkpoint every {period} steps in {steps}: only one is saved, at the end; {remedy}"]
 
 
 def _absolute(value: Any) -> Any:
-    """A file of the user's by its whole path, since NeMo-RL works in the folder of its checkout."""
+    """Absolute path of a user's file, because NeMo-RL runs in its checkout's folder."""
     return str(Path(value).absolute()) if isinstance(value, str) and Path(value).is_file() else value
 
 
 def _whole(content: Settings, name: str, algorithm: str, version: str) -> Settings:
-    """The config that a recipe builds on, by its name, and all that it leaves to that one.
+    """The config that a recipe builds on, with the recipe's defaults filled in from it.
 
     Raises:
-        UserError: it builds on a file that the table of NeMo-RL's configs does not have.
+        UserError: it builds on a file that is not in the table of NeMo-RL's configs.
     """
     bases = load_bases(version)
     own = content.get("defaults")
@@ -212,20 +212,18 @@ def _whole(content: Settings, name: str, algorithm: str, version: str) -> Settin
     usual = "examples/configs/sft.yaml" if algorithm == "sft" else "examples/configs/grpo_math_1B.yaml"
     base = next((one for one in bases if PurePosixPath(one).name == wanted), None if own else usual)
     if base is None:
-        raise UserError(
-            f"defaults: {own}: not one of NeMo-RL's configs that are known here", f"there are: {', '.join(bases)}"
-        )
+        raise UserError(f"defaults: {own}: not a known config of NeMo-RL", f"known: {', '.join(bases)}")
     merged = merge(bases[base].values, content)
     found = {"engine.base": base} | _decided(merged, GRPO if algorithm == "grpo" else SFT)
     if version != LATEST:
         found["engine.version"] = version
-        if not has(content, "run.env.container"):  # an image that the file names stays
+        if not has(content, "run.env.container"):  # keep an image that the file names
             found["engine.container"] = f"nvcr.io/nvidia/{VERSIONS[version].container}"
     return found | {METRIC: at(merged, "checkpointing.metric_name")} if algorithm == "grpo" else found
 
 
 def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
-    """What our settings are for a recipe with its base below it; of two backends' optimizers, the one that trains."""
+    """Our settings for a recipe merged with its base; with two backends, the optimizer of the one that trains."""
     tree = OmegaConf.create(merged)
     megatron = bool(at(merged, "policy.megatron_cfg.enabled"))
     idle = ("policy.optimizer.", "policy.scheduler") if megatron else ("policy.megatron_cfg.",)
@@ -236,7 +234,7 @@ def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
         try:
             with computing_with(RESOLVERS), bounded():
                 value = plain(OmegaConf.select(tree, key))
-        except OmegaConfBaseException:  # it leads into what only NeMo-RL's own start knows
+        except OmegaConfBaseException:  # refers to something that only NeMo-RL resolves at its start
             continue
         if isinstance(meaning, str):
             found[meaning] = value
@@ -250,12 +248,12 @@ def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
 
 
 def reinforces(known: Any) -> bool:
-    """Whether a config of ours has the section that GRPO's keys are about."""
+    """Whether one of our configs has the section for GRPO's keys."""
     return any(key.startswith("grpo.") for key in known)
 
 
 def fine_tunes(content: Settings) -> bool:
-    """Whether a recipe is one of fine-tuning, by its section or by what it builds on."""
+    """Whether a recipe is for fine-tuning, by its section or its base."""
     return "sft" in content or "sft" in str(content.get("defaults"))
 
 

@@ -2,8 +2,8 @@
 
     python -m nemotron_engines.nemo_rl.generate --checkout NEMO_RL_CHECKOUT --version v0.7.0
 
-The table holds, of each config that our recipes build on, its digest and the keys that our own settings, rules and
-estimates read, so that a recipe can be checked where NeMo-RL is not installed.
+For each config that our recipes build on, the table holds the digest and the keys that our own settings, rules and
+estimates read, so that a recipe can be checked without NeMo-RL.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make_table(checkout: Path) -> dict[str, Any]:
-    """Everything the table holds, as JSON values."""
+    """Contents of the table, as JSON values."""
     table = {}
     for algorithm, paths in BASES.items():
         for path in paths:
@@ -60,7 +60,7 @@ def make_table(checkout: Path) -> dict[str, Any]:
 
 
 def kept(values: dict[str, Any]) -> dict[str, Any]:
-    """By dotted key: what is read of a config, what a user or the environment has to give, and what these refer to."""
+    """By dotted key: values that we read, values that the user or the environment must set, and their references."""
     found: dict[str, Any] = {}
     waiting = [key for key in (*GRPO, *SFT, *READ) if "." in key and has(values, key)]
     waiting += [key for key, value in leaves(values) if PLACEHOLDER in str(value) or "${oc.env:" in str(value)]
@@ -77,7 +77,7 @@ def kept(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_text(table: dict[str, Any]) -> str:
-    """JSON with a line for each key."""
+    """JSON with one line per key."""
     parts = []
     for path, one in table.items():
         lines = (f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in one["values"].items())

@@ -1,22 +1,24 @@
-"""Checks before NeMo-RL starts: rules between keys that it checks late or not at all, and what it needs of a
+"""Checks before NeMo-RL starts: rules between keys that it checks late or not at all, and its requirements of a
 machine.
 """
 
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nemotron_engines.checks import in_billions, size_of
+from nemotron_engines.estimate.memory import Layout
 from nemotron_engines.nemo_rl.installation import Installation, ask, find_installation, how_to_get
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.training import code_in, not_finished
 from nemotron_engines.nemo_rl.translate import Places, build, shared_out
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
-from nemotron_engines.overrides import at, leaves
+from nemotron_engines.overrides import at, leaves, section
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs
@@ -32,7 +34,7 @@ RAY_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 def needs(
     config: TrainingConfig[NeMoRLEngine], inputs: Inputs, machine: Machine, algorithm: str, places: Places
 ) -> Needs:
-    """One driver, the version of the recipe, and as many GPUs as its layout has."""
+    """Require one driver, the recipe's version, and the layout's number of GPUs."""
     return Needs(device="cpu", others=tuple(_lacking(config, inputs, machine, algorithm, places)))
 
 
@@ -41,10 +43,8 @@ def _lacking(
 ) -> Iterator[Problem]:
     engine = config.engine
     if machine.processes > 1:
-        what = f"engine nemo_rl is one driver, and here are {machine.processes} processes: each would start a training"
-        yield Problem(
-            what, "start it once, without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes"
-        )
+        what = f"engine nemo_rl needs one process, not {machine.processes}: each would start a training"
+        yield Problem(what, "start it without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes")
     if engine.load_path is not None and machine.sees_files:
         yield from not_finished(engine.load_path)
     installation, known = None, VERSIONS[engine.version]
@@ -54,13 +54,13 @@ def _lacking(
         except UserError as error:
             yield Problem(error.message, error.remedy)
     elif machine.knows_packages and (found := machine.version_of(PACKAGE)) != known.package:
-        what = f"NeMo-RL {found or 'is not there'}, and this recipe is written for {known.package}"
+        what = f"NeMo-RL {found or 'not found'}, but this recipe is written for {known.package}"
         yield Problem(what, how_to_get(engine.version))
     values = build(config, algorithm, places, load_bases(engine.version)[engine.base].values)
     left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
     if left:
-        what = f"this recipe needs a path for: {', '.join(left)}"
-        yield Problem(what, f"give it: ++engine.overrides.{left[0]}=PATH")
+        what = f"this recipe needs paths for: {', '.join(left)}"
+        yield Problem(what, f"set ++engine.overrides.{left[0]}=PATH")
     model = inputs.get("model")
     if model is not None and not model.trusted and (code := code_in(model.path)):
         what = f"{model.path} holds Python files that NeMo-RL would run: {', '.join(code)}"
@@ -72,25 +72,25 @@ def _lacking(
 def _gpus(
     values: dict[str, Any], machine: Machine, installation: Installation | None, parameters: int
 ) -> Iterator[Problem]:
-    """As many as the layout has, and room for the weights in 16 bits on those that hold them."""
+    """Require the layout's number of GPUs, with room for the weights in 16 bits."""
     nodes, each = values["cluster"]["num_nodes"], values["cluster"]["gpus_per_node"]
     judges = ((values.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
     wanted, found, where = (nodes + judges) * each, len(machine.gpus) * machine.nodes, "this machine"
     if not machine.is_here:
-        where = "the machine that is described"
+        where = "the described machine"
     elif installation is not None and (os.environ.get("RAY_ADDRESS") or RAY_CLUSTER.is_file()):
-        # the driver would join this cluster, which only NeMo-RL's own environment can ask
+        # the driver would join this cluster, which only NeMo-RL's own environment can query
         with tempfile.TemporaryDirectory() as folder:
             answer = ask(installation, Path(folder) / "gpus.log", "--gpus")
         found, where = answer["gpus"], answer["where"]
     if found < wanted:
-        layout = f"{nodes} nodes x {each}" + (f", and {judges} nodes for judge models" if judges else "")
+        layout = f"{nodes} nodes x {each}" + (f", plus {judges} nodes for judge models" if judges else "")
         what = (
             f"NeMo-RL needs {wanted} GPUs here ({layout}: engine.num_nodes, engine.gpus_per_node); {where} has {found}"
         )
         yield Problem(
             what,
-            f"ask for them: --run PROFILE run.env.nodes={nodes + judges} run.env.gpus_per_node={each}, or run it on a "
+            f"request them: --run PROFILE run.env.nodes={nodes + judges} run.env.gpus_per_node={each}, or use a "
             "Ray cluster that has them; engine.stop_before_training=true does everything that needs no GPU",
             of_layout=True,
         )
@@ -117,19 +117,19 @@ READ = (
     "env.math", "env.should_use_nemo_gym", "env.nemo_gym.config_paths", "env.nemo_gym.num_gpu_nodes",
     "env.nemo_gym.genrm_compare_resources_server.resources_servers.genrm_compare.num_rollouts_per_prompt",
 )  # fmt: skip
-"""The keys of NeMo-RL's own configs that are read here; the tables hold these, and those of the dialect."""
+"""Keys of NeMo-RL's own configs that this module reads; the tables hold these and the dialect's."""
 
 
 def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> dict[str, Any]:
-    """What a dry run checks; returns the config that NeMo-RL would get, without what only its own base says.
+    """Check a config for a dry run; returns NeMo-RL's config without values that only its own base has.
 
     Raises:
-        UserError: NeMo-RL would refuse it, or would do something else than it says.
+        UserError: NeMo-RL would refuse it, or would do something different from what it says.
     """
     base = load_bases(config.engine.version)[config.engine.base]
     if base.algorithm != algorithm:
         raise UserError(
-            f"engine.base: {config.engine.base} is a config of {base.algorithm}, this stage runs {algorithm}"
+            f"engine.base: {config.engine.base} is a config of {base.algorithm}, but this stage runs {algorithm}"
         )
     values = build(config, algorithm, places, base.values, complete=False)
     check(values, config.engine, algorithm)
@@ -137,7 +137,7 @@ def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: P
 
 
 def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> str:
-    """The config that NeMo-RL would get, as far as it can be known without a run."""
+    """NeMo-RL's config, without the parts that depend on a run."""
     values = yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
     return f"# over {config.engine.base} of NeMo-RL {config.engine.version}, which has further keys\n{values}"
 
@@ -146,7 +146,7 @@ def check(values: dict[str, Any], engine: NeMoRLEngine, algorithm: str) -> None:
     """Check a configuration.
 
     Raises:
-        UserError: naming everything that is wrong.
+        UserError: lists all problems.
     """
     found = [*_permissions(values, engine), *_layout_problems(values, engine), *_length_problems(values, engine)]
     if algorithm == "grpo":
@@ -156,65 +156,65 @@ def check(values: dict[str, Any], engine: NeMoRLEngine, algorithm: str) -> None:
 
 
 def _permissions(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
-    """A recipe that upstream itself has switched off, and a parallel plan, Python code that NeMo-RL imports, run only
-    when asked for."""
+    """Require opt-in for a recipe that upstream has disabled, and for a parallel plan, which is Python code that
+    NeMo-RL imports."""
     if engine.experimental and not engine.allow_experimental:
         reasons = "".join(f"\n    {reason}" for reason in engine.experimental)
-        yield f"this recipe is experimental:{reasons}\n  to try it nevertheless: engine.allow_experimental=true"
+        yield f"this recipe is experimental:{reasons}\n  to try it anyway: engine.allow_experimental=true"
     name = "policy.dtensor_cfg.custom_parallel_plan"
     plan = at(values, name)
     if plan is not None and not str(plan).startswith(OWN_PLANS) and not engine.allow_custom_plan:
-        yield f"{name} '{plan}' is code from outside {OWN_PLANS}*; engine.allow_custom_plan=true allows it"
+        yield f"{name} '{plan}' is code from outside {OWN_PLANS}*; to allow it, set engine.allow_custom_plan=true"
 
 
 def _layout_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
-    """The parallel sizes must divide the GPUs of their side, and the global batch must be whole micro batches on every
-    copy of the model."""
+    """Check that the parallel sizes divide the GPUs of training and of generation, and that the global batch divides
+    into whole micro batches on every copy of the model."""
     policy, cluster = values["policy"], values["cluster"]
     found = shared_out(values, cluster["num_nodes"], cluster["gpus_per_node"])
     train, generation = found.train, found.generation
     if train < 1:
         yield (
-            f"no GPU is left to train: {engine.num_nodes} nodes x {engine.gpus_per_node} GPUs, of which generation "
+            f"no GPU is left for training: {engine.num_nodes} nodes x {engine.gpus_per_node} GPUs, of which generation "
             f"takes {generation} (policy.generation.colocated.resources)"
         )
     elif train % found.model:
         yield (
-            f"{train} GPUs that train are no multiple of {found.model} (tensor {found.tensor} x context "
+            f"{train} training GPUs are not a multiple of {found.model} (tensor {found.tensor} x context "
             f"{found.context} x pipeline {found.pipeline}): change engine.num_nodes or the sizes"
         )
     else:
         copies, batch, micro = found.copies, policy["train_global_batch_size"], policy["train_micro_batch_size"]
         if batch % (micro * copies):
             yield (
-                f"policy.train_global_batch_size {batch} is no multiple of {micro} x {copies} "
+                f"policy.train_global_batch_size {batch} is not a multiple of {micro} x {copies} "
                 "(train.micro_batch_size x copies of the model)"
             )
     if train >= 1 and train % found.experts:
-        yield f"{train} GPUs that train are no multiple of {found.experts} (expert x expert tensor x pipeline)"
+        yield f"{train} training GPUs are not a multiple of {found.experts} (expert x expert tensor x pipeline)"
     vllm = at(values, "policy.generation.vllm_cfg")
     if at(values, "policy.generation.backend") != "vllm" or not vllm:
         return
     served = vllm["tensor_parallel_size"] * vllm["pipeline_parallel_size"]
     if generation % served:
         sizes_of = "policy.generation.vllm_cfg: tensor x pipeline"
-        yield f"{generation} GPUs that generate are no multiple of {served} ({sizes_of})"
+        yield f"{generation} generation GPUs are not a multiple of {served} ({sizes_of})"
     expert = vllm.get("expert_parallel_size", 1)
     if expert > 1 and expert % vllm["tensor_parallel_size"]:
-        yield f"policy.generation.vllm_cfg.expert_parallel_size {expert} is no multiple of its tensor_parallel_size"
+        yield f"policy.generation.vllm_cfg.expert_parallel_size {expert} is not a multiple of its tensor_parallel_size"
 
 
 def _length_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
-    """Lengths of sequences, and what checkpoints are compared by."""
+    """Check sequence lengths, and the metric that compares checkpoints."""
     whole, new = engine.max_total_sequence_length, at(values, "policy.generation.max_new_tokens", 0)
     if new > whole:  # a completion is part of the sequence
-        yield f"grpo.max_new_tokens {new} is more than engine.max_total_sequence_length {whole}"
+        yield f"grpo.max_new_tokens {new} exceeds engine.max_total_sequence_length {whole}"
     divisor = values["policy"]["make_sequence_length_divisible_by"]
-    if whole % divisor:  # packed context-parallel sequences are cut into even parts
+    if whole % divisor:  # packed context-parallel sequences are cut into equal parts
         name = "policy.make_sequence_length_divisible_by"
-        yield f"engine.max_total_sequence_length {whole} is no multiple of {name} {divisor}"
+        yield f"engine.max_total_sequence_length {whole} is not a multiple of {name} {divisor}"
     metric = values["checkpointing"]["metric_name"]
-    # a best checkpoint by a validation metric needs a validation before each checkpoint
+    # choosing the best checkpoint by a validation metric needs a validation before each checkpoint
     if metric is not None and not metric.startswith(("val:", "train:")):
         yield f"checkpointing.metric_name '{metric}' must begin with 'val:' or 'train:'"
     elif str(metric).startswith("val:") and at(values, "grpo.val_period", at(values, "sft.val_period")) <= 0:
@@ -222,24 +222,24 @@ def _length_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[s
 
 
 def _rollout_problems(values: dict[str, Any]) -> Iterator[str]:
-    """A step's completions must be whole training batches, and somebody must verify them."""
+    """Check that a step's completions divide into training batches, and that there is a verifier."""
     grpo, batch = values["grpo"], values["policy"]["train_global_batch_size"]
     completions = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
     if completions % batch:
         yield (
-            f"{completions} completions per step (grpo.num_prompts_per_step x num_generations_per_prompt) are no "
+            f"{completions} completions per step (grpo.num_prompts_per_step x num_generations_per_prompt) are not a "
             f"multiple of policy.train_global_batch_size {batch}"
         )
     elif completions != batch and at(values, "loss_fn.force_on_policy_ratio"):
-        yield f"loss_fn.force_on_policy_ratio needs policy.train_global_batch_size {completions}, it is {batch}"
+        yield f"loss_fn.force_on_policy_ratio needs policy.train_global_batch_size {completions}, not {batch}"
     # without a known verifier NeMo-RL swallows the error and every reward is 0
     verifier = at(values, "env.math.math_verify_impl")
     if at(values, "env.math") is not None and verifier not in VERIFIERS:
-        yield f"env.math.math_verify_impl is {verifier!r}: every reward would be 0; give {' or '.join(VERIFIERS)}"
+        yield f"env.math.math_verify_impl is {verifier!r}: every reward would be 0; set it to {' or '.join(VERIFIERS)}"
 
 
 def _gym_problems(values: dict[str, Any]) -> Iterator[str]:
-    """NeMo-Gym talks to vLLM over HTTP and takes the validation set as it is."""
+    """NeMo-Gym needs vLLM over HTTP, and uses the whole validation set."""
     if not at(values, "env.should_use_nemo_gym"):
         return
     for name in ("async_engine", "expose_http_server"):
@@ -250,7 +250,7 @@ def _gym_problems(values: dict[str, Any]) -> Iterator[str]:
         yield "NeMo-Gym validates on the whole set: grpo.max_val_samples must be null"
     paths = at(values, "env.nemo_gym.config_paths", [])
     if TRAINING_SERVER not in paths:
-        yield f"env.nemo_gym.config_paths lacks {TRAINING_SERVER}, the policy's own server"
+        yield f"env.nemo_gym.config_paths lacks the policy's server, {TRAINING_SERVER}"
     compared = at(values, "env.nemo_gym.genrm_compare_resources_server.resources_servers.genrm_compare")
     group = values["grpo"]["num_generations_per_prompt"]
     if compared and compared.get("num_rollouts_per_prompt") != group:
@@ -261,7 +261,7 @@ def _gym_problems(values: dict[str, Any]) -> Iterator[str]:
 
 
 def _replay_problems(values: dict[str, Any]) -> Iterator[str]:
-    """vLLM tells the experts of each token, and Megatron can be told to take them."""
+    """Check router replay: vLLM reports each token's experts, and Megatron reuses them."""
     name = "policy.router_replay.enabled"
     if not at(values, name):
         return
@@ -269,3 +269,27 @@ def _replay_problems(values: dict[str, Any]) -> Iterator[str]:
         yield f"{name} needs policy.megatron_cfg.enabled: true"
     if at(values, "policy.generation.backend") != "vllm":
         yield f"{name} needs policy.generation.backend: vllm"
+
+
+# How NeMo-RL shares a model and its rows out over GPUs, for estimates.
+
+
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
+    """The layout in NeMo-RL's own recipe, with `engine.overrides` on top."""
+    engine: Any = config.engine
+    base = section(load_bases(engine.version)[engine.base].values, "policy")
+    above = section(engine.overrides, "policy")
+    megatron = {**section(base, "megatron_cfg"), **section(above, "megatron_cfg")}
+    tensors = {**section(base, "dtensor_cfg"), **section(above, "dtensor_cfg")}
+    by_megatron = bool(megatron.get("enabled"))
+    split = megatron if by_megatron else tensors
+    return replace(
+        plain,
+        tensor=split.get("tensor_model_parallel_size" if by_megatron else "tensor_parallel_size", 1),
+        pipeline=megatron.get("pipeline_model_parallel_size", 1) if by_megatron else 1,
+        context=split.get("context_parallel_size", 1),
+        expert=megatron.get("expert_model_parallel_size", 1) if by_megatron else 1,
+        gradient=2 if by_megatron else 4,
+        shards=not by_megatron,
+        recomputed="everything" if split.get("activation_checkpointing") else "nothing",
+    )

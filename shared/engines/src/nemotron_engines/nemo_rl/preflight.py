@@ -1,10 +1,10 @@
-"""What can be done with a NeMo-RL config without a GPU. Run by NeMo-RL's own interpreter, never imported by ours.
+"""Check a NeMo-RL config without a GPU. Run by NeMo-RL's own interpreter, never imported by ours.
 
     python preflight.py --gpus                                     {"gpus": 8, "where": "this machine"}
     python preflight.py --keys grpo                                {"types": ["dict"], "keys": {"policy": {...}, ...}}
     python preflight.py --config nemo_rl.yaml --algorithm grpo     {"train_rows": 98, "longest": 21, ...}
 
-The last line of stdout is the answer as JSON. It uses only what is in NeMo-RL's environment.
+The last line of stdout is the answer as JSON. It only uses packages of NeMo-RL's environment.
 """
 
 import argparse
@@ -21,11 +21,11 @@ NAMES: dict[Any, str] = {
     int: "int", float: "float", bool: "bool", str: "str", type(None): "null", dict: "dict", list: "list",
 }  # fmt: skip
 LOOKED_AT = 256
-"""Rows that are sent through the processor; the others are only counted."""
+"""Rows that go through the processor; the others are only counted."""
 
 
 def main() -> None:
-    """Answer one question."""
+    """Answer one query."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpus", action="store_true")
     parser.add_argument("--keys", choices=["grpo", "sft"])
@@ -52,7 +52,7 @@ def count_gpus() -> dict[str, Any]:
             ray.init(address="auto", log_to_driver=False)
             return {"gpus": int(ray.cluster_resources().get("GPU", 0)), "where": "the Ray cluster"}
         except ConnectionError:
-            pass  # what an ended cluster left behind; the driver starts one of its own then
+            pass  # the address of a dead cluster; the driver then starts its own
     import torch
 
     return {"gpus": torch.cuda.device_count(), "where": "this machine"}
@@ -68,7 +68,7 @@ def declared_keys(algorithm: str) -> dict[str, Any]:
 
 
 def node_of(kind: Any) -> dict[str, Any]:
-    """A declared type as a node: `types` it accepts, and `keys` where it is a mapping with known keys."""
+    """Convert a declared type to a node: accepted `types`, and `keys` if it is a mapping with known keys."""
     origin = get_origin(kind)
     if origin in (typing.Annotated, typing.NotRequired, typing.Required):
         return node_of(get_args(kind)[0])
@@ -88,7 +88,7 @@ def node_of(kind: Any) -> dict[str, Any]:
 
 
 def merged(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """One node that accepts what any of `nodes` accepts."""
+    """Union of nodes."""
     whole: dict[str, Any] = {"types": sorted({name for node in nodes for name in node["types"]})}
     if all("values" in node or node["types"] == ["null"] for node in nodes):
         whole["values"] = [value for node in nodes for value in node.get("values", [None])]
@@ -100,7 +100,7 @@ def merged(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def preflight(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
-    """Config, tokenizer and data as the driver would read them."""
+    """Load config, tokenizer and data as the driver would."""
     import yaml
     from nemo_rl.algorithms.utils import get_tokenizer  # ty: ignore[import-not-found]
 
@@ -123,8 +123,8 @@ def preflight(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
 
 
 def accepted(values: dict[str, Any], algorithm: str) -> tuple[bool, dict[str, Any]]:
-    """Whether NeMo-RL's own MasterConfig checked the config, and the config then. An older one is only a hint of types
-    and checks nothing, nor does the program that uses it."""
+    """Validate the config with NeMo-RL's MasterConfig; returns whether it was checked, and the config. Older versions
+    only have type hints and check nothing."""
     kind = importlib.import_module(f"nemo_rl.algorithms.{algorithm}").MasterConfig
     if not hasattr(kind, "model_validate"):
         return False, values
@@ -133,7 +133,7 @@ def accepted(values: dict[str, Any], algorithm: str) -> tuple[bool, dict[str, An
 
 
 def data_sets(config: dict[str, Any], algorithm: str, script: Path, tokenizer: Any) -> tuple[Any, Any]:
-    """Training and validation set, made by the functions that the driver itself calls."""
+    """Training and validation set, built by the same functions as in the driver."""
     if algorithm == "sft":
         return program(script).setup_data(tokenizer, config["data"])
     if "train_jsonl_fpath" in config["data"]:

@@ -1,4 +1,4 @@
-"""The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
+"""The engine section of NeMo-RL, for the sft and rl stages: settings that only NeMo-RL has."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -23,41 +23,41 @@ class NeMoRLEngine(EngineSection):
 
     name: Literal["nemo_rl"]
     version: Literal["v0.7.0", "nano-v3"]
-    """Which NeMo-RL; the checkout must be of this version."""
+    """NeMo-RL version; the checkout must match it."""
     container: How[str | None]
-    """Image that holds this version. For the launcher and the messages; `null`: this environment."""
+    """Container image with this version, for the launcher and for messages. `null`: this environment."""
     checkout: How[str | None]
     """Folder of NeMo-RL's source. `null`: where `nemo_rl` is imported from, else `/opt/nemo-rl`."""
     runner: How[Literal["uv", "python"]]
-    """`uv`: `uv run` in the checkout. `python`: the interpreter of this process, with the checkout on its path."""
+    """`uv`: `uv run` in the checkout. `python`: this process's interpreter, with the checkout on its path."""
     base: str
-    """The config of NeMo-RL that ours is laid over, as a path in the checkout."""
+    """NeMo-RL config that ours builds on, as a path in the checkout."""
     overrides: dict[str, Any]
     """Keys of NeMo-RL's config that our sections do not have, as a tree. On the command line:
     `++engine.overrides.policy.dtensor_cfg.cpu_offload=true`."""
     num_nodes: How[int] = Field(ge=1)
-    """Nodes that train and generate. Judges' nodes (`env.nemo_gym.num_gpu_nodes`) come on top."""
+    """Nodes for training and generation. Judge models' nodes (`env.nemo_gym.num_gpu_nodes`) are extra."""
     gpus_per_node: How[int] = Field(ge=1)
-    """GPUs of a node."""
+    """GPUs per node."""
     max_total_sequence_length: int = Field(ge=8)
-    """Tokens of a prompt and its completion together."""
+    """Tokens of a prompt plus its completion."""
     load_path: str | None
-    """A `step_N` folder of an earlier run to continue from. Checkpoints of this run go before it."""
+    """A `step_N` folder of an earlier run to continue from. This run's own checkpoints take precedence."""
     experimental: list[str]
-    """Why a recipe is not known to work; such a recipe needs allow_experimental."""
+    """Why a recipe may not work; such a recipe needs allow_experimental."""
     allow_experimental: How[bool]
-    """Run it nevertheless."""
+    """Run it anyway."""
     allow_custom_plan: bool
-    """Let `overrides` name a parallel plan, Python code, from outside the checkout."""
+    """Let `overrides` name a parallel plan, which is Python code, from outside the checkout."""
     stop_before_training: How[bool]
-    """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
+    """Do everything that needs no GPU (config, tokenizer, data), report the result, and stop."""
 
     @model_validator(mode="after")
     def known_to_nemo_rl(self) -> "NeMoRLEngine":
-        """The config to build on must be one of NeMo-RL's; `overrides` may name no code of others."""
+        """Require one of NeMo-RL's configs as the base, and no foreign code in `overrides`."""
         if self.base not in (bases := load_bases(self.version)):
             known = ", ".join(bases)
-            text = f"NeMo-RL {self.version} has no config '{self.base}' in our table; there are: {known}"
+            text = f"NeMo-RL {self.version} has no config '{self.base}' in our table; known: {known}"
             raise PydanticCustomError("base", "{text}", {"text": text, "below": "base"})
         for problem in foreign_code(self.overrides):
             below = str(problem.key).removeprefix("engine.")
@@ -67,7 +67,7 @@ class NeMoRLEngine(EngineSection):
 
     @property
     def notes(self) -> list[str]:
-        """Which keys were not checked."""
+        """A note on keys that were not checked."""
         return unchecked(self.overrides, "NeMo-RL")
 
 
@@ -75,8 +75,8 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
     """NeMo-RL's GRPO."""
 
     environment: Literal["math", "nemo_gym", "base"]
-    """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: what `engine.base` says, with the data it
-    names (`run.data: null`)."""
+    """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: the environment and data in `engine.base`
+    (`run.data: null`)."""
     train_rows: str | None
     """JSONL file of rows for the environment, instead of a data artifact (`run.data: null`)."""
     valid_rows: str | None
@@ -88,10 +88,10 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
 
 
 class NeMoRLSFTEngine(NeMoRLEngine):
-    """NeMo-RL's fine-tuning, which packs conversations itself and so does not read our packed rows."""
+    """NeMo-RL's fine-tuning, which packs conversations itself instead of reading our packed rows."""
 
     train_chats: str | None
-    """JSONL file of OpenAI `messages`. `null`: the data set that `engine.base` names."""
+    """JSONL file of OpenAI `messages`. `null`: the data set in `engine.base`."""
     valid_chats: str | None
     """The same for validation. `null` with train_chats: no validation."""
 

@@ -1,12 +1,12 @@
-"""The config file that NeMo-RL is started with: its own base, our sections over it in its words, the overrides on top.
+"""Build NeMo-RL's config file: its own base, then our translated sections, then the overrides.
 
     optimizer.lr: 3.0e-6                    policy.megatron_cfg.optimizer.lr: 3.0e-6
     built = build(config, "grpo", places, base_values)
     built["policy"]["train_global_batch_size"]      # 2048
 
-A key that one of our sections has is set there and nowhere else; `engine.overrides` may repeat none of them but those
-in REFINABLE, whose meaning in NeMo-RL is wider than ours. Interpolations of the base are resolved last, so that a value
-of ours reaches everything that NeMo-RL derives from it.
+A key that one of our sections sets cannot be repeated in `engine.overrides`, except those in REFINABLE, whose meaning
+in NeMo-RL is wider than ours. The base's interpolations are resolved last, so that our values reach everything that
+NeMo-RL derives from them.
 """
 
 import operator
@@ -46,12 +46,12 @@ FOREVER = 10_000_000_000
 WARMUP_START = 0.1
 """Share of the learning rate at the first step of a warm-up, as in NeMo-RL's own configs."""
 VERIFIER = "hf_math_verify"
-"""Without this argument NeMo-RL's math environment gives every answer the reward 0."""
+"""Without this argument, NeMo-RL's math environment gives every answer a reward of 0."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run reads and writes; text, so that a dry run can show what is not there yet."""
+    """Paths of a run, as text, so that a dry run can show placeholders."""
 
     model: str
     train: str | None
@@ -62,13 +62,13 @@ class Places:
 
 
 def placeholders(model: str | None = None, *, train: bool = True, valid: bool = True) -> Places:
-    """Places for a check without a run. `train`, `valid`: whether there is data of ours."""
+    """Placeholders for a check without a run. `train`, `valid`: whether we provide the data."""
     rows = "<train.jsonl>" if train else None, "<val.jsonl>" if valid else None
     return Places(model or "<run.model>", *rows, "<checkpoints>", "<logs>", "check")
 
 
 def run_places(run: Run, model: Path, train: Path | None, valid: Path | None) -> Places:
-    """Places of a run. NeMo-RL works in the checkout, so every path is a whole one."""
+    """Paths of a run, all absolute, because NeMo-RL runs in its checkout."""
     return Places(
         model=str(model.resolve()),
         train=None if train is None else str(train.resolve()),
@@ -80,7 +80,7 @@ def run_places(run: Run, model: Path, train: Path | None, valid: Path | None) ->
 
 
 def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, copies: int, *, megatron: bool) -> Flat:
-    """NeMo-RL's keys for the sections of the rl stage; `copies` of the model are trained."""
+    """NeMo-RL's keys for the sections of the rl stage; `copies`: trained copies of the model."""
     grpo, train, engine = config.grpo, config.train, config.engine
     assert isinstance(engine, NeMoRLGRPOEngine)
     gym = engine.environment == "nemo_gym"
@@ -111,15 +111,15 @@ def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, copies: int, *, 
     if not gym:
         keys["grpo.val_batch_size"] = train.eval_rows
     if engine.environment == "math":
-        keys["grpo.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
+        keys["grpo.max_num_epochs"] = train.train_iters  # the step limit ends the training, even with few rows
     return keys | _data_keys(engine, places) | common_keys(config, places, copies, megatron=megatron)
 
 
 def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
-    """Where the rows are and who rewards; the names differ between versions.
+    """Keys of the rows and of the rewards; their names differ between versions.
 
     Raises:
-        UserError: the version has no such environment.
+        UserError: the version lacks this environment.
     """
     version = VERSIONS[engine.version]
     if engine.environment not in version.scripts:
@@ -131,7 +131,7 @@ def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
     if version.data_keys == "flat":
         return {"data.train_jsonl_fpath": places.train, "data.validation_jsonl_fpath": places.valid}
     rows, shared = {}, {}
-    if engine.environment == "math":  # question and answer of our rows as they are: no prompt file is put around them
+    if engine.environment == "math":  # question and answer of our rows unchanged, without a prompt file
         rows = {"dataset_name": "ResponseDataset", "input_key": "question", "output_key": "expected_answer"}
         env = {"processor": "math_hf_data_processor", "env_name": "math"}
         shared = {"data.default": env | {"prompt_file": None, "system_prompt_file": None}}
@@ -153,10 +153,10 @@ def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, copies: int
         "sft.val_micro_batch_size": config.micro_rows(copies),
         "sft.seed": config.run.seed,
         "policy.train_global_batch_size": train.global_batch_size,
-        "policy.tokenizer.chat_template": "default",  # the model's own; NeMo-RL's sft.yaml has another in its place
+        "policy.tokenizer.chat_template": "default",  # the model's own; NeMo-RL's sft.yaml replaces it
     }
     if places.train is not None:
-        keys["sft.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
+        keys["sft.max_num_epochs"] = train.train_iters  # the step limit ends the training, even with few rows
         keys["data.train"] = {"dataset_name": "openai_format", "data_path": places.train}
         valid = {"dataset_name": "openai_format", "data_path": places.valid}
         keys["data.validation"] = valid if places.valid else None
@@ -164,7 +164,7 @@ def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, copies: int
 
 
 def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, copies: int, *, megatron: bool) -> Flat:
-    """What both algorithms share: model, batch, optimizer, schedule, checkpoints, metrics and machines."""
+    """Keys of both algorithms: model, batch, optimizer, schedule, checkpoints, metrics and machines."""
     engine, logger = config.engine, config.logger
     keys: Flat = {
         "policy.model_name": places.model,
@@ -202,13 +202,13 @@ def megatron_optimizer(config: TrainingConfig) -> Flat:
     """Optimizer and schedule of the Megatron backend."""
     optimizer, scheduler = config.optimizer, config.schedule
     if scheduler.lr_decay_style == "WSD":
-        raise UserError("scheduler.lr_decay_style: NeMo-RL has no WSD", "constant, linear and cosine work")
+        raise UserError("scheduler.lr_decay_style: NeMo-RL has no WSD", "use constant, linear or cosine")
     above = "policy.megatron_cfg"
     return {
         f"{above}.optimizer.lr": optimizer.lr,
         f"{above}.optimizer.min_lr": min(
             optimizer.min_lr, optimizer.lr
-        ),  # above it, Megatron takes none, needed or not
+        ),  # Megatron refuses a higher min_lr, even if unused
         f"{above}.optimizer.weight_decay": optimizer.weight_decay,
         f"{above}.optimizer.adam_beta1": optimizer.adam_beta1,
         f"{above}.optimizer.adam_beta2": optimizer.adam_beta2,
@@ -222,7 +222,7 @@ def megatron_optimizer(config: TrainingConfig) -> Flat:
 
 
 def torch_optimizer(config: TrainingConfig) -> Flat:
-    """Optimizer and schedule of the DTensor backend, torch's own classes, and checkpoints that hold a whole model."""
+    """Optimizer and schedule of the DTensor backend, with torch's own classes, and checkpoints with a full model."""
     optimizer, style, warmup = config.optimizer, config.schedule.lr_decay_style, config.schedule.lr_warmup_iters
     steps = config.train.train_iters - warmup
     kwargs: dict[str, float]
@@ -234,7 +234,7 @@ def torch_optimizer(config: TrainingConfig) -> Flat:
         end = optimizer.min_lr / optimizer.lr
         name, kwargs = "LinearLR", {"start_factor": 1.0, "end_factor": end, "total_iters": steps}
     else:
-        raise UserError(f"scheduler.lr_decay_style: NeMo-RL has no {style}", "constant, linear and cosine work")
+        raise UserError(f"scheduler.lr_decay_style: NeMo-RL has no {style}", "use constant, linear or cosine")
     schedule: list[dict[str, Any]] = [{"name": f"torch.optim.lr_scheduler.{name}", "kwargs": kwargs}]
     if warmup:
         start = {"start_factor": WARMUP_START, "end_factor": 1.0, "total_iters": warmup}
@@ -255,26 +255,26 @@ LARGEST = 1e18
 
 
 def _of_numbers(compute: Callable[[float, float], float]) -> Callable[[Any, Any], float]:
-    """For numbers only, and results that are sizes: a text times a number is as long as somebody likes."""
+    """Allow numbers only, and bounded results, because text times a number could fill the memory."""
 
     def checked(a: Any, b: Any) -> float:
         if type(a) not in (int, float) or type(b) not in (int, float):
-            raise ValueError(f"computes with numbers, not with {str(a)[:40]!r} and {str(b)[:40]!r}")
+            raise ValueError(f"needs numbers, not {str(a)[:40]!r} and {str(b)[:40]!r}")
         if max(abs(a), abs(b), abs(found := compute(a, b))) > LARGEST:
-            raise ValueError("computes a number beyond all sizes")
+            raise ValueError("the result is too large")
         return found
 
     return checked
 
 
 RESOLVERS = {"mul": _of_numbers(operator.mul), "div": _of_numbers(operator.truediv), "max": _of_numbers(max)}
-"""What NeMo-RL's configs compute with."""
+"""Arithmetic resolvers of NeMo-RL's configs."""
 MEGATRON = "policy.megatron_cfg.enabled"
 
 
 class SharedOut(NamedTuple):
-    """How a configuration shares out its GPUs: those that train and those that generate, and the sizes that divide the
-    first."""
+    """Distribution of the GPUs: those for training, those for generation, and the parallel sizes that divide the
+    former."""
 
     train: int
     generation: int
@@ -290,12 +290,12 @@ class SharedOut(NamedTuple):
 
     @property
     def copies(self) -> int:
-        """Copies of the model that are trained."""
+        """Number of trained copies of the model."""
         return max(1, self.train // self.model)
 
 
 def shared_out(values: dict[str, Any], nodes: int, each: int) -> SharedOut:
-    """How a configuration shares out `nodes` with `each` so many GPUs."""
+    """How a configuration distributes `nodes` with `each` GPUs."""
     policy = values["policy"]
     train = generation = nodes * each
     apart = at(values, "policy.generation.colocated", {"enabled": True})
@@ -324,13 +324,13 @@ def build(
     """The whole configuration, resolved.
 
     Args:
-        complete: environment variables that the base reads must be set; if not, a missing one stands as `<NAME>`.
+        complete: require all environment variables that the base reads; otherwise a missing one becomes `<NAME>`.
 
     Raises:
         UserError: an override repeats a key of our sections, or a variable is missing.
     """
     engine, overrides = config.engine, config.engine.overrides
-    # Megatron trains, otherwise DTensor does
+    # Megatron trains; otherwise DTensor
     megatron = bool(at(overrides, MEGATRON, at(base, MEGATRON)))
     tree = OmegaConf.create(with_variables(base, complete=complete))
     before = resolved(OmegaConf.merge(tree, overrides))
@@ -350,7 +350,7 @@ def build(
 
 
 def resolved(tree: Any) -> dict[str, Any]:
-    """Plain values; raises UserError for an interpolation that leads nowhere."""
+    """Plain values; raises UserError for a broken interpolation."""
     try:
         with computing_with(RESOLVERS):
             content = plain(tree)
@@ -361,7 +361,7 @@ def resolved(tree: Any) -> dict[str, Any]:
 
 
 def with_variables(base: Any, *, complete: bool) -> Any:
-    """The base with the environment variables it reads put in."""
+    """The base with its environment variables filled in."""
 
     def value_of(found: re.Match[str]) -> str:
         name = found[1]
@@ -378,7 +378,7 @@ def with_variables(base: Any, *, complete: bool) -> Any:
 
 
 def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:
-    """An override of what a section of ours decides would make two places for one value."""
+    """Refuse an override of a value that one of our sections sets."""
     there = "set it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine"
     for key, _ in leaves(overrides):
         decided = [own for own in ours if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")]

@@ -1,10 +1,10 @@
-"""The NeMo-RL versions that the recipes are written for, and their own configs, on which ours build.
+"""The NeMo-RL versions that the recipes are written for, and NeMo-RL's configs that ours build on.
 
     VERSIONS["v0.7.0"].container
-    load_bases("v0.7.0")["examples/configs/sft.yaml"].values     the keys that our rules and estimates read
-    load_base(checkout, "examples/configs/sft.yaml")             the whole config, where NeMo-RL is
+    load_bases("v0.7.0")["examples/configs/sft.yaml"].values     keys that our rules and estimates read
+    load_base(checkout, "examples/configs/sft.yaml")             the whole config, from a checkout
 
-`generate` writes the tables that the first one reads, from a checkout of each version.
+`generate` writes the tables for `load_bases` from a checkout of each version.
 """
 
 import hashlib
@@ -28,15 +28,15 @@ TABLES = Path(__file__).parent / "tables"
 
 @dataclass(frozen=True)
 class Version:
-    """One version.
+    """A version of NeMo-RL.
 
     Attributes:
-        commit: of the source that the table was made of.
-        package: `nemo_rl.__version__` without what follows `+`.
-        container: the image that NVIDIA's guide for the recipe names.
+        commit: source commit of the table.
+        package: `nemo_rl.__version__` without the part after `+`.
+        container: image in NVIDIA's guide for the recipe.
         data_keys: "nested" is `data.train.data_path`, "flat" is `data.train_jsonl_fpath`.
-        scripts: program by environment; `sft` is the one of fine-tuning.
-        kinds_of_truncation: truncated importance sampling is one of several kinds, and is named.
+        scripts: program by environment; `sft` is for fine-tuning.
+        kinds_of_truncation: truncated importance sampling has several kinds, so the kind must be named.
     """
 
     commit: str
@@ -77,8 +77,8 @@ class Base:
     """A config of NeMo-RL that recipes build on.
 
     Attributes:
-        digest: of the whole config, by which a changed file is noticed.
-        values: a part of it, as a tree; a run reads the rest from the checkout.
+        digest: digest of the whole config, to detect a changed file.
+        values: part of the config, as a tree; a run reads the rest from the checkout.
     """
 
     algorithm: str
@@ -94,10 +94,10 @@ def load_bases(version: str) -> dict[str, Base]:
 
 
 def load_base(checkout: Path, path: str) -> dict[str, Any]:
-    """A config of the checkout with what it inherits; its interpolations are kept as they are written.
+    """A config of the checkout with everything it inherits; interpolations are not resolved.
 
     Raises:
-        UserError: the checkout has no such file.
+        UserError: the file is missing.
     """
     file = checkout / path
     if not file.is_file():
@@ -109,12 +109,12 @@ def load_base(checkout: Path, path: str) -> dict[str, Any]:
 
 def _inherited(file: Path) -> DictConfig:
     own = OmegaConf.load(file)
-    assert isinstance(own, DictConfig), f"{file} is no mapping"
+    assert isinstance(own, DictConfig), f"{file} is not a mapping"
     parents = own.pop("defaults", [])
     whole = OmegaConf.create({})
     parents = [parents] if isinstance(parents, str) else parents
     for above in [*(_inherited(file.parent / str(parent)) for parent in parents), own]:
-        # what comes later wins; a section marked `_override_` replaces the one below instead of being merged into it
+        # later files win; a section marked `_override_` replaces the inherited one instead of being merged
         for name in list(above):
             section = None if OmegaConf.is_missing(above, name) else above._get_node(name)
             if isinstance(section, DictConfig) and not section._is_none() and section.pop("_override_", False):
@@ -124,12 +124,12 @@ def _inherited(file: Path) -> DictConfig:
 
 
 def digest_of(values: dict[str, Any]) -> str:
-    """SHA-256 of a config, so that another checkout's file can be told from the one the table was made of."""
+    """SHA-256 of a config, to compare a checkout's file with the one in the table."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def commit_of(checkout: Path) -> str | None:
-    """The commit that is checked out; None where the folder is no git checkout or git is not installed."""
+    """The checked-out commit; None if the folder is not a git checkout or git is not installed."""
     if not (checkout / ".git").exists():
         return None
     command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
@@ -140,7 +140,7 @@ def commit_of(checkout: Path) -> str | None:
 
 
 def version_of(checkout: Path) -> str | None:
-    """`__version__` as the source writes it, without importing it; None where there is no such file."""
+    """`__version__` from the source, without importing it; None if the file is missing."""
     file = checkout / "nemo_rl" / "package_info.py"
     if not file.is_file():
         return None

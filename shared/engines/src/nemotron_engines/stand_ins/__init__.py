@@ -1,1 +1,1 @@
-"""Stand-ins for a GPU and for CUDA packages: fakes, stubs, settings switched off. Never used where there is one."""
+"""Stand-ins for a GPU and for CUDA packages: fakes, stubs, disabled settings. Never used on a machine with a GPU."""

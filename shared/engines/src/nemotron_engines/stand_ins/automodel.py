@@ -1,10 +1,10 @@
-"""The least that lets Automodel 0.7.0 run without a GPU. Never active where CUDA is available.
+"""The minimum that lets Automodel 0.7.0 run without a GPU. Never active if CUDA is available.
 
 1. Three unguarded calls of torch.cuda become harmless, and models are built on the CPU although the code says "cuda".
 2. `mamba_ssm` and `causal_conv1d` become modules over our reference kernels (kernels/mamba_ops.py), which keep the
    documents of a packed row apart. Automodel's Mamba layers import them inside `forward` and have no fallback.
 
-environment.py has checked the versions before; a function that is not where it was raises here.
+environment.py has already checked the versions; a function that has moved raises here.
 """
 
 import importlib
@@ -35,19 +35,19 @@ STUB_MODULES = {
 
 
 def install() -> str | None:
-    """Put the shim in place; returns the line that says so, or None where there is a GPU and nothing was changed.
+    """Install the shim; returns the notice to print, or None if there is a GPU and nothing was changed.
 
-    Must run before Automodel's recipe is imported. Installing twice changes nothing more.
+    Call it before importing Automodel's recipe. A second call has no effect.
     """
     if torch.cuda.is_available():
         return None
 
     def nothing(*args: Any, **kwargs: Any) -> None:
-        """Stands for a call that only concerns GPU memory."""
+        """Replaces a call that only concerns GPU memory."""
 
     cuda: Any = torch.cuda
     cuda.reset_peak_memory_stats = cuda.synchronize = nothing
-    cuda.current_device = lambda: 0  # an int, because it is put into torch.device("cuda", ...)
+    cuda.current_device = lambda: 0  # an int, because it is passed to torch.device("cuda", ...)
     # transformers chooses its own kernels when its module is imported, and must not find the stubs.
     importlib.import_module("transformers.models.nemotron_h.modeling_nemotron_h")
     stub_packages()
@@ -56,7 +56,7 @@ def install() -> str | None:
 
 
 def stub_packages() -> None:
-    """Make the modules, or give their functions to the packages that are installed: without a GPU these fail."""
+    """Create the modules, or patch installed packages, which fail without a GPU."""
     for name, members in STUB_MODULES.items():
         add_module(name, None, **members).__dict__.update(members)
 

@@ -5,7 +5,7 @@ megatron-core looks the functions up when `megatron.core.ssm.mamba_mixer` is imp
     install_mamba_stand_in()
     from megatron.core.ssm.mamba_mixer import MambaMixer
 
-Whatever `MambaMixer` passes is honoured (`seq_idx` of packed rows too) or refused; see modeling/mamba_ops.py.
+Every argument of `MambaMixer` is honoured (even `seq_idx` of packed rows) or refused; see kernels/mamba_ops.py.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from nemotron_engines.kernels.mamba_ops import (
 )
 from nemotron_engines.stand_ins.modules import add_module
 
-# What megatron-core compares with its minimum versions before it accepts packed rows.
+# megatron-core compares this with its minimum versions before it accepts packed rows.
 MAMBA_VERSION = "2.3.2"
 CONV_VERSION = "1.6.0"
 
@@ -65,8 +65,8 @@ def split_conv1d_scan(
 ) -> Tensor:  # fmt: skip
     """`mamba_split_conv1d_scan_combined` with exactly the keywords of `MambaMixer`; the norm comes after it.
 
-    There is no `state_dtype`: states are always computed in float32, and megatron-core itself refuses a setting
-    that this signature does not know.
+    `state_dtype` is missing because states are always computed in float32; megatron-core refuses a setting
+    that the signature does not have.
     """
     result = mamba_split_conv1d_scan_combined(
         zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, D, chunk_size, seq_idx=seq_idx, activation=activation,

@@ -1,12 +1,12 @@
-"""A `torch.cuda` for machines without a GPU, as far as Megatron's training loop looks at it.
+"""A fake `torch.cuda` for machines without a GPU, with everything that Megatron's training loop uses.
 
-Megatron makes its tensors with `device="cuda"`, asks for streams and random states, and asserts that there is a GPU.
-Inside `faked_cuda()` all of that means the CPU; afterwards everything is as it was:
+Megatron creates tensors with `device="cuda"`, uses streams and random states, and asserts that there is a GPU. Inside
+`faked_cuda()` all of that means the CPU; afterwards everything is restored:
 
     with faked_cuda():
         pretrain(container, forward_step)
 
-Nothing else that runs in the process should look at `torch.cuda` meanwhile.
+No other code in the process should use `torch.cuda` inside that block.
 """
 
 import importlib
@@ -20,11 +20,11 @@ from unittest.mock import patch
 import torch
 from torch.overrides import TorchFunctionMode
 
-MEMORY = 2**34  # bytes that the device is said to have
+MEMORY = 2**34  # reported bytes of device memory
 
 
 class Stream:
-    """A stream or an event: on a CPU everything has happened when the call returns."""
+    """A stream or an event: on a CPU, every call is already complete when it returns."""
 
     cuda_stream = 0
 
@@ -36,7 +36,7 @@ class Stream:
     def __exit__(self, *args: object) -> None: ...
 
     def record_event(self, event: Any = None) -> Any:
-        """An event that has happened."""
+        """A completed event."""
         return event or Stream()
 
     def query(self) -> bool:
@@ -57,7 +57,7 @@ class Stream:
 
 
 class CudaMeansCPU(TorchFunctionMode):
-    """Every `device="cuda"`, and every device number, becomes the CPU."""
+    """Turns every `device="cuda"` and every device number into the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -71,9 +71,9 @@ class CudaMeansCPU(TorchFunctionMode):
 
 
 class DuplicatedLinear(torch.nn.Linear):
-    """The projections into and out of the experts' latent space, for which megatron-core knows one class only.
+    """The projections into and out of the experts' latent space, for which megatron-core has only one class.
 
-    Every process holds the whole matrix; `tensor_model_parallel` says so to Bridge's conversion.
+    Every process holds the whole matrix, which `tensor_model_parallel` tells Bridge's conversion.
     """
 
     tensor_model_parallel = False
@@ -84,12 +84,12 @@ class DuplicatedLinear(torch.nn.Linear):
             init_method(self.weight)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, None]:  # ty: ignore[incompatible-method-override]
-        """Output, and no bias left to add."""
+        """Output, and None for the bias."""
         return super().forward(input), None
 
 
 def on_cpu(device: Any) -> Any:
-    """The CPU for a CUDA device or a device number; anything else (a dtype, None) as it is."""
+    """The CPU for a CUDA device or a device number; anything else (a dtype, None) unchanged."""
     is_number = isinstance(device, int) and not isinstance(device, bool)
     is_cuda = isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
     return "cpu" if is_number or is_cuda else device
@@ -156,9 +156,9 @@ def _replacements() -> list[tuple[Any, dict[str, Any]]]:
         "synchronize": _nothing,
     }
     random = {"_set_cuda_rng_state": _set_cpu_state, "_get_cuda_rng_state": _cpu_state}
-    no_compiler = {"compile_helpers": _nothing}  # the wheel has them compiled, and no Makefile to try it again
+    no_compiler = {"compile_helpers": _nothing}  # the wheel contains them compiled, without a Makefile to rebuild
     norm = importlib.import_module("megatron.core.transformer.torch_norm").WrappedTorchNorm
-    # Files are written by threads of this process; the stock queue starts a process, which outlives a killed run.
+    # Write files from threads of this process; the stock queue starts a process, which outlives a killed run.
     written: queue.Queue[Any] = queue.Queue()
     results = {"get_write_results_queue": lambda mp_mode="spawn": written}
     latent = {"HAVE_TE": True, "TELinear": DuplicatedLinear}
@@ -173,14 +173,14 @@ def _replacements() -> list[tuple[Any, dict[str, Any]]]:
         (importlib.import_module("megatron.bridge.training.initialize"), no_compiler),
         (importlib.import_module("megatron.core.dist_checkpointing.strategies.filesystem_async"), results),
         (importlib.import_module("megatron.core.transformer.moe.moe_layer"), latent),
-        # The last norm of a hybrid is written into the class, in no spec.
+        # The last norm of a hybrid is hard-coded in the class, outside the spec.
         (importlib.import_module("megatron.core.models.hybrid.hybrid_block"), {"TENorm": norm}),
     ]
 
 
 @contextmanager
 def faked_cuda() -> Generator[None]:
-    """Let the CPU answer for CUDA inside the block. The stubs (stubs.py) must have been installed."""
+    """Let the CPU answer for CUDA inside the block. The stubs (transformer_engine.py) must have been installed."""
     with ExitStack() as stack:
         for target, names in _replacements():
             for name, value in names.items():

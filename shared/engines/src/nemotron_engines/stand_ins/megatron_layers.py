@@ -1,12 +1,12 @@
 """The layers of a hybrid (Mamba, attention, mixture of experts) from megatron-core's own torch modules.
 
-megatron-core describes hybrids with Transformer Engine's layers only. On a CPU a model provider takes this instead:
+megatron-core only has specs for hybrids with Transformer Engine's layers. On a CPU, a model provider uses this instead:
 
     provider.hybrid_stack_spec = local_hybrid_stack_spec
 
 Norms stand before the layers instead of inside them; checkpoints and conversion know both forms, except that
 Bridge knows no such norm before the attention of multi-token prediction. Import this after the stubs are installed
-(stubs.py).
+(transformer_engine.py).
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ def local_hybrid_stack_spec() -> ModuleSpec:
         linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention, linear_proj=RowParallelLinear
     )
     mlp = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-    # num_experts only says that there are experts; how many, the config says.
+    # num_experts only enables experts; the config sets their number.
     experts = get_moe_module_spec(use_te=False, num_experts=8, moe_grouped_gemm=False)
     bda = get_bias_dropout_add
     submodules = HybridStackSubmodules(
@@ -88,7 +88,7 @@ def local_hybrid_stack_spec() -> ModuleSpec:
 
 
 def _prediction_spec() -> ModuleSpec:
-    """What stands around the layers of multi-token prediction; these are of the kinds above."""
+    """Spec of the modules around multi-token prediction's layers, which are of the kinds above."""
     norm = WrappedTorchNorm
     parts = MultiTokenPredictionLayerSubmodules(enorm=norm, hnorm=norm, layer_norm=norm, eh_proj=ColumnParallelLinear)
     layer = ModuleSpec(module=MultiTokenPredictionLayer, submodules=parts)

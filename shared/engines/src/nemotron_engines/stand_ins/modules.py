@@ -7,9 +7,9 @@ from typing import Any
 
 
 def add_module(name: str, version: str | None = "0.0.0", **members: Any) -> ModuleType:
-    """Put a module into `sys.modules` and into its parent, which must be there; what exists already stays.
+    """Put a module into `sys.modules` and its existing parent; keeps a module that already exists.
 
-    `importlib.util.find_spec` finds it too: it looks like a package. `version` is its `__version__`, None for none.
+    It looks like a package, so `importlib.util.find_spec` finds it. `version` is its `__version__`; None for none.
     """
     if name in sys.modules:
         return sys.modules[name]

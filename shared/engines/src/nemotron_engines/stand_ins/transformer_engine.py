@@ -1,7 +1,7 @@
 """Import stubs of Transformer Engine and nvidia-resiliency-ext, which Megatron-Bridge imports even on a CPU.
 
-A stubbed class can be named, inherited from and tested for; making one fails. megatron-core must not see the
-stub of Transformer Engine (it would believe that its layers exist), so core is imported before it:
+A stubbed class can be named, subclassed and tested for; instantiating one fails. megatron-core must not see the stub
+of Transformer Engine (it would assume that its layers exist), so core is imported first:
 
     install_stubs()
     from megatron.bridge.training.pretrain import pretrain
@@ -16,7 +16,7 @@ import torch
 from nemotron_engines.stand_ins.mamba_packages import install_mamba_stand_in
 from nemotron_engines.stand_ins.modules import add_module
 
-# The modules of megatron-core that ask whether Transformer Engine is there, and that Bridge imports later.
+# Modules of megatron-core that check for Transformer Engine and that Bridge imports later.
 CORE_MODULES = (
     "fp8_utils", "fp4_utils", "optimizer", "distributed", "transformer.moe.moe_utils",
     "models.gpt.gpt_layer_specs", "models.mamba", "transformer.multi_token_prediction", "dist_checkpointing",
@@ -33,15 +33,15 @@ ENGINE_CLASSES = (
 
 
 class OnlyOnGPU(torch.nn.Module):
-    """Stands for any class of Transformer Engine."""
+    """Stub for any class of Transformer Engine."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        raise RuntimeError(f"{type(self).__name__} of Transformer Engine exists on a GPU only; it is a stub here")
+        raise RuntimeError(f"{type(self).__name__} of Transformer Engine needs a GPU; it is a stub here")
 
 
 class _AnyOperation:
-    """`transformer_engine.pytorch.ops`: every name is there, none can be made."""
+    """`transformer_engine.pytorch.ops`: every name exists, but none can be instantiated."""
 
     def __getattr__(self, name: str) -> type[OnlyOnGPU]:
         if name.startswith("__"):
@@ -50,11 +50,11 @@ class _AnyOperation:
 
 
 def install_stubs() -> None:
-    """Stand-in for Mamba, then megatron-core, then the stubs: the order matters. A second call changes nothing."""
+    """Install Mamba's stand-in, import megatron-core, then install the stubs; the order matters. Idempotent."""
     install_mamba_stand_in()
     importlib.import_module("megatron.core.extensions.transformer_engine")
     for name in CORE_MODULES:
-        with suppress(ImportError):  # some parts need packages that training a hybrid does not
+        with suppress(ImportError):  # some parts need packages that are not used for a hybrid
             importlib.import_module(f"megatron.core.{name}")
     classes: dict[str, Any] = {name: type(name, (OnlyOnGPU,), {}) for name in ENGINE_CLASSES}
     add_module("transformer_engine")

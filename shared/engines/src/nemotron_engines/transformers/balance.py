@@ -1,4 +1,4 @@
-"""Load balancing of a mixture of experts with sigmoid router, as megatron-core defines it.
+"""Load balancing of a mixture of experts with sigmoid router, as megatron-core defines it, and its metrics.
 
 After each step every router's correction, which counts when experts are chosen and not when they are weighted, moves
 by the update rate: up for experts with less than an even share of the step's tokens, down for those with more.
@@ -16,20 +16,21 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from nemotron_engines.real_rows import tokens_of_experts
+from nemotron_engines.kernels.experts import note_real_rows, tokens_of_experts
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 PREDICTING = "mtp."
-"""Begins the names of the block that predicts further tokens, which one pass of the model goes through repeatedly."""
+"""Name prefix of the multi-token prediction block, which one pass of the model applies repeatedly."""
 
 
 class LoadBalancing(TrainerCallback):
-    """Watches the routers of one model; `passing` tells it of each forward pass to count.
+    """Watches the routers of one model; each counted forward pass runs inside `passing`.
 
     Args:
-        predictions: how often a pass goes through the block that predicts further tokens.
+        predictions: applications of the prediction block per pass.
     """
 
     def __init__(self, model: nn.Module, engine: TransformersEngine, predictions: int = 0) -> None:
@@ -46,11 +47,11 @@ class LoadBalancing(TrainerCallback):
 
     @contextmanager
     def passing(self, weight: float, real: Tensor | None) -> Generator[None]:
-        """The forward pass of a micro batch; what is computed again for its backward pass is not counted again.
+        """Context of a micro batch's forward pass; recomputation in the backward pass is not counted again.
 
         Args:
-            weight: share of the micro batch in the step of this process.
-            real: (rows, tokens), false for padding; None without any.
+            weight: the micro batch's share of this process's step.
+            real: (rows, tokens), false for padding; None without padding.
         """
         self.counting, self.weight, self.real = True, weight, real
         try:
@@ -61,7 +62,7 @@ class LoadBalancing(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Move the corrections, by the tokens of all processes."""
+        """Update the corrections from the tokens of all processes."""
         tokens = _summed(torch.stack([router.tokens for router in self.routers])).double()
         moves = self.rate * torch.sign(tokens.mean(1, keepdim=True) - tokens).float()
         for router, move in zip(self.routers, moves, strict=True):
@@ -71,12 +72,12 @@ class LoadBalancing(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Count from now on, on the device that the model is on by now."""
+        """Start counting, on the model's final device."""
         for router in self.routers:
             router.begin()
 
     def take(self) -> dict[str, float]:
-        """The auxiliary loss since the last call without its weight: mean over layers, rows and processes."""
+        """The unweighted auxiliary loss since the last call: mean over layers, rows and processes."""
         if not self.coefficient:
             return {}
         loss = torch.stack([router.loss for router in self.routers]).mean()
@@ -86,10 +87,10 @@ class LoadBalancing(TrainerCallback):
 
 
 class Router:
-    """One layer's, and what it has done since the last step.
+    """The router of one layer, with its counts since the last step.
 
     Args:
-        repeats: passes through it for each pass of the model; together they count as one auxiliary loss.
+        repeats: passes through it per pass of the model, which count together as one auxiliary loss.
     """
 
     def __init__(self, balancing: LoadBalancing, layer: Any, repeats: int) -> None:
@@ -106,7 +107,7 @@ class Router:
         return self.gate.e_score_correction_bias
 
     def begin(self) -> None:
-        """Begin a step: no expert has had a token."""
+        """Reset the counts for a new step."""
         self.tokens = torch.zeros_like(self.correction, dtype=torch.int64)
 
     def _scored(self, gate: nn.Module, given: tuple[Tensor, ...], made: Any) -> None:
@@ -132,12 +133,12 @@ class Router:
 
 
 def sequence_loss(logits: Tensor, top_k: int, real: Tensor | None) -> Tensor:
-    """Mean over rows of the auxiliary loss without its weight.
+    """Mean of the unweighted auxiliary loss over rows.
 
     Args:
         logits: (rows, tokens, experts), before the sigmoid.
-        top_k: experts that each token is sent to.
-        real: (rows, tokens), false for padding; None without any.
+        top_k: experts per token.
+        real: (rows, tokens), false for padding; None without padding.
     """
     scores = logits.float().sigmoid()
     scores = scores / (scores.sum(-1, keepdim=True) + 1e-20)
@@ -149,7 +150,7 @@ def sequence_loss(logits: Tensor, top_k: int, real: Tensor | None) -> Tensor:
 
 
 class _Beside(torch.autograd.Function):
-    """Passes a tensor on as it is, and sends the gradient 1 into a loss that belongs to it."""
+    """Returns a tensor unchanged, and sends a gradient of 1 into an attached loss."""
 
     @staticmethod
     def forward(ctx: Any, passed: Tensor, loss: Tensor) -> Tensor:
@@ -161,14 +162,61 @@ class _Beside(torch.autograd.Function):
 
 
 def _summed(values: Tensor) -> Tensor:
-    """Over all processes."""
+    """Sum over all processes."""
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(values)
     return values
 
 
 def _routed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers whose router has a correction, by name."""
+    """Layers whose router has a correction, by name."""
     for name, layer in model.named_modules():
         if hasattr(getattr(layer, "gate", None), "e_score_correction_bias") and hasattr(layer, "experts"):
             yield name, layer
+
+
+# How evenly a router spreads the tokens of a training over the experts of each layer.
+
+
+class ExpertLoad:
+    """Counts the tokens of each expert while a model trains; validation, sampling and padding do not count."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Tensor] = {}
+
+    def watch(self, model: nn.Module) -> None:
+        """Start counting; does nothing for a model without experts."""
+        model.register_forward_pre_hook(_note_padding, with_kwargs=True)
+        for name, module in model.named_modules():
+            if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
+                layer = next((part for part in name.split(".") if part.isdigit()), name)
+                layer = f"mtp.{layer}" if name.startswith("mtp.") else layer
+                module.experts.register_forward_pre_hook(self._counter(layer, len(gate.weight)))
+
+    def take(self) -> dict[str, float]:
+        """Per layer, the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
+
+        Collective: every process gets the figures over all processes.
+        """
+        counts, self._counts = self._counts, {}
+        if not counts:
+            return {}
+        tokens = torch.stack(list(counts.values()))
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(tokens)
+        busiest = (tokens.amax(1) / tokens.sum(1) * tokens.shape[1]).tolist()  # waits for the GPU once for all layers
+        return {EXPERT_METRIC.format(layer=layer): round(load, 3) for layer, load in zip(counts, busiest, strict=True)}
+
+    def _counter(self, layer: str, experts: int) -> Any:
+        def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if module.training and torch.is_grad_enabled():
+                found = tokens_of_experts(given[1], experts)
+                self._counts[layer] = self._counts[layer] + found if layer in self._counts else found
+
+        return count
+
+
+def _note_padding(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    mask = kwargs.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2:  # without a mask, the trainer has already set it
+        note_real_rows(mask)

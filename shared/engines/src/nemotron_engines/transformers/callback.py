@@ -1,4 +1,4 @@
-"""What a training loop tells: metrics to metrics.jsonl and the console, checkpoints marked."""
+"""Write a training loop's metrics to metrics.jsonl and the console, and mark its checkpoints."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,8 +8,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback, rewrite_logs
 
+from nemotron_engines.transformers.balance import ExpertLoad
 from nemotron_engines.transformers.checkpoints import LAYOUT
-from nemotron_engines.transformers.experts import ExpertLoad
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed
@@ -18,7 +18,7 @@ from nemotron_shared.runtime.metrics import Metric, is_known
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
 
-# Metrics of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
+# Metrics of the Trainer and of TRL that we keep, with their names in metrics.jsonl.
 KEPT: dict[str, Metric] = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -47,7 +47,7 @@ class RunCallback(TrainerCallback):
 
     Args:
         keep: which checkpoints are kept.
-        tokens_at: how many tokens have been trained on after a given step, None where that is not known.
+        tokens_at: tokens trained on after a given step; None if unknown.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RunCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Cut the log back to where training goes on; intervals are those of this attempt, not of the checkpoint."""
+        """Truncate the log to the resumed step; use the intervals of this attempt, not of the checkpoint."""
         state.compute_steps(args, state.max_steps)
         self._experts.watch(kwargs["model"])
         self._progress.start(state.global_step, state.max_steps, self._tokens(state))
@@ -80,8 +80,8 @@ class RunCallback(TrainerCallback):
         """Keep each step's metrics.
 
         Raises:
-            UserError: a figure is not finite. The log of a step comes before its checkpoint, so none
-                is written of weights that are lost.
+            UserError: a metric is not finite. A step is logged before its checkpoint, so broken weights are never
+                saved.
         """
         self._stop_unless_finite(state.global_step, logs or {})
         metrics: dict[str, float] = {
@@ -95,7 +95,7 @@ class RunCallback(TrainerCallback):
             self._progress.log(state.global_step, metrics, self._tokens(state))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Mark the checkpoint complete once every rank has written its part; only then are older ones deleted."""
+        """Mark the checkpoint complete once every rank has written its part, then delete older ones."""
         distributed.barrier()
         directory = Path(str(args.output_dir))
 
@@ -115,19 +115,19 @@ class RunCallback(TrainerCallback):
         if not wrong:
             return
         if distributed.rank() != 0:
-            raise SystemExit(2)  # every rank sees the same metrics, and one says it
+            raise SystemExit(2)  # every rank sees the same metrics; one prints the error
         last = checkpoints.latest(self.run.checkpoints, LAYOUT)
-        kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before it"
-        raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or look at the data")
+        kept = f"the last good checkpoint is {last}" if last else "no earlier checkpoint exists"
+        raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or check the data")
 
     def _tokens(self, state: TrainerState) -> int | None:
         return self.tokens_at(state.global_step) if self.tokens_at else None
 
 
 class TensorBoardMetrics(TensorBoardCallback):
-    """TensorBoard as the library writes it, but for waiting for the disk: only the steps of `log_interval` do.
+    """The library's TensorBoard callback, but flushed to disk only at the steps of `log_interval`.
 
-    Metrics that TRL leaves empty are left out; each would cost a warning.
+    Skips metrics that TRL leaves empty, which would each cause a warning.
     """
 
     def __init__(self, writer: Any, log_interval: int) -> None:
@@ -142,7 +142,7 @@ class TensorBoardMetrics(TensorBoardCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Pass on what is there."""
+        """Log the metrics that have values."""
         if not state.is_world_process_zero or self.tb_writer is None:
             return
         for name, value in rewrite_logs(logs or {}).items():

@@ -1,4 +1,4 @@
-"""The Trainer of the supervised stages: rows in the order of the dataset, load balancing, validation by tokens."""
+"""The Trainer of the supervised stages: rows in dataset order, load balancing, token-weighted validation."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer
 
 from nemotron_data.formats.packed import IGNORED
+from nemotron_engines.kernels.experts import note_real_rows
 from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.mtp import Prediction
-from nemotron_engines.real_rows import note_real_rows
 from nemotron_engines.transformers.balance import LoadBalancing
 from nemotron_engines.transformers.trainer import StageTrainer
 from nemotron_shared.config.schema import TransformersEngine
@@ -20,16 +20,16 @@ TOKEN_LOSS = "token_loss"
 
 
 class ScheduledTrainer(StageTrainer, Trainer):
-    """A Trainer that reads rows in the order of the dataset and follows our learning-rate schedule.
+    """A Trainer that reads rows in dataset order and follows our learning-rate schedule.
 
-    The datasets shuffle themselves from a seed, so the n-th row is known without drawing the ones before it.
-    A validation's loss is the mean over trained tokens. The library's own is a mean of the batches' means, which
-    another micro batch or number of processes would change.
+    The datasets are shuffled by a seed, so any row can be read without the ones before it. A validation's loss is the
+    mean over trained tokens. The library's own is the mean of batch means, which depends on the micro batch and the
+    number of processes.
     """
 
     def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
         super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
-        self._loss_shifts_labels = False  # the Trainer counts labels, and those of our rows are shifted already
+        self._loss_shifts_labels = False  # the Trainer counts labels, and our labels are already shifted
         self._foreign = type(without_adapters(self.model)).__module__.startswith("transformers_modules.")
         self._balancing: LoadBalancing | None = None
         self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None
@@ -40,7 +40,7 @@ class ScheduledTrainer(StageTrainer, Trainer):
             self.add_callback(self._balancing)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a micro batch; with load balancing, the routers' auxiliary loss goes into its gradient."""
+        """Loss of a micro batch; with load balancing, its gradient includes the routers' auxiliary loss."""
         real = inputs.pop("real", None)
         note_real_rows(real)
         inputs |= self._labels(inputs["labels"])
@@ -50,22 +50,22 @@ class ScheduledTrainer(StageTrainer, Trainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _labels(self, aligned: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Labels as the model expects them. transformers' own classes do not shift what they are given as
-        `shift_labels`; code that comes with a model may not know this name, and shifts `labels` itself.
+        """Labels in the form that the model expects. transformers' own classes do not shift `shift_labels` again; a
+        model's custom code may not know this argument, and shifts `labels` itself.
         """
         if self._foreign:
             return {"labels": pad(aligned[:, :-1], (1, 0), value=IGNORED)}
         return {"labels": aligned, "shift_labels": aligned}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """With the figures of load balancing and of predictions, at each step."""
+        """Log with the metrics of load balancing and of predictions added, at each step."""
         if "loss" in logs:
             for part in filter(None, (self._balancing, self._prediction)):
                 logs |= part.take()
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """Put the mean over tokens in the place of the library's mean."""
+        """Replace the library's mean with the mean over tokens."""
         found = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         found.metrics.pop(f"{metric_key_prefix}_loss")
         if (loss := found.metrics.pop(f"{metric_key_prefix}_{TOKEN_LOSS}", None)) is not None:
@@ -81,7 +81,7 @@ def losses_of_rows(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torc
 
     Args:
         logits: shape (rows, tokens, vocabulary), alone or before the model's other outputs.
-        labels: shape (rows, tokens), aligned with the logits; -100 where nothing is trained.
+        labels: shape (rows, tokens), aligned with the logits; -100 is not trained.
     """
     predictions = logits if isinstance(logits, torch.Tensor) else logits[0]
     losses = cross_entropy(predictions.transpose(1, 2).float(), labels, reduction="none", ignore_index=IGNORED)
@@ -89,6 +89,6 @@ def losses_of_rows(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torc
 
 
 def mean_over_tokens(rows: EvalPrediction) -> dict[str, float]:
-    """The loss of a validation, from the two numbers of each row; nothing where no row has a trained token."""
+    """Validation loss from the two numbers of each row; empty if no row has a trained token."""
     total, tokens = np.asarray(rows.predictions).sum(0)
     return {TOKEN_LOSS: total / tokens} if tokens else {}

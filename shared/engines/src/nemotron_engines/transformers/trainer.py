@@ -1,6 +1,10 @@
-"""Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
+"""Our settings for a Hugging Face Trainer, the learning rate, and the loop: resume, train, stop or finish.
+
+The rate is a share of the peak: warmup, then constant ─────, linear ╲, cosine ╰╮ or WSD ────╲
+"""
 
 import logging
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -14,19 +18,16 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
-from nemotron_engines.lora.adapt import count, table
-from nemotron_engines.lora.reached import AdaptersReached
+from nemotron_engines.lora.adapt import AdaptersReached, count, table
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
+from nemotron_engines.modeling.loaded import change_type, type_to_save
 from nemotron_engines.modeling.mtp import class_of
-from nemotron_engines.modeling.saved_types import change_type, type_to_save
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
-from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
-from nemotron_engines.transformers.schedule import learning_rate_factor
-from nemotron_engines.transformers.stop import InterruptibleTrainer
+from nemotron_engines.transformers.checkpoints import LAYOUT, InterruptibleTrainer, checkpoint_bytes, save_or_explain
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
-from nemotron_shared.config.training import TrainingConfig
+from nemotron_shared.config.training import OptimizerSection, SchedulerSection, TrainingConfig
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.checkpoints import Validation, report_best
 from nemotron_shared.runtime.metrics import Metric, last_values
@@ -35,19 +36,49 @@ from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Outcome
 from nemotron_shared.runtime.stop import Interrupted, Stopped
 
+# Learning rate over steps, as a share of the peak.
+
+
+def learning_rate_factor(
+    optimizer: OptimizerSection, scheduler: SchedulerSection, train_iters: int
+) -> Callable[[int], float]:
+    """A function from the step (0 for the first) to the factor on `optimizer.lr`."""
+    floor = optimizer.min_lr / optimizer.lr
+    scheduler = scheduler.fitted(train_iters)
+    warmup = scheduler.lr_warmup_iters
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        progress = (step - warmup) / (train_iters - warmup)
+        if scheduler.lr_decay_style == "WSD":
+            decay_from = train_iters - scheduler.lr_wsd_decay_iters
+            progress = max(0.0, (step - decay_from) / max(1, scheduler.lr_wsd_decay_iters))
+        # remaining share of the peak above the floor after `progress` (0 to 1) of the decay
+        progress = min(1.0, progress)
+        left = {
+            "constant": 1.0,
+            "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
+            "WSD": 1 - math.sqrt(progress),
+            "linear": 1 - progress,
+        }[scheduler.lr_decay_style]
+        return floor + (1 - floor) * left
+
+    return factor
+
 
 class StageTrainer(InterruptibleTrainer):
-    """What our Trainers change in the library's, whichever of them it is: schedule, resume and stop."""
+    """Changes that all our Trainers make to the library's: schedule, resume and stop."""
 
     stage_config: TrainingConfig[LocalEngine]
     _parameters: list[torch.nn.Parameter] | None = None
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """None: the library would count all parameters again at each step, for a figure that nobody reads."""
+        """Skip the library's count of all parameters at each step, which serves an unused metric."""
         return 0
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
-        """As the library clips, which looks for the parameters in all modules anew, three times at each step."""
+        """Clip like the library, but find the parameters once; it searches all modules three times per step."""
         if distributed.world_size() > 1:
             return super()._clip_grad_norm(model)  # ty: ignore[missing-attribute]
         if self._parameters is None:
@@ -55,13 +86,13 @@ class StageTrainer(InterruptibleTrainer):
         return torch.nn.utils.clip_grad_norm_(self._parameters, self.args.max_grad_norm)  # ty: ignore[missing-attribute]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save as the library does, where there is room for it; a full disk is one error and loses nothing."""
+        """Save like the library, if there is room; a full disk raises one error, and nothing is lost."""
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"  # ty: ignore[missing-attribute]
         needed = checkpoint_bytes(self.model, self.optimizer)  # ty: ignore[missing-attribute]
         save_or_explain(folder, needed, lambda: super(StageTrainer, self)._save_checkpoint(model, trial))  # ty: ignore[missing-attribute]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Of a model with adapters, save these alone; resuming loads the others from where training began."""
+        """Save only the adapters, if there are any; resuming loads the base weights from the starting model."""
         model = self.model  # ty: ignore[missing-attribute]
         if not isinstance(model, PeftModel):
             super()._save(output_dir, state_dict)  # ty: ignore[missing-attribute]
@@ -70,7 +101,7 @@ class StageTrainer(InterruptibleTrainer):
         export.save_adapter(model, Path(output_dir), model.name_or_path or None)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Of a sharded model, the weights are written together with the optimizer, by every process its own."""
+        """Skip a sharded model, whose processes write their weights together with the optimizer."""
         if not self._in_shards:
             super().save_model(output_dir, _internal_call)  # ty: ignore[missing-attribute]
 
@@ -93,11 +124,11 @@ class StageTrainer(InterruptibleTrainer):
 
     @property
     def _in_shards(self) -> bool:
-        """Whether checkpoints are; the model itself is whole where there is one process."""
+        """Whether checkpoints are sharded; the model itself is not with a single process."""
         return self.stage_config.engine.strategy == "fsdp2"
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As the library does, and nothing wraps a sharded model again."""
+        """Like the library, but without wrapping a sharded model again."""
         super().create_accelerator_and_postprocess()  # ty: ignore[missing-attribute]
         sharded.prepare_sharded(self)
 
@@ -111,8 +142,8 @@ class StageTrainer(InterruptibleTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load every weight, or fail.
 
-        A checkpoint is written under the names of the published models, which differ from those in memory. The
-        Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
+        Checkpoints use the names of the published models, which differ from those in memory. The Trainer's own loader
+        matches names in memory, finds few, and silently keeps the model's previous weights.
         """
         if self._in_shards:
             sharded.load_weights(Path(resume_from_checkpoint), self.model)  # ty: ignore[missing-attribute]
@@ -128,10 +159,10 @@ class StageTrainer(InterruptibleTrainer):
 
 
 def follow(scheduler: LambdaLR) -> None:
-    """Give the optimizer the learning rate of the next step by this schedule.
+    """Set the optimizer's learning rate for the next step from this schedule.
 
-    A checkpoint has the one by the schedule that was followed before: a training that is extended would make its first
-    step with the last and lowest rate of the shorter one.
+    A checkpoint holds the rate of the previous schedule: an extended training would make its first step with the last
+    and lowest rate of the shorter one.
     """
     for place, group in enumerate(scheduler.optimizer.param_groups):
         rate = scheduler.base_lrs[place] * scheduler.lr_lambdas[place](scheduler.last_epoch)
@@ -142,7 +173,7 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
     rows, processes = config.rows_per_step, distributed.world_size()
     micro = config.micro_rows(processes)
-    # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
+    # Name of activation checkpointing in this version of transformers; the older name is deprecated in newer ones.
     names = {field.name for field in fields(TrainingArguments)}
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
     return {
@@ -179,7 +210,7 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
 
 
 def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
-    """Our callback, and TensorBoard where it is wanted."""
+    """Our callback, and TensorBoard if configured."""
     chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint, tokens_at)]
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
@@ -199,11 +230,11 @@ def train_to_end(
 
     Args:
         tokenizer: folder of the tokenizer's files.
-        metrics: last values for the manifest, and what it calls them.
+        metrics: last values for the manifest, with their names there.
 
     Raises:
         Stopped: a signal asked to stop; the last finished step has a checkpoint.
-        UserError: no checkpoint of several is whole, the disk is full, a figure is not finite, or steps were left out.
+        UserError: all checkpoints are damaged, the disk is full, a metric is not finite, or steps were skipped.
     """
     assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
     trainer, stage_trainer.stage_run, stage_trainer.stage_config = stage_trainer, run, config
@@ -215,7 +246,7 @@ def train_to_end(
             run.say(line)
     if config.engine.strategy == "fsdp2" or distributed.world_size() > 1:
         run.say(distributed.spread(config.engine.strategy))
-    # Intervals may change between attempts, and this one's count; the library warns of it in three lines.
+    # Intervals may change between attempts, and the current ones count; the library warns about it in three lines.
     warnings = logging.getLogger("transformers.trainer_utils")
     warnings.addFilter(lambda record: "trainer_state.json" not in record.getMessage())
     checkpoint = distributed.on_rank_zero(lambda: checkpoints.resume_point(run.checkpoints, LAYOUT, run.say))
@@ -231,7 +262,7 @@ def train_to_end(
                 "run the same command again to continue",
             ) from None
     if distributed.any_rank(run.stop_requested):
-        raise run.stopped()  # the last step has its checkpoint; the rerun only publishes
+        raise run.stopped()  # the last step has its checkpoint; a rerun only publishes
     run.require_all_steps(trainer.state.global_step, config.train.train_iters)
     model: Any = trainer.model
 
@@ -241,7 +272,7 @@ def train_to_end(
     weights = sharded.weights_of(model)
     output = distributed.on_rank_zero(
         lambda: _save(model, weights, run, tokenizer, config.engine.save_dtype)
-    )  # the others wait, and touch nothing
+    )  # the other ranks wait
     metadata: dict[str, Any] = {
         "step": trainer.state.global_step,
         "parameters": total - (trained if config.engine.peft else 0),
@@ -254,7 +285,7 @@ def train_to_end(
 def _save(
     model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokenizer: Path, save_dtype: str | None
 ) -> Path:
-    """Write the trained model into a fresh folder, once there is room for it; adapters go into a folder of their own.
+    """Write the trained model into a new folder, if there is room; adapters go into a separate folder.
 
     Raises:
         UserError: the disk is full, or adapters cannot be merged.
@@ -266,10 +297,10 @@ def _save(
         if isinstance(model, PeftModel):
             export.save_adapter(model, output / ADAPTER, model.name_or_path or None)
             model, error = export.merged(model)
-            run.say(f"adapters merged: this moves the logits by {error:.1e} of their length")
+            run.say(f"adapters merged: this changes the logits by {error:.1e} of their norm")
         kind = type_to_save(save_dtype, model.name_or_path)
         if kind is not None and kind != model.dtype:
-            as_told = "engine.save_dtype" if save_dtype else "as the model that training began with"
+            as_told = "engine.save_dtype" if save_dtype else "as in the starting model"
             run.say(f"weights: {model.dtype} in training, {kind} as published ({as_told})".replace("torch.", ""))
             change_type(model, gathered, kind)
         save_model(model, tokenizer, output, gathered)
@@ -277,13 +308,13 @@ def _save(
 
 
 def _keep(best: Validation, run: Run, model: Any, tokenizer: Path) -> str:
-    """Make a model folder of the best checkpoint, where a later step is published, and say where it is.
+    """If a later step is published, make a model folder of the best checkpoint; returns a notice with its path.
 
-    Of a training with adapters it holds these.
+    For a training with adapters, the folder holds only these.
     """
     held = checkpoints.best(run.checkpoints, LAYOUT)
     if held is None or held[1] != best:
-        return ""  # that validation came before the first checkpoint that is still there
+        return ""  # that validation came before the oldest remaining checkpoint
     checkpoint, _ = held
     folder = run.directory / "best"
     shutil.rmtree(folder, ignore_errors=True)
@@ -291,7 +322,7 @@ def _keep(best: Validation, run: Run, model: Any, tokenizer: Path) -> str:
     if (checkpoint / sharded.FOLDER).is_dir():
         save_model(model, tokenizer, folder, sharded.weights_in(checkpoint, model))
     else:
-        # Links: the checkpoint is deleted soon, and a copy would need room.
+        # Link, because the checkpoint will be deleted, and a copy would need space.
         for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
             link_or_copy(path, folder / path.name)
         copy_tokenizer(tokenizer, folder)

@@ -61,7 +61,7 @@ def newest_model(store: Store) -> Artifact:
     """The most recently made model of any name, ignoring unreadable versions."""
     made = list(store.readable("ModelArtifact"))
     if not made:
-        what = f"there is no model in {store.root}"
+        what = f"no model in {store.root}"
         raise UserError(what, "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name")
     return max(made, key=lambda one: (one.manifest.created_at, one.manifest.name, one.manifest.version))
 

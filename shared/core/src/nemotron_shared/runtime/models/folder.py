@@ -80,10 +80,8 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
     classes = [value for value in all_in(_auto_maps(config)) if isinstance(value, str)]
     elsewhere = sorted({name.split("--")[0] for name in classes if "--" in name})
     if elsewhere:
-        what = f"{label}: its code lies in another repository ({', '.join(elsewhere)}), whose revision nothing pins"
-        raise UserError(
-            what, "download both, put the Python files into the model's folder, and give run.model=./FOLDER"
-        )
+        what = f"{label}: its code is in another repository ({', '.join(elsewhere)}), whose revision is not pinned"
+        raise UserError(what, "download both, put the Python files into the model's folder, and set run.model=./FOLDER")
     if not trusted:
         whose = "a part of it (auto_map)" if kind in known else f"its model_type '{kind}'"
         what = f"{label}: {whose} needs the Python files that come with the model"
@@ -103,7 +101,7 @@ def config_of(folder: Path) -> dict[str, Any]:
         raise UserError(f"{printable(str(file))}: not a regular file", "give a model in Hugging Face's layout")
     values = read_json(file)
     if not isinstance(values, dict) or not isinstance(values.get("model_type", ""), str | None):
-        wrong = "its model_type is no text" if isinstance(values, dict) else "not a mapping of a model's settings"
+        wrong = "its model_type is not text" if isinstance(values, dict) else "not a mapping of a model's settings"
         raise UserError(f"{printable(str(file))}: {wrong}", "give a model in Hugging Face's layout")
     for part in filter(lambda value: isinstance(value, dict), all_in(values)):
         _require_own_kernels(file, part)
@@ -115,8 +113,8 @@ def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
     for key, value in part.items():
         names = [name for name in all_in(value) if isinstance(name, str) and "/" in name]
         if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):
-            said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is no setting of a model"
-            raise UserError(f"{printable(str(file))}: {printable(said)}", f"take {printable(key)} out of the file")
+            said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is not a model setting"
+            raise UserError(f"{printable(str(file))}: {printable(said)}", f"remove {printable(key)} from the file")
 
 
 # Size limits for config and tokenizer files: libraries read them whole, and a sparse file of any size costs nothing.

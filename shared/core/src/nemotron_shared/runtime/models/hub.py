@@ -59,7 +59,7 @@ def require_commit(text: str, commit: Any) -> str:
         UserError: it is not.
     """
     if not isinstance(commit, str) or not GIT.fullmatch(commit):
-        raise UserError(f"{text}: what the hub gives for its commit is none: {str(commit)[:80]!r}", REMEDY)
+        raise UserError(f"{text}: the hub returned an invalid commit: {str(commit)[:80]!r}", REMEDY)
     return commit
 
 
@@ -71,9 +71,9 @@ def require_promise(text: str, name: str, digest: Any, size: Any, *, large: bool
     """
     forms = (SHA256,) if large else (SHA256, GIT)
     if not isinstance(digest, str) or not any(form.fullmatch(digest) for form in forms):
-        raise UserError(f"{text}: {name}: what the hub gives for its digest is none: {str(digest)[:80]!r}", REMEDY)
+        raise UserError(f"{text}: {name}: the hub returned an invalid digest: {str(digest)[:80]!r}", REMEDY)
     if type(size) is not int or size < 0:
-        raise UserError(f"{text}: {name}: what the hub gives for its size is none: {str(size)[:80]!r}", REMEDY)
+        raise UserError(f"{text}: {name}: the hub returned an invalid size: {str(size)[:80]!r}", REMEDY)
 
 
 def is_plain(name: Any) -> bool:

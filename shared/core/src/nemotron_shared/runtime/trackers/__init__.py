@@ -87,7 +87,7 @@ JOB_REMEDY = (
 def tracker_problems(section: TrackerSection, machine: Machine) -> Iterator[Problem]:
     """What the machine lacks for the trackers that the section names: packages, and W&B's key.
 
-    The key is asked for now, because W&B would refuse the run only after everything else is prepared.
+    The key is checked now, because W&B would refuse the run only after everything else is prepared.
     """
     for key, value, packages in (
         ("logger.wandb_project", section.wandb_project, ("wandb",)),

@@ -1,13 +1,13 @@
-"""What suits a model and a machine where nobody says: weights to train, learning rate, batch and number of steps.
+"""Choose settings that suit a model and a machine: weights to train, learning rate, batch and number of steps.
 
-The learning rates are those that the field uses for models of a size: our tiny model's own, 1e-5 for billions of
-parameters, and about ten times as much for adapters.
+The learning rates are the usual ones for a model's size: our own for the tiny model, 1e-5 for billions of parameters,
+and about ten times as much for adapters.
 """
 
 from pathlib import Path
 
 from nemotron_engines.checks import RESULT_BYTES, TRAINING_BYTES, in_billions
-from nemotron_engines.modeling.facts import parameters_in
+from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import Choice
 from nemotron_shared.runtime.disk import size
@@ -15,11 +15,11 @@ from nemotron_shared.runtime.machine import Machine
 
 EPOCHS = 3
 SMALL, SMALL_STEPS, SMALL_STEPS_OF_TEXT = 10_000_000, 200, 500
-"""A model below this many parameters needs more steps than epochs of a small file give it, and still more where every
-token counts and not the answers alone."""
+"""A model below this many parameters needs more steps than a few epochs of a small file, and even more if every token
+is trained, not just the answers."""
 LEAST_STEPS = 30
 ROOM = 0.7
-"""Of the memory, for what a run keeps; activations take the rest."""
+"""Share of the memory for weights, gradients and optimizer; activations get the rest."""
 RATES = ((SMALL, 2e-3), (200_000_000, 3e-4), (2_000_000_000, 5e-5))
 LARGE_RATE, ADAPTER_RATE = 1e-5, 2e-4
 BATCHES = ((8, 4), (256, 8), (4096, 16))
@@ -29,7 +29,7 @@ SHORTEST, LONGEST = 128, 8192
 
 
 def power_of_two(tokens: int, model: Path) -> int:
-    """A length of rows that holds so many tokens, as far as the model was made for it."""
+    """A row length for this many tokens, up to the model's context length."""
     limit = read_json(model / "config.json").get("max_position_embeddings") or LONGEST
     length = SHORTEST
     while length < min(tokens, LONGEST, limit):
@@ -38,13 +38,13 @@ def power_of_two(tokens: int, model: Path) -> int:
 
 
 def weight_choices(model: Path, machine: Machine) -> list[Choice]:
-    """Which weights are trained, and in which type: adapters where all do not fit into memory."""
+    """Choose the weights to train and their dtype: adapters if all weights do not fit into memory."""
     parameters = _parameters(model)
     memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
     needed = TRAINING_BYTES * parameters
     if needed <= ROOM * memory:
         return []
-    what = f"all weights of {in_billions(parameters)} take {size(needed)} to train, and there are {size(memory)}"
+    what = f"training all weights of {in_billions(parameters)} takes {size(needed)}, and {size(memory)} are available"
     frozen = f"the frozen weights take {size(RESULT_BYTES * parameters // 2)}"
     return [Choice("engine.peft", LORA, f"LoRA: {what}"), Choice("engine.dtype", "bfloat16", frozen)]
 
@@ -57,11 +57,11 @@ def _parameters(model: Path) -> int:
 def training_choices(
     model: Path, rows: int, machine: Machine, of_what: str, *, steps: int | None = None, text: bool = False
 ) -> list[Choice]:
-    """Settings of a training on `rows` rows, which people know as `of_what`.
+    """Settings for a training on `rows` rows, called `of_what` in messages.
 
     Args:
-        steps: how many somebody has asked for, to which warm-up and intervals then fit.
-        text: it is continued pretraining, of all weights.
+        steps: number of steps that the user chose, to which warm-up and intervals are fitted.
+        text: continued pretraining of all weights.
     """
     parameters = _parameters(model)
     found = [] if text else weight_choices(model, machine)
@@ -76,8 +76,8 @@ def training_choices(
     of_size = "for adapters" if lora else f"for {in_billions(parameters)}"
     if parameters < SMALL:
         found.append(Choice("train.micro_batch_size", None, "a whole batch at once: the model is small"))
-        found += [] if machine.gpus else [Choice("run.threads", 1, "more would wait for each other")]
-    if text:  # of chats the rate falls all along
+        found += [] if machine.gpus else [Choice("run.threads", 1, "more threads would slow each other down")]
+    if text:  # with chats the rate falls from the start
         found.append(Choice("scheduler.lr_wsd_decay_iters", max(1, 2 * steps // 5), "the last two fifths of the steps"))
     return [
         *found,

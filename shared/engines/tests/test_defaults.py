@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nemotron_engines import suited
-from nemotron_engines.modeling.facts import Parameters
+from nemotron_engines import defaults
+from nemotron_engines.modeling.architecture import Parameters
 from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.runtime.machine import GB, GPU, Machine
 
@@ -22,8 +22,8 @@ def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """What is chosen for a model of so many parameters."""
 
     def choose(parameters: int, rows: int, machine: Machine, **options: Any) -> dict[str, Any]:
-        monkeypatch.setattr(suited, "parameters_in", lambda folder: Parameters(parameters))
-        found = suited.training_choices(tmp_path, rows, machine, f"{rows} rows", **options)
+        monkeypatch.setattr(defaults, "parameters_in", lambda folder: Parameters(parameters))
+        found = defaults.training_choices(tmp_path, rows, machine, f"{rows} rows", **options)
         return {choice.key: choice.value for choice in found}
 
     return choose
@@ -31,16 +31,16 @@ def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def test_adapters_are_chosen_where_memory_is_short(chosen) -> None:
     assert "engine.peft" not in chosen(100_000_000, 100, LAPTOP)
-    assert chosen(8_000_000_000, 100, CARD)["engine.peft"] == suited.LORA
-    assert chosen(8_000_000_000, 100, CARD)["optimizer.lr"] == suited.ADAPTER_RATE
+    assert chosen(8_000_000_000, 100, CARD)["engine.peft"] == defaults.LORA
+    assert chosen(8_000_000_000, 100, CARD)["optimizer.lr"] == defaults.ADAPTER_RATE
     assert "engine.peft" not in chosen(8_000_000_000, 100, CARD, text=True)
     assert "engine.peft" not in chosen(3_000_000_000, 100, CARD)
 
 
 def test_a_small_file_is_seen_often_and_a_large_one_three_times(chosen) -> None:
-    assert chosen(300_000, 24, LAPTOP)["train.train_iters"] == suited.SMALL_STEPS
-    assert chosen(300_000, 24, LAPTOP, text=True)["train.train_iters"] == suited.SMALL_STEPS_OF_TEXT
-    assert chosen(300_000_000, 24, LAPTOP)["train.train_iters"] == suited.LEAST_STEPS
+    assert chosen(300_000, 24, LAPTOP)["train.train_iters"] == defaults.SMALL_STEPS
+    assert chosen(300_000, 24, LAPTOP, text=True)["train.train_iters"] == defaults.SMALL_STEPS_OF_TEXT
+    assert chosen(300_000_000, 24, LAPTOP)["train.train_iters"] == defaults.LEAST_STEPS
     large = chosen(300_000_000, 32_000, CARD)
     assert large["train.train_iters"] == 3 * 32_000 // large["train.global_batch_size"]
 
@@ -53,7 +53,7 @@ def test_warm_up_and_intervals_fit_the_steps_that_somebody_asked_for(chosen) -> 
 
 def test_rows_are_as_long_as_they_need_to_be_and_the_model_allows(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
-    assert [suited.power_of_two(tokens, tmp_path) for tokens in (5, 129, 2000, 9000)] == [128, 256, 2048, 2048]
+    assert [defaults.power_of_two(tokens, tmp_path) for tokens in (5, 129, 2000, 9000)] == [128, 256, 2048, 2048]
 
 
 def test_choices_are_kept_with_their_reasons_and_can_be_read_again(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Prepared data as torch data sets, in an order that a resumed run repeats."""
