@@ -150,6 +150,8 @@ def place(
         monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
         if command.words[1] == "verify":
             assert main(["export", "sft", command.words[2], "--no-verify"]) == 0
+        # most models and data here are empty; tests/test_rehearsal.py has the real thing
+        monkeypatch.setattr("nemotron_shared.runtime.dry_run.is_rehearsed", lambda checked: False)
 
     return prepare
 
