@@ -18,10 +18,22 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     unneeded = ("boto3", "scipy")
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """Refuse several updates per step with sharded models, because updates within a step need whole gradients."""
-        if config.grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":
-            what = f"a sharded model takes 1 update per step, not {config.grpo.updates_per_step}"
+        """Refuse what TRL's trainer, or ours on top of it, cannot do."""
+        grpo, processes = config.grpo, machine.processes
+        if grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":  # they need whole gradients
+            what = f"a sharded model takes 1 update per step, not {grpo.updates_per_step}"
             yield Problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
+        if (kind := grpo.reference_policy_kl_type) is not None:
+            what = f"engine trl estimates the distance to the starting model by k3, not {kind}"
+            key = "grpo.reference_policy_kl_type"
+            yield Problem(what, f"set {key}=null, or engine=nemo_rl, which has k1 and k2", key)
+        if grpo.loss_type == "cispo" and grpo.ratio_clip_min < 1:
+            what = f"CISPO of engine trl has no lower bound, but grpo.ratio_clip_min is {grpo.ratio_clip_min:g}"
+            remedy = "set grpo.ratio_clip_min=1, which is none, or engine=nemo_rl, which has one"
+            yield Problem(what, remedy, "grpo.ratio_clip_min")
+        if grpo.use_dynamic_sampling and processes > 1:
+            what = f"dynamic sampling of engine trl runs in one process, not {processes}"
+            yield Problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

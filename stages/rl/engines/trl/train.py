@@ -8,6 +8,7 @@ from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
+from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
@@ -63,6 +64,9 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     trainer.say, trainer.prompts = run.say, prompts
     trainer.weights = [reward.weight for reward in config.rewards]
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
+    trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty
+    if grpo.use_dynamic_sampling:
+        trainer.most_batches = grpo.dynamic_sampling_max_gen_batches or MOST_BATCHES
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = grpo.sampling_mismatch_limit
     trainer.largest_weight = grpo.truncated_importance_sampling_ratio
@@ -86,9 +90,11 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "use_bias_correction_kl": False,  # as in NeMo-RL's configs
         # with more than 1, TRL records log-probabilities before the first update; `StepTrainer` makes several updates
         "num_iterations": grpo.updates_per_step,
-        "loss_type": "dapo",
+        "loss_type": grpo.loss_type or "dapo",
+        "importance_sampling_level": "sequence" if grpo.sequence_level_importance_ratios else "token",
         "epsilon": grpo.ratio_clip_min,
-        "epsilon_high": grpo.ratio_clip_max,
+        # for CISPO, TRL wants the bound itself
+        "epsilon_high": grpo.ratio_clip_max + (1 if grpo.loss_type == "cispo" else 0),
         "scale_rewards": "group" if grpo.normalize_rewards else "none",
         "mask_truncated_completions": grpo.overlong_filtering,
         "reward_weights": [reward.weight for reward in config.rewards],

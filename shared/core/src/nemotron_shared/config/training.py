@@ -12,11 +12,12 @@ An engine that several stages share is written against these, with its own secti
 
 from typing import ClassVar, Generic, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.schema import (
     MOST_TOKENS,
     EngineT,
+    Extra,
     How,
     ModelSection,
     RandomModelSection,
@@ -67,6 +68,10 @@ class RLTrain(TrainBase):
     """How much to train. A step's batch is num_prompts_per_step x num_generations_per_prompt completions."""
 
 
+MOST_BATCHES = 10
+"""Batches that dynamic sampling takes at most where the config sets no limit, as in NeMo-RL's configs."""
+
+
 class GRPOSection(Section):
     """Group relative policy optimisation."""
 
@@ -82,6 +87,14 @@ class GRPOSection(Section):
     """Sample from the smallest set of tokens with this much probability."""
     reference_policy_kl_penalty: float = Field(ge=0)
     """Weight of the distance to the starting model. 0 keeps no reference model in memory."""
+    reference_policy_kl_type: Extra[Literal["k1", "k2"] | None]
+    """Estimator of that distance. `null`: `k3`; `k1` and `k2` are for engine `nemo_rl`."""
+    loss_type: Extra[Literal["grpo", "dr_grpo", "bnpo", "cispo", "sapo"] | None]
+    """How the tokens make a loss; see [Losses](#losses). `null`: `dapo`, a mean over all tokens. Engine `nemo_rl` has
+    `dapo`, `grpo` and `cispo`."""
+    sequence_level_importance_ratios: Extra[bool]
+    """One probability ratio for a whole completion, the geometric mean of its tokens' (GSPO). Needs
+    `grpo.loss_type=grpo`."""
     updates_per_step: int = Field(ge=1)
     """Optimizer updates that a step's batch is shared out to. With 1 the model that learns is the one that sampled, and
     the clipping below never acts."""
@@ -95,6 +108,16 @@ class GRPOSection(Section):
     """Divide advantages by the standard deviation of the rewards that they are compared with."""
     overlong_filtering: bool
     """Leave completions that were cut at `grpo.max_new_tokens` out of the loss."""
+    overlong_buffer_length: Extra[int] = Field(ge=0)
+    """The last tokens before `grpo.max_new_tokens`, within which a completion's reward falls with its length, by up to
+    `grpo.overlong_buffer_penalty` (DAPO's overlong shaping). 0: no penalty."""
+    overlong_buffer_penalty: Extra[float] = Field(ge=0)
+    """What a completion of `grpo.max_new_tokens` loses. Logged rewards are those before it."""
+    use_dynamic_sampling: Extra[bool]
+    """Learn only from prompts whose completions differ in reward: sample further batches until a step has enough of
+    them."""
+    dynamic_sampling_max_gen_batches: Extra[int | None] = Field(ge=1)
+    """Batches that a step may sample for it; then it ends with an error. `null`: 10."""
     truncated_importance_sampling_ratio: float | None = Field(gt=0)
     """Where sampling and training do not compute alike, the loss of a token is multiplied by its probability in
     training over that with which it was drawn, and by this at most. `null` leaves it out; with NeMo-RL it leaves what
@@ -102,6 +125,29 @@ class GRPOSection(Section):
     sampling_mismatch_limit: How[float | None] = Field(ge=1)
     """Stop when a step's `token_mult_prob_error` is above this: probabilities of sampling and of training that are too
     far apart. 1 would be none; `null` never stops."""
+
+    @field_validator("loss_type", "reference_policy_kl_type", mode="before")
+    @classmethod
+    def by_name(cls, value: object) -> object:
+        """Take the names of the defaults as well: with them, results keep the name that they have without."""
+        return None if value in ("dapo", "k3") else value
+
+    @model_validator(mode="after")
+    def possible(self) -> "GRPOSection":
+        """Refuse settings that mean nothing together."""
+        if self.sequence_level_importance_ratios and self.loss_type != "grpo":
+            raise ValueError(
+                "grpo.sequence_level_importance_ratios gives a completion one ratio, so its loss is a mean over "
+                "completions: set grpo.loss_type=grpo"
+            )
+        if bool(self.overlong_buffer_length) != bool(self.overlong_buffer_penalty):
+            raise ValueError("set grpo.overlong_buffer_length and grpo.overlong_buffer_penalty together, or both to 0")
+        if self.overlong_buffer_length > self.max_new_tokens:
+            raise ValueError(
+                f"grpo.overlong_buffer_length {self.overlong_buffer_length} is above grpo.max_new_tokens "
+                f"{self.max_new_tokens}, of which it is the end"
+            )
+        return self
 
 
 class OptimizerSection(Section):

@@ -20,7 +20,7 @@ Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
     "reward_std", "zero_advantage_fraction", "entropy", "kl", "clipped_fraction", "completion_length",
     "truncated_fraction", "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference",
-    "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss",
+    "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss", "dynamic_sampling_num_gen_batches",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -45,6 +45,7 @@ METRICS: dict[Metric, str] = {
     "logprob_difference": "Largest difference between the two, in nats.",
     "sequence_ratio": "Mean probability of a completion in training over that in sampling.",
     "router_flips": "Share of sampled tokens that training sends to other experts than sampling did.",
+    "dynamic_sampling_num_gen_batches": "Batches that the step sampled; with dynamic sampling.",
     "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }

@@ -38,6 +38,7 @@ KEPT: dict[str, Metric] = {
     "logprob_difference": "logprob_difference",
     "sequence_ratio": "sequence_ratio",
     "router_flips": "router_flips",
+    "dynamic_sampling_num_gen_batches": "dynamic_sampling_num_gen_batches",
     "load_balancing_loss": "load_balancing_loss",
 }
 
