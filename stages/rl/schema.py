@@ -6,7 +6,7 @@ from typing import Generic, Literal
 from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.data import TrainingDataSection
-from nemotron_shared.config.schema import EngineT, LocalEngine, Section
+from nemotron_shared.config.schema import EngineT, Extra, LocalEngine, Section
 from nemotron_shared.config.training import GRPOConfig
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
@@ -48,6 +48,8 @@ class RLData(TrainingDataSection):
 
     synthetic_problems: int = Field(ge=1)
     """Number of problems in the synthetic data."""
+    pairs: Extra[bool]
+    """Rows are a prompt with a better and a worse answer, for `dpo`; see [Pairs](#pairs)."""
     question_field: str
     """Field of the question."""
     answer_field: str

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, in this process."""
+"""TRL's GRPOTrainer and DPOTrainer, in this process."""
 
 from collections.abc import Iterator
 
@@ -19,6 +19,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Refuse what TRL's trainer, or ours on top of it, cannot do."""
+        if config.dpo is not None:
+            if config.engine.strategy == "fsdp2":
+                yield Problem("DPO trains whole models", "set engine.strategy=ddp", "engine.strategy")
+            return
         grpo, processes = config.grpo, machine.processes
         if grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":  # they need whole gradients
             what = f"a sharded model takes 1 update per step, not {grpo.updates_per_step}"
@@ -41,6 +45,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
         """Train; imports the libraries."""
+        if task.config.dpo is not None:
+            from stages.rl.engines.trl.dpo import train_on_pairs
+
+            return train_on_pairs(task)
         from stages.rl.engines.trl.train import train
 
         return train(task)

@@ -32,12 +32,12 @@ class TrainBase(Section):
     train_iters: int = Field(ge=1, le=10**9)
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
-    """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
-    pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
+    """Rows (in rl: completions or pairs) per forward pass and process; the rest is gradient accumulation. `null`: all
+    in one pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
-    """Rows per validation; in rl prompts, one completion each."""
+    """Rows per validation; in rl prompts, one completion each, or pairs."""
 
 
 class TrainSection(TrainBase):
@@ -148,6 +148,17 @@ class GRPOSection(Section):
                 f"{self.max_new_tokens}, of which it is the end"
             )
         return self
+
+
+class DPOSection(Section):
+    """Direct preference optimisation: a model learns from pairs of a better and a worse answer."""
+
+    global_batch_size: int = Field(ge=1)
+    """Pairs per step, over all processes. A multiple of the micro batch times the processes."""
+    reference_policy_kl_penalty: float = Field(gt=0)
+    """How strongly the model is held to the one that training starts from: beta of DPO."""
+    preference_average_log_probs: bool
+    """Compare the mean log-probability of an answer's tokens and not their sum, so that length counts less."""
 
 
 class OptimizerSection(Section):
@@ -318,21 +329,44 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     model: RandomModelSection
     train: RLTrain
     grpo: GRPOSection
+    dpo: Extra[DPOSection | None]
+    """Learn from pairs of answers instead of by GRPO; `null`: GRPO. The configs `dpo` and `dpo_tiny` have such a
+    section."""
 
     @property
     def rows_per_step(self) -> int:
-        """Completions of a step."""
+        """Completions of a step, or pairs of answers."""
+        if self.dpo is not None:
+            return self.dpo.global_batch_size
         return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
 
     @property
     def rows_per_update(self) -> int:
-        """Completions of an update."""
-        return self.rows_per_step // self.grpo.updates_per_step
+        """What one update learns from, of a step."""
+        return self.rows_per_step if self.dpo is not None else self.rows_per_step // self.grpo.updates_per_step
+
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether the model that training starts from stays in memory."""
+        return self.dpo is not None or self.grpo.reference_policy_kl_penalty > 0
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """With DPO, the settings of GRPO as well."""
+        if self.dpo is None:
+            return super().unused
+        why = "with dpo, which samples nothing"
+        return super().unused | dict.fromkeys((*(f"grpo.{name}" for name in GRPOSection.model_fields), "rewards"), why)
 
     @model_validator(mode="after")
     def divisible(self) -> "GRPOConfig[EngineT]":
         """A step's completions must be made of whole updates, and those of whole micro batches."""
         step, updates, micro = self.rows_per_step, self.grpo.updates_per_step, self.train.micro_batch_size
+        if self.dpo is not None:
+            if micro and step % micro:
+                what = f"dpo.global_batch_size {step} is not a multiple of train.micro_batch_size {micro}"
+                raise ValueError(f"{what}; change one of them")
+            return self
         whole = f"{step} completions per step (num_prompts_per_step x num_generations_per_prompt)"
         if step % updates:
             raise ValueError(f"{whole} are not a multiple of grpo.updates_per_step {updates}; change one of them")

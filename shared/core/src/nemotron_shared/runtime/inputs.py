@@ -217,7 +217,7 @@ def _note_undescribed(checked: Preflight, choice: DataChoice) -> None:
     settings, prepare = f"with {', '.join(choice.given)} as given here", checked.step.prepare
     checked.shown["data"] = f"(none {settings}{_instead(checked, 'data')})"
     if _would_prepare(checked) and prepare is not None:
-        checked.prepares = f"[{prepare.artifact_name(checked.run.family)}] none {settings}"
+        checked.prepares = f"[{prepare.artifact_name(checked.run)}] none {settings}"
     else:
         checked.problems.append(UserError(f"run.data: no data was prepared {settings}", how_to_prepare(checked)))
 
@@ -260,7 +260,7 @@ def _is_next(checked: Preflight) -> bool:
     if prepare is None or run.data is None:
         return False
     try:
-        return parse_reference(run.data, run.family) == Reference(prepare.artifact_name(run.family))
+        return parse_reference(run.data, run.family) == Reference(prepare.artifact_name(run))
     except UserError:  # a folder's path
         return False
 
