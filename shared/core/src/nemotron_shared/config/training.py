@@ -32,8 +32,8 @@ class TrainBase(Section):
     train_iters: int = Field(ge=1, le=10**9)
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
-    """Rows (in rl: completions or pairs) per forward pass and process; the rest is gradient accumulation. `null`: all
-    in one pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
+    """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
+    pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
@@ -154,7 +154,7 @@ class DPOSection(Section):
     """Direct preference optimisation: a model learns from pairs of a better and a worse answer."""
 
     global_batch_size: int = Field(ge=1)
-    """Pairs per step, over all processes. A multiple of the micro batch times the processes."""
+    """Pairs per step, over all processes. A multiple of the micro batch, of pairs as well, times the processes."""
     reference_policy_kl_penalty: float = Field(gt=0)
     """How strongly the model is held to the one that training starts from: beta of DPO."""
     preference_average_log_probs: bool
