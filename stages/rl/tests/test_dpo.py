@@ -92,13 +92,15 @@ def test_only_what_fine_tuning_would_learn_of_the_answers_counts(tmp_path: Path)
         "rejected": "5",
     }
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
-    (found,) = encoded(tmp_path / "train.jsonl", Prompter(tokenizer))
+    said: list[str] = []
+    (found,) = encoded(tmp_path / "train.jsonl", Prompter(tokenizer), said.append)
     learnt = {
         name: tokenizer.decode(
             [token for token, counts in zip(found[name], found[f"{name}_mask"], strict=True) if counts]
         )
         for name in ("chosen", "rejected")
     }
+    assert not said, "all of it is shown"
     assert "2+2=4" in learnt["chosen"] and learnt["chosen"].count("4") == 2 and "2+2?" not in learnt["chosen"]
     assert "5" in learnt["rejected"] and tokenizer.eos_token in learnt["rejected"] and "1+1" not in learnt["rejected"]
 

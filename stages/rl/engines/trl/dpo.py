@@ -9,7 +9,8 @@ run continues with the pairs of an uninterrupted one.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
 
 from nemotron_data.chat.prompt import Prompter
+from nemotron_data.chat.shown import told
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
@@ -106,9 +108,9 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer = task.input("data").path, load_tokenizer(folder)
     prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
-    rows, valid = encoded(data / "train.jsonl", prompter), None
+    rows, valid = encoded(data / "train.jsonl", prompter, run.say), None
     if (data / "val.jsonl").is_file():
-        valid = encoded(data / "val.jsonl", prompter, config.train.eval_rows)
+        valid = encoded(data / "val.jsonl", prompter, run.say, config.train.eval_rows)
     with mamba_out_allowed():
         trainer = PairTrainer(
             model=model,
@@ -131,13 +133,16 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     return train_to_end(trainer, config, run, folder, RESULTS)
 
 
-def encoded(file: Path, prompter: Prompter, most: int | None = None) -> Dataset:
+def encoded(file: Path, prompter: Prompter, say: Callable[[str], None], most: int | None = None) -> Dataset:
     """The first `most` pairs of a prepared file, each as ids and masks of its two conversations.
+
+    Args:
+        say: prints a line, about parts of answers that the chat template does not show.
 
     Raises:
         UserError: naming file and line: a row that is no pair, or that the chat template does not fit.
     """
-    rows = []
+    rows, hidden = [], Counter[tuple[str, ...]]()
     for place, pair in read_pairs(file):
         if len(rows) == most:
             break
@@ -152,7 +157,11 @@ def encoded(file: Path, prompter: Prompter, most: int | None = None) -> Dataset:
             if not any(mask):
                 raise UserError(f"{place}: {name}: the chat template shows nothing of the answer", "leave the row out")
             row |= {name: ids, f"{name}_mask": mask}
+            hidden[prompter.hidden([*asked, *answer], pair.tools, prompt=False)] += 1
         rows.append(row)
+    for kinds, count in hidden.items():
+        if kinds:
+            say(f"WARNING: {file.name}: {told(kinds)}: {count:,} of {2 * len(rows):,} answers lose theirs")
     return Dataset.from_list(rows)
 
 

@@ -117,9 +117,9 @@ class Prompter:
         self._require_embedded(ids)
         return ids, mask
 
-    def hidden(self, messages: Sequence[Message], tools: Any = None) -> tuple[str, ...]:
-        """Parts of the conversation that the prompt does not show; see `shown`."""
-        return () if self._hidden is None else self._hidden.of(messages, tools, prompt=True)
+    def hidden(self, messages: Sequence[Message], tools: Any = None, *, prompt: bool = True) -> tuple[str, ...]:
+        """Parts of the conversation that the prompt does not show, or the whole text with its answers; see `shown`."""
+        return () if self._hidden is None else self._hidden.of(messages, tools, prompt=prompt)
 
     def _require_text(self, text: str) -> None:
         """Refuse text that the model or tokenizer would fail on, with an error that names the real cause."""
