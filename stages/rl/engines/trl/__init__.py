@@ -19,9 +19,17 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Refuse what TRL's trainer, or ours on top of it, cannot do."""
+        if config.other_method is not None and config.engine.strategy == "fsdp2":
+            yield Problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
+        if (config.distillation is None) != (config.run.teacher is None):
+            missing = "run.teacher=NAME:vN, or a folder" if config.distillation else "a section distillation"
+            yield Problem("distillation and run.teacher belong together", f"add {missing}", "run.teacher")
         if config.dpo is not None:
-            if config.engine.strategy == "fsdp2":
-                yield Problem("DPO trains whole models", "set engine.strategy=ddp", "engine.strategy")
+            return
+        if config.distillation is not None:
+            if config.grpo.updates_per_step > 1:
+                what = f"distillation takes 1 update per step, not {config.grpo.updates_per_step}"
+                yield Problem(what, "set grpo.updates_per_step=1", "grpo.updates_per_step")
             return
         grpo, processes = config.grpo, machine.processes
         if grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":  # they need whole gradients

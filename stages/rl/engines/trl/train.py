@@ -12,13 +12,13 @@ from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
+from stages.rl.engines.trl.distill import DistillingTrainer, load_teacher
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
-from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.schema import RLConfig, TRLEngine
 
 
-class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
+class ScheduledGRPOTrainer(StageTrainer, DistillingTrainer):
     """A GRPOTrainer with our schedule, resuming and stopping."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     trainer.weights = [reward.weight for reward in config.rewards]
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty
-    if grpo.use_dynamic_sampling:
+    if grpo.use_dynamic_sampling and config.distillation is None:
         trainer.most_batches = grpo.dynamic_sampling_max_gen_batches or MOST_BATCHES
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = grpo.sampling_mismatch_limit
@@ -73,7 +73,9 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
-    if penalty := grpo.reference_policy_kl_penalty:
+    if config.distillation is not None:
+        trainer.teacher, trainer.kl_type = load_teacher(task, model, tokenizer), config.distillation.kl_type
+    elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 

@@ -21,6 +21,7 @@ from nemotron_shared.config.schema import (
     How,
     ModelSection,
     RandomModelSection,
+    RunSection,
     Section,
     StageConfig,
 )
@@ -68,6 +69,14 @@ class RLTrain(TrainBase):
     """How much to train. A step's batch is num_prompts_per_step x num_generations_per_prompt completions."""
 
 
+SAMPLING = frozenset(
+    f"grpo.{name}"
+    for name in (
+        "num_prompts_per_step", "num_generations_per_prompt", "max_new_tokens", "temperature", "top_p",
+        "overlong_filtering", "updates_per_step",
+    )
+)  # fmt: skip
+"""Settings of the section `grpo` that matter to every method that samples."""
 MOST_BATCHES = 10
 """Batches that dynamic sampling takes at most where the config sets no limit, as in NeMo-RL's configs."""
 
@@ -159,6 +168,20 @@ class DPOSection(Section):
     """How strongly the model is held to the one that training starts from: beta of DPO."""
     preference_average_log_probs: bool
     """Compare the mean log-probability of an answer's tokens and not their sum, so that length counts less."""
+
+
+class DistillationSection(Section):
+    """On-policy distillation: a model learns a teacher's distribution of each token of its own completions."""
+
+    kl_type: Literal["forward", "reverse"]
+    """Distance to the teacher: `forward` KL covers all that the teacher may say, `reverse` keeps to what it would."""
+
+
+class RLRun(RunSection):
+    """What this run reads, where it writes, and how it starts."""
+
+    teacher: How[str | None]
+    """Model to learn from with `distillation`, of the same vocabulary: an artifact, or a folder as in `run.model`."""
 
 
 class OptimizerSection(Section):
@@ -326,12 +349,16 @@ class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):
 class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     """Reinforcement by groups of completions."""
 
+    run: RLRun
     model: RandomModelSection
     train: RLTrain
     grpo: GRPOSection
     dpo: Extra[DPOSection | None]
     """Learn from pairs of answers instead of by GRPO; `null`: GRPO. The configs `dpo` and `dpo_tiny` have such a
     section."""
+    distillation: Extra[DistillationSection | None]
+    """Learn from the model in `run.teacher` instead of from rewards; `null`: do not. The config `distill_tiny` has such
+    a section."""
 
     @property
     def rows_per_step(self) -> int:
@@ -346,17 +373,32 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
         return self.rows_per_step if self.dpo is not None else self.rows_per_step // self.grpo.updates_per_step
 
     @property
+    def other_method(self) -> Literal["dpo", "distillation"] | None:
+        """The method, if it is not GRPO."""
+        return "dpo" if self.dpo is not None else "distillation" if self.distillation is not None else None
+
+    @property
     def keeps_reference(self) -> bool:
-        """Whether the model that training starts from stays in memory."""
-        return self.dpo is not None or self.grpo.reference_policy_kl_penalty > 0
+        """Whether a second model stays in memory: the one that training starts from, or a teacher."""
+        return self.other_method is not None or self.grpo.reference_policy_kl_penalty > 0
 
     @property
     def unused(self) -> dict[str, str]:
-        """With DPO, the settings of GRPO as well."""
-        if self.dpo is None:
-            return super().unused
-        why = "with dpo, which samples nothing"
-        return super().unused | dict.fromkeys((*(f"grpo.{name}" for name in GRPOSection.model_fields), "rewards"), why)
+        """With another method, the settings of GRPO that it does without as well."""
+        keys = [f"grpo.{name}" for name in GRPOSection.model_fields]
+        if self.dpo is not None:
+            return super().unused | dict.fromkeys((*keys, "rewards"), "with dpo, which samples nothing")
+        if self.distillation is not None:
+            why = "with distillation, which learns from a teacher and not from rewards"
+            return super().unused | dict.fromkeys((key for key in keys if key not in SAMPLING), why)
+        return super().unused
+
+    @model_validator(mode="after")
+    def one_method(self) -> "GRPOConfig[EngineT]":
+        """Take one method."""
+        if self.dpo is not None and self.distillation is not None:
+            raise ValueError("dpo and distillation are two methods: set one of them to null")
+        return self
 
     @model_validator(mode="after")
     def divisible(self) -> "GRPOConfig[EngineT]":

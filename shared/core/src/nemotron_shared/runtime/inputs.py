@@ -48,6 +48,8 @@ def how_to_make(checked: Preflight, role: str, *, again: bool = False) -> str:
     force = " --force" if again else ""
     if role == "data":
         return how_to_prepare(checked) + force
+    if role in step.extra:
+        return f"give run.{role}=NAME:vN, or a folder"
     before = STAGES[step.stage].before or step.stage
     known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
     # the other stage's config of the same name, else the first phase of the family's recipe; a later phase of the
@@ -144,7 +146,8 @@ def find_inputs(checked: Preflight, choice: "DataChoice | UserError | None") -> 
     Args:
         choice: the data that the user's settings describe, or why it cannot be told.
     """
-    for role in (*checked.step.consumes, *checked.step.optional):
+    extra = (role for role in checked.step.extra if getattr(checked.run, role) is not None)
+    for role in (*checked.step.consumes, *checked.step.optional, *extra):
         if is_looked_for(checked, role):
             _find_input(checked, role, choice if role == "data" else None)
         else:

@@ -36,7 +36,7 @@ METRICS: dict[Metric, str] = {
     "reward_std": "Mean deviation of the rewards within a group.",
     "zero_advantage_fraction": "Share of groups whose completions all have one reward, and teach nothing.",
     "entropy": "Mean entropy of the sampled tokens.",
-    "kl": "Distance to the starting model.",
+    "kl": "Distance to the starting model; with distillation, to the teacher.",
     "clipped_fraction": "Share of sampled tokens whose probability ratio was clipped; with several updates a step.",
     "completion_length": "Mean tokens of a completion.",
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",

@@ -87,6 +87,7 @@ class Step:
         sections: config sections that the result depends on.
         consumes: input roles, each a key of the config's `run` section.
         optional: roles that are used if they exist.
+        extra: roles that only some methods have; they are no part of a result that is made without them.
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
         check: problems with a config and its inputs, on any machine; the last argument is the family the config is
             a recipe for, or None.
@@ -109,6 +110,7 @@ class Step:
     other_names: tuple[str, ...] = ()
     consumes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
     prepare: "Step | None" = None
     check: Callable[[Any, Inputs, str | None], Iterable[Problem]] = lambda config, inputs, recipe: ()
     sources: Callable[[Any], list[Source]] = lambda config: []
