@@ -203,3 +203,20 @@ def test_a_step_of_dynamic_sampling_learns_from_prompts_that_differ_in_reward_on
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "none"))
     assert main([*words, "grpo.dynamic_sampling_max_gen_batches=2"]) == 2
     assert "the completions of 0 of 8 prompts differ in reward, and a step takes 4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_stopped_training_with_dynamic_sampling_ends_with_the_bytes_of_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = lambda name, prompt, text, answer: 1.0 if int(answer) % 2 == 0 else float(len(text) % 3)  # noqa: E731
+    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
+    words = (*short("rl"), "grpo.use_dynamic_sampling=true", "scheduler.lr_decay_style=constant", "optimizer.lr=1e-3")
+    found = []
+    for folder, parts in (("whole", (4,)), ("parts", (2, 4))):
+        monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / folder))
+        for steps in parts:
+            assert main((*words, f"train.train_iters={steps}")) == 0
+        newest = max((tmp_path / folder).glob("artifacts/super3-rl-model/v*"))
+        found.append((newest / "model.safetensors").read_bytes())
+    assert found[0] == found[1]

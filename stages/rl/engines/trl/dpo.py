@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
+from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.chat.shown import told
@@ -90,6 +92,21 @@ class PairTrainer(StageTrainer, DPOTrainer):
             self._metrics[mode][name] = [math.fsum(map(float.__mul__, means, map(float, pairs))) / sum(pairs)]
         self._metrics[mode].pop("entropy", None)  # of given answers, and not of sampled ones
         super().log(logs, start_time)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        """The mean loss of the validation pairs. Every process computes all of these few, so their number of processes
+        and of passes changes nothing.
+        """
+        model: Any = self.model
+        rows: Any = self.eval_dataset
+        size, losses = self.args.per_device_eval_batch_size, []
+        model.eval()
+        for first in range(0, len(rows), size):
+            batch = self._prepare_inputs(collate(list(rows.select(range(first, min(first + size, len(rows)))))))
+            with torch.no_grad(), self.compute_loss_context_manager():
+                losses.append(float(self.compute_loss(model, batch)) * (len(batch["input_ids"]) // 2))
+        metrics = {f"{metric_key_prefix}_loss": math.fsum(losses) / len(rows)}
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no card: manifests record lineage."""
