@@ -211,7 +211,8 @@ def test_a_stopped_training_with_dynamic_sampling_ends_with_the_bytes_of_a_whole
 ) -> None:
     reward = lambda name, prompt, text, answer: 1.0 if int(answer) % 2 == 0 else float(len(text) % 3)  # noqa: E731
     monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
-    words = (*short("rl"), "grpo.use_dynamic_sampling=true", "scheduler.lr_decay_style=constant", "optimizer.lr=1e-3")
+    flat = ("scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=0", "optimizer.lr=1e-3")
+    words = (*short("rl"), "grpo.use_dynamic_sampling=true", *flat)
     found = []
     for folder, parts in (("whole", (4,)), ("parts", (2, 4))):
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / folder))
