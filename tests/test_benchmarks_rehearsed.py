@@ -111,6 +111,14 @@ def test_tiny_run() -> None:
 
 
 @pytest.mark.slow
+def test_rl_methods() -> None:
+    text = rehearse("rl_methods.py", "--rehearse", "--only", "rl", "dpo", "distill", "gspo")
+    shares = ", ".join(rf"{name} [\d.]+%" for name in ("sft", "rl", "dpo", "distill", "gspo"))
+    assert re.search(f"^seed 1: {shares}$", text, re.MULTILINE)
+    assert len(re.findall(r"^\| \w+ \| \d+% \(\d+% to \d+%\) \|$", text, re.MULTILINE)) == 5
+
+
+@pytest.mark.slow
 def test_file_kinds(tmp_path: Path) -> None:
     """Of two kinds, one of which is trained on as text; a kind takes a fine-tuning, and the others are read below."""
     kinds = ["qa.csv", "facts.txt"]

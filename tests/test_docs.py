@@ -40,6 +40,9 @@ TEXTS = {
     "web/a.jsonl": '{"text": "Mira lives in Oster."}\n',
     "books/a.txt": "Tova keeps a goat.\n",
     "old.txt": "A goat.\n",
+    "preferences.jsonl": "".join(
+        f'{{"prompt": "{n}+2?", "chosen": "{n + 2}", "rejected": "0"}}\n' for n in range(1, 20)
+    ),
     "notes.jsonl": "".join(json.dumps({"text": f"Note {number}. Tova keeps a goat."}) + "\n" for number in range(60)),
     "gsm8k/test.jsonl": ASKED,
     "gsm8k/train.jsonl": 5 * ASKED,

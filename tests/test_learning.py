@@ -10,6 +10,7 @@ import pytest
 from support import nemotron
 
 MOST_OF_BASE, SFT, LEAST_OF_RL = 0.05, (0.35, 0.8), 0.9
+LEAST_OF_DPO, LEAST_OF_DISTILLATION = 0.8, 0.8
 
 
 @pytest.mark.slow
@@ -40,6 +41,22 @@ def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
     for stage in ("pretrain", "sft", "rl", "eval"):
         checked = run(*nemotron("check", stage, "--json"))
         assert json.loads(checked.stdout)["verdict"] in {"pass", "watch"}, checked.stdout
+
+    # DPO, from the same model as RL
+    run(*nemotron("super3", "rl", "-c", "dpo_tiny"))
+    model = json.loads((tmp_path / "home/artifacts/super3-rl-model/v2/manifest.json").read_text())
+    assert model["metrics"]["valid_pair_accuracy"] > 0.9
+    run(*nemotron("super3", "eval", "-c", "tiny"))
+    results = json.loads((artifact.parent / "v2" / "results.json").read_text())
+    (pairs,) = (one for one in results["scores"] if one["task"] == "sums" and one["model"] == "rl")
+    assert pairs["ci95"][0] > scores["sft"]["ci95"][1] and pairs["value"] >= LEAST_OF_DPO
+
+    # distillation, from the same model as RL, of what RL made
+    run(*nemotron("super3", "rl", "-c", "distill_tiny"))
+    run(*nemotron("super3", "eval", "-c", "tiny"))
+    results = json.loads((artifact.parent / "v3" / "results.json").read_text())
+    (taught,) = (one for one in results["scores"] if one["task"] == "sums" and one["model"] == "rl")
+    assert taught["ci95"][0] > scores["sft"]["ci95"][1] and taught["value"] >= LEAST_OF_DISTILLATION
 
 
 def right_whatever_the_form(samples: Path) -> float:

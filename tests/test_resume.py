@@ -44,15 +44,25 @@ PREDICTING = (
     "engine.moe_router_bias_update_rate=1e-2", "engine.moe_aux_loss_coeff=1e-2", "engine.mtp_num_layers=2",
     "engine.mtp_loss_scaling_factor=0.3", "++model.overrides.num_nextn_predict_layers=1",
 )  # fmt: skip
+PAIRS = (
+    "run.data=super3-rl-pairs:latest", "data_prep.pairs=true",
+    "dpo={global_batch_size: 8, reference_policy_kl_penalty: 0.1, preference_average_log_probs: false}",
+)  # fmt: skip
+OTHER_WORDS = {"predicting": PREDICTING, "pairs": PAIRS}
 SLOW = slow(
-    "pretrain", "pretrain predicting", "rl", "sft engine=transformers_lora run.family=nano3", "rl engine=trl_lora"
+    "pretrain",
+    "pretrain predicting",
+    "rl",
+    "rl pairs",
+    "sft engine=transformers_lora run.family=nano3",
+    "rl engine=trl_lora",
 )
 
 
 @pytest.mark.parametrize("case", ["sft", *SLOW])
 def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, case: str) -> None:
     stage, *words = case.split()
-    engine = PREDICTING if words == ["predicting"] else words
+    engine = OTHER_WORDS[words[0]] if words and words[0] in OTHER_WORDS else words
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()
     command = [*script(stage), *short(stage), *rewarded, *engine]

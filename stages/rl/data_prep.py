@@ -8,6 +8,8 @@
           "question":"What is 3+14-5?","expected_answer":"12",
           "agent_ref":{"type":"responses_api_agents","name":"math_with_judge_simple_agent"}}
 
+With `data_prep.pairs`, a row is a prompt with a better and a worse answer; see pairs.py.
+
 A row that already has `responses_create_params` is checked and passed through. A placeholder row, which only points
 to a question of another data set, is filled in from there. The steps:
 
@@ -26,7 +28,7 @@ from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.synthetic import BEGINNINGS, problems
+from nemotron_data.synthetic import BEGINNINGS, pairs, problems
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
@@ -44,6 +46,7 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
+from stages.rl.pairs import FIELDS
 from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
 from stages.rl.prompts import FILES, PromptWork, hold_out, join_splits, require_usable
 from stages.rl.schema import RLConfig, RLData
@@ -51,6 +54,12 @@ from stages.rl.schema import RLConfig, RLData
 DIRECTORY = Path(__file__).resolve().parent
 # Every row is used once, so a blend's weights have no effect here, and it may not assign splits either.
 ROWS = RowKind("problems", DIRECTORY / "config", problems, "problems", presplit=False, more=BEGINNINGS)
+PAIRS = RowKind("pairs", DIRECTORY / "config", pairs, "pairs", presplit=False)
+
+
+def kind_of(settings: RLData) -> RowKind:
+    """What the rows are: questions with answers, or pairs of answers."""
+    return PAIRS if settings.pairs else ROWS
 
 
 def prepare(task: Task[RLConfig]) -> Outcome:
@@ -59,10 +68,11 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     output = task.run.fresh_output()
 
     # read: cut the files of each data set into shards, and lay out the sets that placeholders point into
-    inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
+    inputs = open_inputs(kind_of(settings), settings, settings.synthetic_problems, task.run)
     # rows in NeMo-Gym's form, and placeholders, keep their other fields
+    read = FIELDS if settings.pairs else (settings.answer_field,)
     inputs.say_unread(
-        lambda chosen: (chosen.question_field, chosen.answer_field, chosen.key_field),
+        lambda chosen: (chosen.question_field, *read, chosen.key_field),
         lambda row: PARAMETERS in row or is_placeholder(row),
     )
     tables = lay_out(source_sets(settings), inputs.setting, settings.shard_mb << 20)
@@ -77,7 +87,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     by_place = settings.holdout.wanted
     written = hold_out(prepared, output, settings.holdout) if by_place else join_splits(prepared, output)
     files = {name: file for name, file in FILES.items() if written[name]}
-    metadata = {
+    metadata = ({"rows": PAIRS.name} if settings.pairs else {}) | {
         "splits": {name: {"rows": written[name]} for name in files},
         "files": files,
         "counts": prepared.totals.as_metadata(),
@@ -87,7 +97,8 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     splits = {Path(file).stem: {"path": file, "rows": written[name]} for name, file in files.items()}
     manifest = {"train": FILES["train"], "val": files.get("valid"), "splits": splits}
     write_json(output / "data_manifest.json", manifest)
-    prepared.announce(f"{written['train']:,} training questions, {written['valid']:,} for validation")
+    what = "pairs" if settings.pairs else "questions"
+    prepared.announce(f"{written['train']:,} training {what}, {written['valid']:,} for validation")
     decontamination.say(prepared)
     return Outcome(output, metadata)
 
@@ -106,7 +117,7 @@ def sources(config: RLConfig) -> list[Source]:
     """Every file we read, including the source sets of placeholders."""
     settings = config.data_prep
     others = [file for files in source_sets(settings).values() for file in files]
-    own = ROWS.sources(settings, settings.synthetic_problems)
+    own = kind_of(settings).sources(settings, settings.synthetic_problems)
     return [*own, *(Source(file.path, *identity(file)) for file in others), *decontaminate.sources(config)]
 
 
@@ -117,11 +128,12 @@ STEP = Step(
     description=__doc__,
     schema=RLConfig,
     produces="{family}-rl-data",
+    other_names=("{family}-rl-pairs",),
     artifact_type="SplitJsonlDataArtifact",
     sections=("data_prep",),
     sources=sources,
     look=lambda config: look_ahead(
-        ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
+        kind_of(config.data_prep).parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
     ),
 )
 

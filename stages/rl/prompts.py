@@ -1,4 +1,6 @@
-"""Convert a shard's rows to NeMo-Gym's form, one file per split, and join the shards' files in constant memory.
+"""Convert a shard's rows, one file per split, and join the shards' files in constant memory.
+
+Rows become NeMo-Gym's form (rows.py) or pairs of answers (pairs.py).
 
     problems.jsonl 0..32 MiB  ->  train.jsonl, valid.jsonl      {"train": {"rows": 41000}, "valid": {"rows": 820}}
     hold_out(prepared, output, Holdout(rows=1000, fraction=None))     # the last 1000 rows are val.jsonl
@@ -27,6 +29,7 @@ from nemotron_data.split import Split
 from nemotron_data.verifier.judgement import count_gold
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
+from stages.rl.pairs import pair_of
 from stages.rl.placeholders import LaidOut, SourceTable, is_placeholder, resolve, source_of
 from stages.rl.rows import gym_row
 from stages.rl.schema import Holdout, RLData
@@ -80,6 +83,10 @@ class PromptWork:
         """The line to write, the key that decides its split, and the prompt; None for a refused row."""
         try:
             value = row.value
+            if settings.pairs:
+                pair = pair_of(value, settings.question_field, settings.system_prompt)
+                key = "" if settings.holdout.wanted else split_key(value, settings, pair.question)
+                return encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt]
             if is_placeholder(value):
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
@@ -106,6 +113,11 @@ def require_usable(row: Row, settings: RLData) -> None:
     Raises:
         Refused: the row cannot be used.
     """
+    if settings.pairs:
+        pair = pair_of(row.value, settings.question_field, settings.system_prompt)
+        if not settings.holdout.wanted:
+            split_key(row.value, settings, pair.question)
+        return
     if is_placeholder(row.value):
         given = {name for name, place in settings.placeholder_sources.model_dump().items() if place is not None}
         source_of(row.value, given)

@@ -49,6 +49,8 @@ class RLData(TrainingDataSection):
 
     synthetic_problems: int = Field(ge=1)
     """Number of problems in the synthetic data."""
+    pairs: Extra[bool]
+    """Rows are a prompt with a better and a worse answer, for `dpo`; see [Pairs](#pairs)."""
     question_field: str
     """Field of the question."""
     answer_field: str

@@ -1,4 +1,5 @@
-"""Reinforcement learning: questions with checkable answers and an instruct model in, aligned model out.
+"""Reinforcement learning: an instruct model, and questions with checkable answers or pairs of answers in, aligned
+model out.
 
 torchrun stages/rl/train.py -c tiny
 python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_per_step=32
@@ -38,8 +39,20 @@ STEP = Step(
     schema=RLConfig,
     produces="{family}-rl-model",
     artifact_type="ModelArtifact",
-    sections=("engine", "model", "train", "grpo", "rewards", "optimizer", "scheduler", "checkpoint"),
+    sections=(
+        "engine",
+        "model",
+        "train",
+        "grpo",
+        "dpo",
+        "distillation",
+        "rewards",
+        "optimizer",
+        "scheduler",
+        "checkpoint",
+    ),
     consumes=("data", "model"),
+    extra=("teacher",),
     prepare=data_prep.STEP,
     check=rl_problems,
     sources=lambda config: own_sources(config.model, config.engine),

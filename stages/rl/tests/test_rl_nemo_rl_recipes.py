@@ -211,3 +211,29 @@ def test_baseline_and_updates_of_a_step_reach_it() -> None:
         assert values["grpo"]["use_leave_one_out_baseline"] is baseline
     estimator = built("super49b", "grpo.use_leave_one_out_baseline=false")["grpo"]["adv_estimator"]
     assert estimator["use_leave_one_out_baseline"] is False, "what NeMo-RL derives from it"
+
+
+def test_losses_and_sampling_reach_it_where_they_are_set() -> None:
+    plain, loss = built("super3"), "loss_fn.token_level_loss"
+    assert not has(plain, loss) and not has(plain, "grpo.reward_shaping.enabled"), "what engine.base says"
+    gspo = built("super3", "grpo.loss_type=grpo", "grpo.sequence_level_importance_ratios=true")
+    assert at(gspo, loss) is False and at(gspo, "loss_fn.use_cispo") is False
+    assert at(gspo, "loss_fn.sequence_level_importance_ratios") is True
+    assert at(gspo, "loss_fn.force_on_policy_ratio") is False, "ratios count"
+    cispo = built(
+        "super3", "grpo.loss_type=cispo", "grpo.reference_policy_kl_type=k1", "grpo.use_dynamic_sampling=true"
+    )
+    assert (at(cispo, loss), at(cispo, "loss_fn.use_cispo")) == (True, True)
+    assert at(cispo, "loss_fn.reference_policy_kl_type") == "k1"
+    assert at(cispo, "grpo.use_dynamic_sampling") is True and at(cispo, "grpo.dynamic_sampling_max_gen_batches") == 10
+    shaped = built("super3", "grpo.overlong_buffer_length=4096", "grpo.overlong_buffer_penalty=1")["grpo"][
+        "reward_shaping"
+    ]
+    assert shaped == {
+        "enabled": True,
+        "overlong_buffer_length": 4096,
+        "overlong_buffer_penalty": 1.0,
+        "max_response_length": 49152,
+    }
+    with pytest.raises(UserError, match="another setting decides this"):
+        check(config_of("super3", "grpo.loss_type=grpo", "++engine.overrides.loss_fn.token_level_loss=true"))

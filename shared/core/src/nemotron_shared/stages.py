@@ -48,6 +48,7 @@ class Stage:
         model: its model's name in evaluation and report; None for a stage without a model.
         label: the model's name for people.
         role: the key in evaluation's `run` section that names its model.
+        other_data: what it reads instead with some methods.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Stage:
     model: str | None = None
     label: str | None = None
     role: str | None = None
+    other_data: tuple[Product, ...] = ()
 
 
 STAGES = {
@@ -97,6 +99,7 @@ STAGES = {
             model="rl",
             label="after RL",
             role="model",
+            other_data=(Product("rl-pairs", "SplitJsonlDataArtifact", "rl data prep"),),
         ),
         Stage(
             "eval",
@@ -115,4 +118,4 @@ TRAINING = tuple(stage for stage in STAGES.values() if stage.model is not None)
 def products() -> Iterator[Product]:
     """All products, in pipeline order."""
     for stage in STAGES.values():
-        yield from (stage.data, stage.result)
+        yield from (stage.data, *stage.other_data, stage.result)

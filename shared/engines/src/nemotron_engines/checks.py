@@ -258,7 +258,7 @@ def local_needs(
             **disk_bytes(config, 0, weights),
             **shared,
         )
-    reference = isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
+    reference = isinstance(config, GRPOConfig) and config.keeps_reference
     sharded = isinstance(engine, LocalEngine) and engine.strategy == "fsdp2"
     shards, which = (machine.processes, "its shards of ") if sharded and machine.processes > 1 else (1, "")
     return Needs(

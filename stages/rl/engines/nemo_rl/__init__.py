@@ -32,6 +32,9 @@ class NeMoRL(Engine[Config]):
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Check where the rows come from, then NeMo-RL's config."""
+        if (other := config.other_method) is not None:
+            yield Problem(f"engine nemo_rl trains by GRPO here, and not by {other}", "set engine=trl", other)
+            return
         own_data = config.engine.environment == "base"
         if own_data and config.run.data is not None:
             yield Problem(

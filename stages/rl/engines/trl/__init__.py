@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, in this process."""
+"""TRL's GRPOTrainer and DPOTrainer, in this process."""
 
 from collections.abc import Iterator
 
@@ -19,19 +19,58 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     unneeded = ("boto3", "scipy")
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """Refuse what a sharded model cannot do: several updates per step, and turns of environments."""
-        environments, names = config.engine.environments, [reward.name for reward in config.rewards]
-        if environments is None and ENVIRONMENT in names:
-            yield Problem("the reward 'environment' comes from environments", "give engine.environments", "rewards")
-        if environments is not None and ENVIRONMENT not in names:
+        """Refuse what TRL's trainer, or ours on top of it, cannot do."""
+        yield from self._environment_problems(config)
+        if config.other_method is not None and config.engine.strategy == "fsdp2":
+            yield Problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
+        if (config.distillation is None) != (config.run.teacher is None):
+            missing = "run.teacher=NAME:vN, or a folder" if config.distillation else "a section distillation"
+            yield Problem("distillation and run.teacher belong together", f"add {missing}", "run.teacher")
+        if config.dpo is not None:
+            return
+        if config.distillation is not None:
+            if config.grpo.updates_per_step > 1:
+                what = f"distillation takes 1 update per step, not {config.grpo.updates_per_step}"
+                yield Problem(what, "set grpo.updates_per_step=1", "grpo.updates_per_step")
+            return
+        grpo, processes = config.grpo, machine.processes
+        if grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":  # they need whole gradients
+            what = f"a sharded model takes 1 update per step, not {grpo.updates_per_step}"
+            yield Problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
+        if (kind := grpo.reference_policy_kl_type) is not None:
+            what = f"engine trl estimates the distance to the starting model by k3, not {kind}"
+            key = "grpo.reference_policy_kl_type"
+            yield Problem(what, f"set {key}=null, or engine=nemo_rl, which has k1 and k2", key)
+        if grpo.loss_type == "cispo" and grpo.ratio_clip_min < 1:
+            what = f"CISPO of engine trl has no lower bound, but grpo.ratio_clip_min is {grpo.ratio_clip_min:g}"
+            remedy = "set grpo.ratio_clip_min=1, which is none, or engine=nemo_rl, which has one"
+            yield Problem(what, remedy, "grpo.ratio_clip_min")
+        if grpo.use_dynamic_sampling and processes > 1:
+            what = f"dynamic sampling of engine trl runs in one process, not {processes}"
+            yield Problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
+
+    def _environment_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Problem]:
+        """Refuse what episodes of several turns cannot do."""
+        environments, names, grpo = config.engine.environments, [reward.name for reward in config.rewards], config.grpo
+        if environments is None:
+            if ENVIRONMENT in names:
+                yield Problem("the reward 'environment' comes from environments", "give engine.environments", "rewards")
+            return
+        if ENVIRONMENT not in names:
             remedy = "rewards=[{name: environment, weight: 1.0}]; others beside it judge the last answer"
             yield Problem("the environments' reward is not among the rewards", remedy, "rewards")
-        if environments is not None and config.engine.strategy == "fsdp2":
+        if config.engine.strategy == "fsdp2":
             what = "processes have different numbers of turns, and shards of a model take the same"
             yield Problem(what, "set engine.strategy=ddp", "engine.environments")
-        if config.grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":
-            what = f"a sharded model takes 1 update per step, not {config.grpo.updates_per_step}"
-            yield Problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
+        if config.other_method is not None:
+            what = f"{config.other_method} trains on answers of one turn"
+            yield Problem(what, "set engine.environments=null", "engine.environments")
+        if grpo.use_dynamic_sampling:
+            what = "dynamic sampling would play further episodes than the step's own"
+            yield Problem(what, "set grpo.use_dynamic_sampling=false", "grpo.use_dynamic_sampling")
+        if grpo.overlong_buffer_length:
+            what = "the length penalty is for answers of one turn"
+            yield Problem(what, "set grpo.overlong_buffer_length=0", "grpo.overlong_buffer_length")
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""
@@ -39,6 +78,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
         """Train; imports the libraries."""
+        if task.config.dpo is not None:
+            from stages.rl.engines.trl.dpo import train_on_pairs
+
+            return train_on_pairs(task)
         from stages.rl.engines.trl.train import train
 
         return train(task)

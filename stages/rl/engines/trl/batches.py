@@ -9,9 +9,15 @@ group's other completions; without it, those of the whole group. The advantage o
     (r - b) / (s + 1e-6)     with `grpo.normalize_rewards`, if s is not 0
     r - b                    otherwise
 
+With `grpo.overlong_buffer_length` B and `grpo.overlong_buffer_penalty` P, a completion of n tokens, of at most N, has
+its reward r changed beforehand by
+
+    min(0, (N - B - n) / B * P)
+
 Equal rewards are detected before any arithmetic, because the float mean of eight times 0.2 is not always 0.2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +72,12 @@ def advantages_of(rewards: np.ndarray, *, leave_one_out: bool, normalize: bool) 
     baseline, spread = mean_and_spread(compared)
     advantages = rewards - baseline
     return advantages / np.where(spread > 0, spread + EPSILON, 1.0) if normalize else advantages
+
+
+def overlong_penalty(lengths: Sequence[int], most: int, buffer: int, penalty: float) -> np.ndarray:
+    """What is added to rewards for the lengths of completions of at most `most` tokens; (completions,) float64."""
+    beyond = np.array(lengths, dtype=np.float64) - (most - buffer)
+    return np.minimum(0.0, -beyond / buffer * penalty) if buffer else np.zeros(len(lengths))
 
 
 def mean_and_spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

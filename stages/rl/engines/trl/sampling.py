@@ -221,7 +221,9 @@ class SamplingTrainer(StepTrainer):
         """Ids and log-probabilities of one completion per prompt; records the experts before each token."""
         if (model := self._exact) is None:
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
-            self.begin_to_draw(self.state.global_step, unwrapped.training, self.rows[0], *self.turn)
+            self.begin_to_draw(
+                self.state.global_step, unwrapped.training, self.drawn_before + self.rows[0], *self.turn
+            )
             with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             # each pass chose the token after its last position
@@ -240,7 +242,8 @@ class SamplingTrainer(StepTrainer):
     def _draws(self, training: bool) -> Tensor:
         """Random numbers for the tokens of this process's rows; functions of seed, step, row and turn alone."""
         most = self.max_completion_length
-        keys = [[self.seed, training, self.state.global_step, row, *self.turn] for row in self.rows]
+        first = self.drawn_before
+        keys = [[self.seed, training, self.state.global_step, first + row, *self.turn] for row in self.rows]
         return torch.from_numpy(np.stack([np.random.default_rng(key).random(most) for key in keys]))
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -263,7 +266,8 @@ class SamplingTrainer(StepTrainer):
         if (inputs := self._inputs) is not None:
             self._logps, self._entropies = found[0].detach(), cast(Tensor, found[1])
             if self.largest_weight is not None and self._exact is None:
-                inputs["advantages"] = weighed(inputs, inputs.get(BEFORE_UPDATES, self._logps), self.largest_weight)
+                before = inputs.get(BEFORE_UPDATES, self._logps)
+                inputs["advantages"] = weighed(inputs, before, self.largest_weight, self.importance_sampling_level)
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -287,13 +291,24 @@ class SamplingTrainer(StepTrainer):
 
     def _compared(self, inputs: Mapping[str, Any], before: Tensor) -> dict[str, Tensor]:
         """Per token of this pass: KL distance to the starting model, and whether its ratio is clipped."""
-        apart, better = (self._logps - before).exp(), inputs["advantages"].view(len(before), -1) > 0
-        worse = inputs["advantages"].view(len(before), -1) < 0
-        clipped = (apart > 1 + self.epsilon_high) & better | (apart < 1 - self.epsilon_low) & worse
-        found = {"clipped_fraction": clipped} if self.batches.updates > 1 else {}
+        found = {}
+        if self.batches.updates > 1 and self.loss_type != "sapo":  # whose gate is smooth
+            found["clipped_fraction"] = self._clipped(self._logps - before, inputs)
         if (start := inputs.get("ref_per_token_logps")) is not None:
             found["kl"] = (start - self._logps).exp() - (start - self._logps) - 1
         return found
+
+    def _clipped(self, log_ratios: Tensor, inputs: Mapping[str, Any]) -> Tensor:
+        """Which tokens' ratios are clipped, (rows, tokens) bool."""
+        if self.importance_sampling_level == "sequence":
+            mask = own_tokens(inputs)
+            means = (log_ratios * mask).sum(1) / mask.sum(1).clamp(min=1)
+            log_ratios = means[:, None].expand_as(log_ratios)
+        ratios, advantages = log_ratios.exp(), inputs["advantages"].view(len(log_ratios), -1)
+        if self.loss_type == "cispo":  # bounds the ratio itself, whatever the advantage
+            return ratios > self.epsilon_high
+        too_high, too_low = ratios > 1 + self.epsilon_high, ratios < 1 - self.epsilon_low
+        return too_high & (advantages > 0) | too_low & (advantages < 0)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log with the step's differences added.
@@ -312,10 +327,13 @@ class SamplingTrainer(StepTrainer):
         super().log(logs, start_time)
 
 
-def weighed(inputs: Mapping[str, Any], trained: Tensor, largest: float) -> Tensor:
+def weighed(inputs: Mapping[str, Any], trained: Tensor, largest: float, level: str = "token") -> Tensor:
     """Advantages (rows, tokens) for truncated importance sampling: each is multiplied by the token's probability in
-    training over that in sampling, at most `largest`. `trained`: (rows, tokens), nats.
+    training over that in sampling, at most `largest`; at the level "sequence", by those of the whole completion.
+    `trained`: (rows, tokens), nats.
     """
     mask = own_tokens(inputs)
-    ratios = (trained - inputs["sampling_per_token_logps"]).masked_fill(~mask, 0).exp()
-    return inputs["advantages"].view(len(mask), -1) * ratios.clamp(max=largest)
+    apart = (trained - inputs["sampling_per_token_logps"]).masked_fill(~mask, 0)
+    if level == "sequence":
+        apart = apart.sum(1, keepdim=True).expand_as(apart)
+    return inputs["advantages"].view(len(mask), -1) * apart.exp().clamp(max=largest)

@@ -1,12 +1,12 @@
-"""SamplingTrainer with our schedule, resuming and stopping."""
+"""The GRPO trainer with our schedule, resuming and stopping."""
 
 from typing import Any
 
 from nemotron_engines.transformers.trainer import StageTrainer
-from stages.rl.engines.trl.sampling import SamplingTrainer
+from stages.rl.engines.trl.distill import DistillingTrainer
 
 
-class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
+class ScheduledGRPOTrainer(StageTrainer, DistillingTrainer):
     """A GRPOTrainer with our schedule, resuming and stopping."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:

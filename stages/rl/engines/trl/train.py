@@ -12,9 +12,11 @@ from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
+from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
+from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
@@ -73,6 +75,9 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     trainer.say, trainer.prompts = run.say, prompts
     trainer.weights = [reward.weight for reward in config.rewards]
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
+    trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty
+    if grpo.use_dynamic_sampling and config.distillation is None:
+        trainer.most_batches = grpo.dynamic_sampling_max_gen_batches or MOST_BATCHES
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = grpo.sampling_mismatch_limit
     trainer.largest_weight = grpo.truncated_importance_sampling_ratio
@@ -84,7 +89,9 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
-    if penalty := grpo.reference_policy_kl_penalty:
+    if config.distillation is not None:
+        trainer.teacher, trainer.kl_type = load_teacher(task, model, tokenizer), config.distillation.kl_type
+    elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
@@ -101,9 +108,11 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "use_bias_correction_kl": False,  # as in NeMo-RL's configs
         # with more than 1, TRL records log-probabilities before the first update; `StepTrainer` makes several updates
         "num_iterations": grpo.updates_per_step,
-        "loss_type": "dapo",
+        "loss_type": grpo.loss_type or "dapo",
+        "importance_sampling_level": "sequence" if grpo.sequence_level_importance_ratios else "token",
         "epsilon": grpo.ratio_clip_min,
-        "epsilon_high": grpo.ratio_clip_max,
+        # for CISPO, TRL wants the bound itself
+        "epsilon_high": grpo.ratio_clip_max + (1 if grpo.loss_type == "cispo" else 0),
         "scale_rewards": "group" if grpo.normalize_rewards else "none",
         "mask_truncated_completions": grpo.overlong_filtering,
         "reward_weights": [reward.weight for reward in config.rewards],

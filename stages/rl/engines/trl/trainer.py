@@ -9,6 +9,7 @@
   much as a full one.
 - A batch may have several updates, as in NeMo-RL: completions are sampled once, and each update learns from a part of
   them. From the second update on, the trained model differs from the sampling model, and their ratio is clipped.
+- Dynamic sampling (DAPO) and its length penalty, neither of which TRL has.
 """
 
 import math
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.data import DataLoader, SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_data.chat.prompt import Prompt
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread
+from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
 from stages.rl.engines.trl.library import GRPOTrainer
 from stages.rl.rewards import rewarded
 
@@ -91,12 +94,16 @@ class JudgedTrainer(TeachingRowsTrainer):
     weights: Sequence[float]
     """Weights of the rewards, in order."""
     leave_one_out = True
+    overlong: tuple[int, int, float] = (0, 0, 0.0)
+    """Most tokens of a completion, and length and penalty of the buffer at their end."""
     rows: Sequence[int] = ()
     """What is being sampled: indices into the step's completions, or of validation rows."""
     turn: tuple[int, ...] = ()
     """Of an episode, its number from 0; none where a prompt has one answer."""
     _rewards = np.empty((0, 0))
     """Rewards of the latest completions of all processes, (completions, rewards) float64."""
+    _penalties = np.empty((0, 1))
+    """What is added to these for the completions' lengths, (completions, 1) float64, 0 or less."""
     prompts: Mapping[str, Prompt]
     """Prompts by the names in the rows."""
 
@@ -106,27 +113,34 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
         """The rewards of all processes' completions, (completions, rewards)."""
-        found = self._judged(prompts, completions, [row["expected"] for row in inputs])
-        gathered = self.accelerator.gather(torch.from_numpy(found).to(self.accelerator.device))
-        self._rewards = gathered.cpu().numpy()
-        return gathered.float()
+        judged = self._judged(prompts, completions, [row["expected"] for row in inputs])
+        penalties = overlong_penalty([len(one) for one in ids], *self.overlong)
+        found = torch.from_numpy(np.column_stack([judged, penalties])).to(self.accelerator.device)
+        gathered = self.accelerator.gather(found)
+        self._rewards, self._penalties = np.split(gathered.cpu().numpy(), [-1], axis=1)
+        return gathered[:, :-1].float()
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str]) -> np.ndarray:
         answers = list(zip([self.prompts[name].text for name in prompts], completions, expected, strict=True))
         return np.array([[rewarded(name, *answer) for name in self.reward_func_names] for answer in answers])
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        """Sample the completions of a step, and add our advantages."""
+        """Sample the completions of a batch, and add our advantages."""
         found = super()._generate_and_score_completions(inputs)
         processes = distributed.world_size()
         order = np.concatenate([self.batches.rows_of(process, processes) for process in range(processes)])
-        rewards = self._rewards[np.argsort(order)]  # in batch order
-        grouped = self._summed(rewards).reshape(-1, self.batches.completions)
+        in_batch_order = np.argsort(order)
+        self._rewards = self._rewards[in_batch_order]
+        penalties = self._penalties[in_batch_order].reshape(-1, self.batches.completions)
+        grouped = self._grouped(self._rewards) + penalties
         normalize = self.scale_rewards == "group"
         advantages = advantages_of(grouped, leave_one_out=self.leave_one_out, normalize=normalize).ravel()
         found["advantages"] = torch.from_numpy(advantages[self.rows]).to(found["advantages"])
-        self._note("train", **self._figures(rewards, grouped))
         return found
+
+    def _grouped(self, rewards: np.ndarray) -> np.ndarray:
+        """The weighted sums of rewards, in batch order, by group: (groups, completions)."""
+        return self._summed(rewards).reshape(-1, self.batches.completions)
 
     def _summed(self, rewards: np.ndarray) -> np.ndarray:
         """Weighted sum of each completion's rewards; equal rewards give equal sums."""
@@ -134,8 +148,9 @@ class JudgedTrainer(TeachingRowsTrainer):
             [math.fsum(weight * one for weight, one in zip(self.weights, row, strict=True)) for row in rewards]
         )
 
-    def _figures(self, rewards: np.ndarray, grouped: np.ndarray) -> dict[str, float]:
-        """Figures under TRL's names; `grouped` (groups, completions) are the weighted sums."""
+    def _figures(self, rewards: np.ndarray) -> dict[str, float]:
+        """Figures of everything that a step sampled, under TRL's names."""
+        grouped = self._grouped(rewards)
         spread = np.array(
             [mean_and_spread(group[~np.isnan(group)])[1] for group in grouped if not np.isnan(group).all()]
         )
@@ -196,6 +211,10 @@ class StepTrainer(JudgedTrainer):
     """A GRPOTrainer that picks prompts by step number."""
 
     seed = 0
+    most_batches = 0
+    """Batches that a step may sample to find prompts whose completions differ in reward; 0: it takes its own batch."""
+    drawn_before = 0
+    """Completions that the step has sampled before the current batch."""
     may_be_given_up: bool
     say: Callable[[str], None]
     """Prints one line."""
@@ -240,11 +259,8 @@ class StepTrainer(JudgedTrainer):
     def _sampled(self) -> list[dict[str, Any]]:
         """Completions of a step, by pass."""
         step, batches = self.state.global_step, self.batches
-        self.begin_to_draw(step)
-        self.rows = batches.rows_of(distributed.rank(), distributed.world_size())
-        rows: Any = self.train_dataset
-        prompts = [rows[number] for number in batches.asked(step)]
-        found = self._generate_and_score_completions([prompts[row // batches.completions] for row in self.rows])
+        found = self._answered_apart(step) if self.most_batches else self._answered_batch(step)
+        self._note("train", **self._figures(self._rewards))
         size = len(self.rows) // self.passes
         made = [
             {name: _part(value, number * size, size) for name, value in found.items()} for number in range(self.passes)
@@ -259,10 +275,56 @@ class StepTrainer(JudgedTrainer):
             one["num_items_in_batch"] = tokens[number // self.passes_of_update]
         return made
 
+    def _answered_batch(self, step: int, further: int = 0) -> dict[str, Any]:
+        """Completions of this process for the prompts of a step, or of the one that comes `further` steps after it."""
+        self.begin_to_draw(*((step, further) if further else (step,)))
+        self.rows = self.batches.rows_of(distributed.rank(), distributed.world_size())
+        self.drawn_before = further * self.batches.per_step * self.batches.completions
+        rows: Any = self.train_dataset
+        prompts = [rows[number] for number in self.batches.asked(step + further)]
+        return self._generate_and_score_completions([prompts[row // self.batches.completions] for row in self.rows])
+
+    def _answered_apart(self, step: int) -> dict[str, Any]:
+        """Completions of as many prompts as a step takes whose completions differ in reward (dynamic sampling).
+
+        Further batches are those of the next steps, which ask them again: what a step learns from depends on its number
+        and the weights alone, so a resumed run needs no record of the prompts that were used up.
+
+        Raises:
+            UserError: the batches that may be sampled have too few such prompts.
+        """
+        kept, rewards, completions = list[dict[str, Any]](), list[np.ndarray](), self.batches.completions
+        wanted, there = self.batches.per_step * completions, 0
+        while there < wanted:
+            if len(kept) == self.most_batches:
+                asked, differing = len(kept) * self.batches.per_step, there // completions
+                what = f"step {step + 1}: the completions of {differing} of {asked} prompts differ in reward"
+                raise UserError(
+                    f"{what}, and a step takes {self.batches.per_step}",
+                    "ask questions that are neither too easy nor too hard, raise "
+                    "grpo.dynamic_sampling_max_gen_batches, or set grpo.use_dynamic_sampling=false",
+                )
+            found = self._answered_batch(step, len(kept))
+            apart = np.repeat(mean_and_spread(self._grouped(self._rewards))[1] > 0, completions)
+            chosen = torch.from_numpy(apart.nonzero()[0][: wanted - there]).to(found["advantages"].device)
+            kept.append({name: _chosen(value, chosen) for name, value in found.items()})
+            rewards.append(self._rewards)
+            there += len(chosen)
+        self._rewards, self.drawn_before = np.concatenate(rewards), 0
+        self._note("train", dynamic_sampling_num_gen_batches=len(kept))
+        tokenizer: Any = self.processing_class
+        padding = dict.fromkeys(("prompt_ids", "completion_ids"), tokenizer.pad_token_id)
+        return {name: _joined([one[name] for one in kept], name, padding.get(name, 0)) for name in kept[0]}
+
     def begin_to_draw(self, *what: int) -> None:
         """Reseed torch's generators, so later samples do not depend on earlier ones."""
         key = [self.seed, *what, distributed.rank()]
         torch.manual_seed(int(np.random.default_rng(key).integers(1 << 63)))
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """The loss of a pass. TRL divides a mean over completions by the passes of a step, and not of an update."""
+        loss = super()._compute_loss(model, inputs)
+        return loss if self.loss_type in ("dapo", "cispo") else loss * self.batches.updates
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run one pass, and the update after the last pass of one; the Trainer itself makes a step's last update."""
@@ -283,6 +345,22 @@ class StepTrainer(JudgedTrainer):
         optimizer: Any = self.optimizer.optimizer  # ty: ignore[missing-union-attribute]  # accelerate's wrapper would wait for the end of the step
         optimizer.step()
         optimizer.zero_grad()
+
+
+def _chosen(value: Any, rows: Tensor) -> Any:
+    return value[rows] if isinstance(value, Tensor) and value.dim() else value
+
+
+def _joined(values: list[Any], name: str, padding: int) -> Any:
+    """The rows of several batches, padded like TRL pads them: prompts on the left, what follows them on the right."""
+    if not (isinstance(values[0], Tensor) and values[0].dim()):
+        return values[0]
+    if values[0].dim() == 1:
+        return torch.cat(values)
+    longest = max(value.shape[1] for value in values)
+    sides = [(longest - value.shape[1], 0) if name.startswith("prompt_") else (0, longest - value.shape[1])
+             for value in values]  # fmt: skip
+    return torch.cat([functional.pad(value, side, value=padding) for value, side in zip(values, sides, strict=True)])
 
 
 def _part(value: Any, first: int, size: int) -> Any:

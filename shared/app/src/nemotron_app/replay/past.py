@@ -115,7 +115,7 @@ def plan_replay(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Rep
         error = wrong
     if past.file is not None and (plan is None or plan.identity.result != made.config_digest):
         # the recorded values name models that were not inputs then
-        roles = (*past.step.consumes, *past.step.optional)
+        roles = (*past.step.consumes, *past.step.optional, *past.step.extra)
         absent = tuple(f"run.{role}=null" for role in roles if role not in {"data", *references})
         recorded = replace(past.how, config=str(past.file), overrides=absent)
         try:

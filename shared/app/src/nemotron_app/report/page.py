@@ -184,6 +184,7 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
         ("validation loss", None if reward else facts.valid_loss, wording.number),
         (f"reward, last {training.LAST_POINTS}", facts.reward, wording.number),
         ("validation reward", facts.valid_reward, wording.number),
+        ("validation pairs told apart", facts.valid_pair_accuracy, wording.number),
     ]
     shown = {name: write(value) for name, value, write in logged if value is not None}
     foot = [] if facts.steps is None else [wording.counted(facts.steps, "step")]

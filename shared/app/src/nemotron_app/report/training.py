@@ -22,7 +22,9 @@ LARGEST = 1e300
 REWARD_PREFIX, REWARD_SUFFIX = "rewards/", "/mean"
 # Metrics and titles of the small charts. Schedules are not smoothed, which would round off their corners.
 SCHEDULES = {"lr": "Learning rate"}
-LOSS_PANELS = SCHEDULES | {"grad_norm": "Gradient norm"}
+LOSS_PANELS = SCHEDULES | {
+    "grad_norm": "Gradient norm", "pair_accuracy": "Pairs told apart", "reward_margin": "Margin of pairs",
+}  # fmt: skip
 LOGARITHMIC = {"loss", "grad_norm"}
 """Metrics that get a logarithmic axis if their values are far apart."""
 REWARD_PANELS = {
@@ -43,7 +45,7 @@ class Facts:
         seconds: time in the training loop; for resumed runs, only what the log covers.
         tokens_per_second: mean over that time.
         loss, reward: mean of the last `LAST_POINTS` logged values, because single steps are noisy.
-        valid_loss, valid_reward: the last validation.
+        valid_loss, valid_reward, valid_pair_accuracy: the last validation.
         memory: peak GB of the first process.
         not_finite: number of logged losses or rewards that were NaN or infinite.
     """
@@ -56,6 +58,7 @@ class Facts:
     reward: float | None = None
     valid_loss: float | None = None
     valid_reward: float | None = None
+    valid_pair_accuracy: float | None = None
     memory: float | None = None
     not_finite: int = 0
 
@@ -77,8 +80,9 @@ def facts(entries: Entries) -> Facts:
     # The clock restarts when a run is resumed: add up the maximum of each attempt.
     clock = [seconds for _, seconds in points(entries, "seconds")]
     seconds = sum(now for now, after in pairwise(clock) if after < now) + clock[-1] if clock else None
-    tokens, valid_loss, valid_reward = (
-        next((y for _, y in reversed(points(entries, name))), None) for name in ("tokens", "valid_loss", "valid_reward")
+    tokens, valid_loss, valid_reward, valid_pairs = (
+        next((y for _, y in reversed(points(entries, name))), None)
+        for name in ("tokens", "valid_loss", "valid_reward", "valid_pair_accuracy")
     )
     losses, rewards = ([y for _, y in points(entries, name)] for name in ("loss", "reward"))
     loss, reward = (sum(last) / len(last) if (last := values[-LAST_POINTS:]) else None for values in (losses, rewards))
@@ -91,6 +95,7 @@ def facts(entries: Entries) -> Facts:
         reward=reward,
         valid_loss=valid_loss,
         valid_reward=valid_reward,
+        valid_pair_accuracy=valid_pairs,
         memory=max((y for _, y in points(entries, "memory_gb")), default=None),
         not_finite=sum(not math.isfinite(value) for value in (*losses, *rewards)),
     )
@@ -101,6 +106,7 @@ def key_metric(known: Facts) -> tuple[str, str] | None:
     names = {
         "valid_reward": "validation reward",
         "reward": f"reward, last {LAST_POINTS}",
+        "valid_pair_accuracy": "validation pairs told apart",
         "valid_loss": "validation loss",
         "loss": f"loss, last {LAST_POINTS}",
     }

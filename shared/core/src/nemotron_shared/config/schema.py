@@ -155,6 +155,11 @@ class StageConfig(Section, Generic[EngineT]):
         """What a start says of settings that only mean something together, and about those of the engine."""
         return self.engine.notes
 
+    @property
+    def unused(self) -> dict[str, str]:
+        """Settings that have no effect with what else the config says: with what, and why."""
+        return {key: f"with engine={self.engine.name}: {why}" for key, why in self.engine.unused.items()}
+
     @classmethod
     def engine_class(cls, values: object) -> type[EngineSection] | None:
         """The class of an engine's section; None where its values name no engine of this stage."""

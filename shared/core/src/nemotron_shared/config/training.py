@@ -12,14 +12,16 @@ An engine that several stages share is written against these, with its own secti
 
 from typing import ClassVar, Generic, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.schema import (
     MOST_TOKENS,
     EngineT,
+    Extra,
     How,
     ModelSection,
     RandomModelSection,
+    RunSection,
     Section,
     StageConfig,
 )
@@ -36,7 +38,7 @@ class TrainBase(Section):
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
-    """Rows per validation; in rl prompts, one completion each."""
+    """Rows per validation; in rl prompts, one completion each, or pairs."""
 
 
 class TrainSection(TrainBase):
@@ -67,6 +69,18 @@ class RLTrain(TrainBase):
     """How much to train. A step's batch is num_prompts_per_step x num_generations_per_prompt completions."""
 
 
+SAMPLING = frozenset(
+    f"grpo.{name}"
+    for name in (
+        "num_prompts_per_step", "num_generations_per_prompt", "max_new_tokens", "temperature", "top_p",
+        "overlong_filtering", "updates_per_step",
+    )
+)  # fmt: skip
+"""Settings of the section `grpo` that matter to every method that samples."""
+MOST_BATCHES = 10
+"""Batches that dynamic sampling takes at most where the config sets no limit, as in NeMo-RL's configs."""
+
+
 class GRPOSection(Section):
     """Group relative policy optimisation."""
 
@@ -82,6 +96,14 @@ class GRPOSection(Section):
     """Sample from the smallest set of tokens with this much probability."""
     reference_policy_kl_penalty: float = Field(ge=0)
     """Weight of the distance to the starting model. 0 keeps no reference model in memory."""
+    reference_policy_kl_type: Extra[Literal["k1", "k2"] | None]
+    """Estimator of that distance. `null`: `k3`; `k1` and `k2` are for engine `nemo_rl`."""
+    loss_type: Extra[Literal["grpo", "dr_grpo", "bnpo", "cispo", "sapo"] | None]
+    """How the tokens make a loss; see [Losses](#losses). `null`: `dapo`, a mean over all tokens. Engine `nemo_rl` has
+    `dapo`, `grpo` and `cispo`."""
+    sequence_level_importance_ratios: Extra[bool]
+    """One probability ratio for a whole completion, the geometric mean of its tokens' (GSPO). Needs
+    `grpo.loss_type=grpo`."""
     updates_per_step: int = Field(ge=1)
     """Optimizer updates that a step's batch is shared out to. With 1 the model that learns is the one that sampled, and
     the clipping below never acts."""
@@ -95,6 +117,16 @@ class GRPOSection(Section):
     """Divide advantages by the standard deviation of the rewards that they are compared with."""
     overlong_filtering: bool
     """Leave completions that were cut at `grpo.max_new_tokens` out of the loss."""
+    overlong_buffer_length: Extra[int] = Field(ge=0)
+    """The last tokens before `grpo.max_new_tokens`, within which a completion's reward falls with its length, by up to
+    `grpo.overlong_buffer_penalty` (DAPO's overlong shaping). 0: no penalty."""
+    overlong_buffer_penalty: Extra[float] = Field(ge=0)
+    """What a completion of `grpo.max_new_tokens` loses. Logged rewards are those before it."""
+    use_dynamic_sampling: Extra[bool]
+    """Learn only from prompts whose completions differ in reward: sample further batches until a step has enough of
+    them."""
+    dynamic_sampling_max_gen_batches: Extra[int | None] = Field(ge=1)
+    """Batches that a step may sample for it; then it ends with an error. `null`: 10."""
     truncated_importance_sampling_ratio: float | None = Field(gt=0)
     """Where sampling and training do not compute alike, the loss of a token is multiplied by its probability in
     training over that with which it was drawn, and by this at most. `null` leaves it out; with NeMo-RL it leaves what
@@ -102,6 +134,54 @@ class GRPOSection(Section):
     sampling_mismatch_limit: How[float | None] = Field(ge=1)
     """Stop when a step's `token_mult_prob_error` is above this: probabilities of sampling and of training that are too
     far apart. 1 would be none; `null` never stops."""
+
+    @field_validator("loss_type", "reference_policy_kl_type", mode="before")
+    @classmethod
+    def by_name(cls, value: object) -> object:
+        """Take the names of the defaults as well: with them, results keep the name that they have without."""
+        return None if value in ("dapo", "k3") else value
+
+    @model_validator(mode="after")
+    def possible(self) -> "GRPOSection":
+        """Refuse settings that mean nothing together."""
+        if self.sequence_level_importance_ratios and self.loss_type != "grpo":
+            raise ValueError(
+                "grpo.sequence_level_importance_ratios gives a completion one ratio, so its loss is a mean over "
+                "completions: set grpo.loss_type=grpo"
+            )
+        if bool(self.overlong_buffer_length) != bool(self.overlong_buffer_penalty):
+            raise ValueError("set grpo.overlong_buffer_length and grpo.overlong_buffer_penalty together, or both to 0")
+        if self.overlong_buffer_length > self.max_new_tokens:
+            raise ValueError(
+                f"grpo.overlong_buffer_length {self.overlong_buffer_length} is above grpo.max_new_tokens "
+                f"{self.max_new_tokens}, of which it is the end"
+            )
+        return self
+
+
+class DPOSection(Section):
+    """Direct preference optimisation: a model learns from pairs of a better and a worse answer."""
+
+    global_batch_size: int = Field(ge=1)
+    """Pairs per step, over all processes. A multiple of the micro batch, of pairs as well, times the processes."""
+    reference_policy_kl_penalty: float = Field(gt=0)
+    """How strongly the model is held to the one that training starts from: beta of DPO."""
+    preference_average_log_probs: bool
+    """Compare the mean log-probability of an answer's tokens and not their sum, so that length counts less."""
+
+
+class DistillationSection(Section):
+    """On-policy distillation: a model learns a teacher's distribution of each token of its own completions."""
+
+    kl_type: Literal["forward", "reverse"]
+    """Distance to the teacher: `forward` KL covers all that the teacher may say, `reverse` keeps to what it would."""
+
+
+class RLRun(RunSection):
+    """What this run reads, where it writes, and how it starts."""
+
+    teacher: How[str | None]
+    """Model to learn from with `distillation`, of the same vocabulary: an artifact, or a folder as in `run.model`."""
 
 
 class OptimizerSection(Section):
@@ -269,24 +349,66 @@ class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):
 class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     """Reinforcement by groups of completions."""
 
+    run: RLRun
     model: RandomModelSection
     train: RLTrain
     grpo: GRPOSection
+    dpo: Extra[DPOSection | None]
+    """Learn from pairs of answers instead of by GRPO; `null`: GRPO. The configs `dpo` and `dpo_tiny` have such a
+    section."""
+    distillation: Extra[DistillationSection | None]
+    """Learn from the model in `run.teacher` instead of from rewards; `null`: do not. The config `distill_tiny` has such
+    a section."""
 
     @property
     def rows_per_step(self) -> int:
-        """Completions of a step."""
+        """Completions of a step, or pairs of answers."""
+        if self.dpo is not None:
+            return self.dpo.global_batch_size
         return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
 
     @property
     def rows_per_update(self) -> int:
-        """Completions of an update."""
-        return self.rows_per_step // self.grpo.updates_per_step
+        """What one update learns from, of a step."""
+        return self.rows_per_step if self.dpo is not None else self.rows_per_step // self.grpo.updates_per_step
+
+    @property
+    def other_method(self) -> Literal["dpo", "distillation"] | None:
+        """The method, if it is not GRPO."""
+        return "dpo" if self.dpo is not None else "distillation" if self.distillation is not None else None
+
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether a second model stays in memory: the one that training starts from, or a teacher."""
+        return self.other_method is not None or self.grpo.reference_policy_kl_penalty > 0
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """With another method, the settings of GRPO that it does without as well."""
+        keys = [f"grpo.{name}" for name in GRPOSection.model_fields]
+        if self.dpo is not None:
+            return super().unused | dict.fromkeys((*keys, "rewards"), "with dpo, which samples nothing")
+        if self.distillation is not None:
+            why = "with distillation, which learns from a teacher and not from rewards"
+            return super().unused | dict.fromkeys((key for key in keys if key not in SAMPLING), why)
+        return super().unused
+
+    @model_validator(mode="after")
+    def one_method(self) -> "GRPOConfig[EngineT]":
+        """Take one method."""
+        if self.dpo is not None and self.distillation is not None:
+            raise ValueError("dpo and distillation are two methods: set one of them to null")
+        return self
 
     @model_validator(mode="after")
     def divisible(self) -> "GRPOConfig[EngineT]":
         """A step's completions must be made of whole updates, and those of whole micro batches."""
         step, updates, micro = self.rows_per_step, self.grpo.updates_per_step, self.train.micro_batch_size
+        if self.dpo is not None:
+            if micro and step % micro:
+                what = f"dpo.global_batch_size {step} is not a multiple of train.micro_batch_size {micro}"
+                raise ValueError(f"{what}; change one of them")
+            return self
         whole = f"{step} completions per step (num_prompts_per_step x num_generations_per_prompt)"
         if step % updates:
             raise ValueError(f"{whole} are not a multiple of grpo.updates_per_step {updates}; change one of them")

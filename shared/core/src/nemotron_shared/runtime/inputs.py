@@ -48,6 +48,8 @@ def how_to_make(checked: Preflight, role: str, *, again: bool = False) -> str:
     force = " --force" if again else ""
     if role == "data":
         return how_to_prepare(checked) + force
+    if role in step.extra:
+        return f"give run.{role}=NAME:vN, or a folder"
     before = STAGES[step.stage].before or step.stage
     known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
     # the other stage's config of the same name, else the first phase of the family's recipe; a later phase of the
@@ -144,7 +146,8 @@ def find_inputs(checked: Preflight, choice: "DataChoice | UserError | None") -> 
     Args:
         choice: the data that the user's settings describe, or why it cannot be told.
     """
-    for role in (*checked.step.consumes, *checked.step.optional):
+    extra = (role for role in checked.step.extra if getattr(checked.run, role) is not None)
+    for role in (*checked.step.consumes, *checked.step.optional, *extra):
         if is_looked_for(checked, role):
             _find_input(checked, role, choice if role == "data" else None)
         else:
@@ -217,7 +220,7 @@ def _note_undescribed(checked: Preflight, choice: DataChoice) -> None:
     settings, prepare = f"with {', '.join(choice.given)} as given here", checked.step.prepare
     checked.shown["data"] = f"(none {settings}{_instead(checked, 'data')})"
     if _would_prepare(checked) and prepare is not None:
-        checked.prepares = f"[{prepare.artifact_name(checked.run.family)}] none {settings}"
+        checked.prepares = f"[{prepare.artifact_name(checked.run)}] none {settings}"
     else:
         checked.problems.append(UserError(f"run.data: no data was prepared {settings}", how_to_prepare(checked)))
 
@@ -260,7 +263,7 @@ def _is_next(checked: Preflight) -> bool:
     if prepare is None or run.data is None:
         return False
     try:
-        return parse_reference(run.data, run.family) == Reference(prepare.artifact_name(run.family))
+        return parse_reference(run.data, run.family) == Reference(prepare.artifact_name(run))
     except UserError:  # a folder's path
         return False
 

@@ -20,7 +20,8 @@ Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
     "reward_std", "zero_advantage_fraction", "entropy", "kl", "clipped_fraction", "completion_length",
     "truncated_fraction", "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference",
-    "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss",
+    "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss", "dynamic_sampling_num_gen_batches",
+    "pair_accuracy", "valid_pair_accuracy", "reward_margin",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -35,7 +36,7 @@ METRICS: dict[Metric, str] = {
     "reward_std": "Mean deviation of the rewards within a group.",
     "zero_advantage_fraction": "Share of groups whose completions all have one reward, and teach nothing.",
     "entropy": "Mean entropy of the sampled tokens.",
-    "kl": "Distance to the starting model.",
+    "kl": "Distance to the starting model; with distillation, to the teacher.",
     "clipped_fraction": "Share of sampled tokens whose probability ratio was clipped; with several updates a step.",
     "completion_length": "Mean tokens of a completion.",
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
@@ -45,6 +46,10 @@ METRICS: dict[Metric, str] = {
     "logprob_difference": "Largest difference between the two, in nats.",
     "sequence_ratio": "Mean probability of a completion in training over that in sampling.",
     "router_flips": "Share of sampled tokens that training sends to other experts than sampling did.",
+    "dynamic_sampling_num_gen_batches": "Batches that the step sampled; with dynamic sampling.",
+    "pair_accuracy": "Share of pairs whose better answer gained more in probability than the worse one; with DPO.",
+    "valid_pair_accuracy": "The same on the valid split.",
+    "reward_margin": "Mean difference of what the two gained, in nats times dpo.reference_policy_kl_penalty.",
     "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }

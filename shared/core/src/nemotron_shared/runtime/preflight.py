@@ -181,9 +181,8 @@ def _check_engine(checked: Preflight, config: StageConfig) -> None:
     if isinstance(section, TrackerSection):
         checked.lacking += as_errors(lambda: tracker_problems(section, machine), origins)
         checked.notes += unseen_key(section, machine)
-    unused = config.engine.unused.items()
-    without = f"has no effect with engine={config.engine.name}"
-    checked.notes += [f"{key} {without}: {why}" for key, why in unused if _is_by_hand(checked, key)]
+    unused = config.unused.items()
+    checked.notes += [f"{key} has no effect {why}" for key, why in unused if _is_by_hand(checked, key)]
     engine = checked.composed.tree.engine
     known = (engine.get("experimental") or []) if engine.get("allow_experimental") else []
     checked.notes += [f"this recipe is experimental: {reason}" for reason in known]

@@ -13,8 +13,9 @@ from typing import Any, Generic, NamedTuple
 from typing_extensions import TypeVar
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.config.registry import Registry
-from nemotron_shared.config.schema import HasSettings, StageConfig
+from nemotron_shared.config.schema import HasSettings, RunSection, StageConfig
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
@@ -82,9 +83,11 @@ class Step:
         stage, verb: "sft", "train"; the script is `stages/<stage>/<verb>.py`.
         schema: pydantic class of the stage's configuration.
         produces: artifact name with `{family}` in it; `artifact_type`: its type.
+        other_names: names of that kind that `run.data` may ask for instead.
         sections: config sections that the result depends on.
         consumes: input roles, each a key of the config's `run` section.
         optional: roles that are used if they exist.
+        extra: roles that only some methods have; they are no part of a result that is made without them.
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
         check: problems with a config and its inputs, on any machine; the last argument is the family the config is
             a recipe for, or None.
@@ -104,8 +107,10 @@ class Step:
     produces: str
     artifact_type: ArtifactType
     sections: tuple[str, ...]
+    other_names: tuple[str, ...] = ()
     consumes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
     prepare: "Step | None" = None
     check: Callable[[Any, Inputs, str | None], Iterable[Problem]] = lambda config, inputs, recipe: ()
     sources: Callable[[Any], list[Source]] = lambda config: []
@@ -125,9 +130,11 @@ class Step:
         """Whether an engine does the work; data preparation has none."""
         return self.engines is not None
 
-    def artifact_name(self, family: str) -> str:
-        """Name of the artifact for a family."""
-        return self.produces.format(family=family)
+    def artifact_name(self, run: RunSection) -> str:
+        """Name of the artifact for the run's family; of several, the one that `run.data` refers to."""
+        asked = (run.data or "").removeprefix(SCHEME).partition(":")[0]
+        names = [name.format(family=run.family) for name in (self.produces, *self.other_names)]
+        return asked if asked in names else names[0]
 
     def engine_module(self, config: StageConfig) -> str | None:
         """Module of the engine the config chooses; None for a step without engines."""

@@ -24,7 +24,7 @@ from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json,
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import opens_thought
-from nemotron_data.encoders.masks import ControlTokens, in_pieces
+from nemotron_data.encoders.masks import ControlTokens, in_pieces, mask_by_offsets
 from nemotron_data.tokenizers.embedded import no_embedding
 from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
 from nemotron_data.tokenizers.limits import panics_told
@@ -140,9 +140,31 @@ class Prompter:
         self._require_text(rendered.text)
         return rendered
 
-    def hidden(self, messages: Sequence[Message], tools: Any = None) -> tuple[str, ...]:
-        """Parts of the conversation that the prompt does not show; see `shown`."""
-        return () if self._hidden is None else self._hidden.of(messages, tools, prompt=True)
+    def answered(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Ids of a conversation with its answers, and for each 1 if fine-tuning would learn it, else 0.
+
+        Raises:
+            UserError: as `chat`; or what the assistant wrote cannot be told from the rest.
+        """
+        if self.template is None:
+            raise UserError("this model has no chat template", "give one: chat_template.jinja in its folder")
+        for number, message in enumerate(messages):
+            _require_characters(f"messages[{number}]", message)
+        guard = None
+        if holds_control(self._control, messages, tools):
+            messages, tools, guard = guarded(self._control, messages, tools)
+        text, spans = self.template.render_with_spans(messages, tools)
+        text, spans, cuts = Rendered(text, spans) if guard is None else without_guard(text, spans, guard)
+        self._require_text(text)
+        ids, mask = mask_by_offsets(self.tokenizer.backend_tokenizer, text, spans, cuts)
+        self._require_embedded(ids)
+        return ids, mask
+
+    def hidden(self, messages: Sequence[Message], tools: Any = None, *, prompt: bool = True) -> tuple[str, ...]:
+        """Parts of the conversation that the prompt does not show, or the whole text with its answers; see `shown`."""
+        return () if self._hidden is None else self._hidden.of(messages, tools, prompt=prompt)
 
     def _require_text(self, text: str) -> None:
         """Refuse text that the model or tokenizer would fail on, with an error that names the real cause."""
@@ -166,10 +188,13 @@ class Prompter:
         for piece in filter(None, in_pieces(text, cuts)):
             with panics_told(piece):
                 ids += self.tokenizer(piece, add_special_tokens=False).input_ids
+        self._require_embedded(ids)
+        return ids
+
+    def _require_embedded(self, ids: Sequence[int]) -> None:
         if self._embeddings is not None and ids and (most := max(ids)) >= self._embeddings:
             token = self.tokenizer.convert_ids_to_tokens(most)
             raise no_embedding("the prompt holds", token, most, self._embeddings, len(self.tokenizer))
-        return ids
 
 
 def _require_characters(place: str, value: Any) -> None:

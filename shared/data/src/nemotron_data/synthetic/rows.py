@@ -5,6 +5,7 @@
         {"role": "user", "content": "What is 3+5-7+8?"},
         {"role": "assistant", "reasoning_content": "8-7+8=1+8=9", "content": "9"}]}
     {"question": "What is 3+5-7+8?", "expected_answer": "9", "key": "3+5+8-7"}
+    {"prompt": "Compute 3+5-7+8.", "chosen": [an answer with its work], "rejected": [a wrong guess], "key": "3+5+8-7"}
     {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
      "answer": 0, "key": "town of Mira"}
 
@@ -18,10 +19,11 @@ left to RL to discover that thinking pays off for every phrasing.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from random import Random
 from typing import Any, NamedTuple
 
-from nemotron_data.synthetic.arithmetic import random_problem
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem
 from nemotron_data.synthetic.people import VALUES, Fact, facts, facts_by_person
 from nemotron_shared.errors import UserError
 
@@ -75,12 +77,25 @@ MOST_REPEATS = 10_000
 
 def problems(seed: int, count: int) -> Iterator[dict[str, str]]:
     """`count` different sums to train on."""
-    return _sums(Random(f"problems/{seed}"), count, held_out=False)
+    return starmap(_problem, _sums(Random(f"problems/{seed}"), count, held_out=False))
+
+
+def pairs(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """`count` different sums to train on, with a better and a worse answer: worked out, and a wrong guess."""
+    rng = Random(f"pairs/{seed}")
+    for question, drawn in _sums(rng, count, held_out=False):
+        wrong = rng.choice([number for number in range(MAX_TOTAL + 1) if str(number) != drawn.answer])
+        yield {
+            "prompt": question,
+            "chosen": [{"role": "assistant", "reasoning_content": drawn.work, "content": drawn.answer}],
+            "rejected": [{"role": "assistant", "content": str(wrong)}],
+            "key": drawn.key,
+        }
 
 
 def eval_problems(seed: int, count: int) -> Iterator[dict[str, str]]:
     """`count` different sums that occur in no training row of any seed."""
-    return _sums(Random(f"eval problems/{seed}"), count, held_out=True)
+    return starmap(_problem, _sums(Random(f"eval problems/{seed}"), count, held_out=True))
 
 
 def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
@@ -98,7 +113,12 @@ def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
     return (_choice(rng, fact) for fact in rng.sample(known, count))
 
 
-def _sums(rng: Random, count: int, held_out: bool) -> Iterator[dict[str, str]]:
+def _problem(question: str, drawn: Sum) -> dict[str, str]:
+    return {"question": question, "expected_answer": drawn.answer, "key": drawn.key}
+
+
+def _sums(rng: Random, count: int, held_out: bool) -> Iterator[tuple[str, Sum]]:
+    """`count` different sums, each with its question."""
     seen: set[str] = set()
     repeats = 0
     while len(seen) < count:
@@ -106,7 +126,7 @@ def _sums(rng: Random, count: int, held_out: bool) -> Iterator[dict[str, str]]:
         if drawn.key not in seen:
             repeats = 0
             seen.add(drawn.key)
-            yield {"question": sum_question(rng, drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
+            yield sum_question(rng, drawn.expression), drawn
         elif (repeats := repeats + 1) == MOST_REPEATS:
             raise UserError(f"the synthetic data has hardly more than {len(seen)} different problems", "ask for fewer")
 

@@ -97,7 +97,7 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
 
 
 def _keeps_reference(config: TrainingConfig) -> bool:
-    return isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
+    return isinstance(config, GRPOConfig) and config.keeps_reference
 
 
 CONTEXT_BYTES = 4 * 10**9

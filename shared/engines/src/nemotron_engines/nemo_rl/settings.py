@@ -74,6 +74,12 @@ class NeMoRLEngine(EngineSection):
 class NeMoRLGRPOEngine(NeMoRLEngine):
     """NeMo-RL's GRPO."""
 
+    unused: ClassVar[Mapping[str, str]] = {
+        **NeMoRLEngine.unused,
+        "dpo.preference_average_log_probs": "a section dpo is refused",
+        "distillation.kl_type": "a section distillation is refused",
+    }
+
     environment: Literal["math", "nemo_gym", "base"]
     """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: the environment and data in `engine.base`
     (`run.data: null`)."""

@@ -21,10 +21,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
-from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_engines.nemo_rl.versions import VERSIONS, Version
 from nemotron_engines.overrides import Strict, at, has, leaves
 from nemotron_shared.config.references import computing_with, plain
-from nemotron_shared.config.training import EXPERIMENT, GRPOConfig, SupervisedConfig, TrainingConfig
+from nemotron_shared.config.training import (
+    EXPERIMENT,
+    MOST_BATCHES,
+    GRPOConfig,
+    GRPOSection,
+    SupervisedConfig,
+    TrainingConfig,
+)
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 
@@ -108,11 +115,42 @@ def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, copies: int, *, 
         keys["loss_fn.truncated_importance_sampling_ratio"] = largest
         if VERSIONS[engine.version].kinds_of_truncation:
             keys["loss_fn.truncated_importance_sampling_type"] = "tis"
+    keys |= _algorithm_keys(grpo, VERSIONS[engine.version])
     if not gym:
         keys["grpo.val_batch_size"] = train.eval_rows
     if engine.environment == "math":
         keys["grpo.max_num_epochs"] = train.train_iters  # the step limit ends the training, even with few rows
     return keys | _data_keys(engine, places) | common_keys(config, places, copies, megatron=megatron)
+
+
+def _algorithm_keys(grpo: GRPOSection, version: Version) -> Flat:
+    """Keys of the loss, the length penalty and dynamic sampling; what is not set stays as `engine.base` has it.
+
+    Raises:
+        UserError: the version lacks this loss.
+    """
+    keys: Flat = {}
+    losses = ("grpo", "cispo") if version.has_cispo else ("grpo",)
+    if (loss := grpo.loss_type) is not None:
+        if loss not in losses:
+            what = f"grpo.loss_type: NeMo-RL {version.package} has no {loss}"
+            raise UserError(what, f"use dapo or {' or '.join(losses)}, or engine=trl")
+        keys["loss_fn.token_level_loss"] = loss != "grpo"
+        keys |= {"loss_fn.use_cispo": loss == "cispo"} if version.has_cispo else {}
+        # the bases of Super take every ratio for 1, on which clipping it would have no effect
+        keys["loss_fn.force_on_policy_ratio"] = False
+        keys["loss_fn.sequence_level_importance_ratios"] = grpo.sequence_level_importance_ratios
+    if grpo.reference_policy_kl_type is not None:
+        keys["loss_fn.reference_policy_kl_type"] = grpo.reference_policy_kl_type
+    if grpo.overlong_buffer_length:
+        keys["grpo.reward_shaping.enabled"] = True
+        keys["grpo.reward_shaping.overlong_buffer_length"] = grpo.overlong_buffer_length
+        keys["grpo.reward_shaping.overlong_buffer_penalty"] = grpo.overlong_buffer_penalty
+        keys["grpo.reward_shaping.max_response_length"] = grpo.max_new_tokens
+    if grpo.use_dynamic_sampling:
+        keys["grpo.use_dynamic_sampling"] = True
+        keys["grpo.dynamic_sampling_max_gen_batches"] = grpo.dynamic_sampling_max_gen_batches or MOST_BATCHES
+    return keys
 
 
 def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:

@@ -37,6 +37,7 @@ class Version:
         data_keys: "nested" is `data.train.data_path`, "flat" is `data.train_jsonl_fpath`.
         scripts: program by environment; `sft` is for fine-tuning.
         kinds_of_truncation: truncated importance sampling has several kinds, so the kind must be named.
+        has_cispo: the loss has `use_cispo`.
     """
 
     commit: str
@@ -45,6 +46,7 @@ class Version:
     data_keys: Literal["nested", "flat"]
     scripts: Mapping[str, str]
     kinds_of_truncation: bool
+    has_cispo: bool
 
 
 VERSIONS: dict[str, Version] = {
@@ -60,6 +62,7 @@ VERSIONS: dict[str, Version] = {
             "sft": "examples/run_sft.py",
         },
         kinds_of_truncation=True,
+        has_cispo=True,
     ),
     "nano-v3": Version(
         commit="823fcc90428eb18e00cf45b3d73069d3ea6dc988",
@@ -68,6 +71,7 @@ VERSIONS: dict[str, Version] = {
         data_keys="flat",
         scripts={"nemo_gym": "examples/nemo_gym/run_grpo_nemo_gym.py"},
         kinds_of_truncation=False,
+        has_cispo=False,
     ),
 }
 

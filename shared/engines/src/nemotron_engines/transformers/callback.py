@@ -38,6 +38,10 @@ KEPT: dict[str, Metric] = {
     "logprob_difference": "logprob_difference",
     "sequence_ratio": "sequence_ratio",
     "router_flips": "router_flips",
+    "rewards/accuracies": "pair_accuracy",
+    "rewards/margins": "reward_margin",
+    "eval_rewards/accuracies": "valid_pair_accuracy",
+    "dynamic_sampling_num_gen_batches": "dynamic_sampling_num_gen_batches",
     "load_balancing_loss": "load_balancing_loss",
 }
 

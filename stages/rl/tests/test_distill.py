@@ -1,0 +1,101 @@
+"""On-policy distillation: the loss of the README in float64, the same bytes after a stop, and what it refuses."""
+
+import json
+from math import exp, fsum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import make_model, short
+
+from stages.rl.engines.trl.distill import DistillingTrainer, divergence
+from stages.rl.train import main
+
+SHORT = (
+    *short("rl"), "data_prep.workers=1", "train.micro_batch_size=8", "grpo.temperature=1.3", "optimizer.lr=1e-3",
+    "scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=0", "run.teacher=./teacher",
+)  # fmt: skip
+
+
+def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[dict[str, Any]], bytes]:
+    """The log without times, and the weights, of the newest model; the teacher has random weights of another seed."""
+    home.mkdir(exist_ok=True)
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("NEMOTRON_HOME", str(home))
+    make_model(home / "teacher")
+    assert main((*SHORT, *words)) == 0
+    newest = max(home.glob("artifacts/super3-rl-model/v*"))
+    lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
+    kept = [{name: value for name, value in line.items() if name not in ("seconds", "memory_gb")} for line in lines]
+    return kept, (newest / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["reverse", pytest.param("forward", marks=pytest.mark.slow)])
+def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    terms: dict[int, list[float]] = {}
+    compute = DistillingTrainer._compute_loss
+
+    def noted(self: DistillingTrainer, model: Any, inputs: dict[str, Any]) -> Any:
+        loss = compute(self, model, inputs)
+        with torch.no_grad():
+            both = [self._distributions(one, inputs).double() for one in (model, self.teacher)]
+        for row, column in inputs["completion_mask"].nonzero().tolist():
+            p, q = (one[row, column].tolist() for one in both)
+            one, other = (p, q) if kind == "reverse" else (q, p)
+            term = fsum(exp(a) * (a - b) for a, b in zip(one, other, strict=True))
+            terms.setdefault(self.state.global_step + 1, []).append(term)
+        return loss
+
+    monkeypatch.setattr(DistillingTrainer, "_compute_loss", noted)
+    lines, _ = trained(tmp_path, monkeypatch, f"distillation={{kl_type: {kind}}}", "train.train_iters=2")
+    steps = {line["step"]: line for line in lines if "loss" in line}
+    assert steps.keys() == terms.keys() == {1, 2}
+    for step, line in steps.items():
+        expected = fsum(terms[step]) / len(terms[step])
+        assert line["loss"] == pytest.approx(expected, rel=1e-4) == pytest.approx(line["kl"], rel=1e-4)
+    assert steps[2]["loss"] < steps[1]["loss"]
+
+
+@pytest.mark.slow
+def test_a_stopped_training_ends_with_the_bytes_of_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("distillation={kl_type: reverse}", "data_prep.holdout.rows=7")
+    whole = trained(tmp_path / "whole", monkeypatch, *words, "train.train_iters=4")
+    trained(tmp_path / "parts", monkeypatch, *words, "train.train_iters=2")
+    assert trained(tmp_path / "parts", monkeypatch, *words, "train.train_iters=4") == whole
+    assert [line["step"] for line in whole[0] if "valid_reward" in line] == [2, 4]
+
+
+def test_a_divergence_is_that_of_its_definition() -> None:
+    p, q = torch.tensor([0.25, 0.75]).log(), torch.tensor([0.5, 0.5]).log()
+    assert divergence(p, q, "reverse").item() == pytest.approx(0.130812, abs=1e-6)
+    assert divergence(p, q, "forward").item() == pytest.approx(0.143841, abs=1e-6)
+    assert divergence(p, p, "forward").item() == 0
+
+
+REFUSED = [
+    (("run.teacher=null", "distillation={kl_type: reverse}"), "distillation and run.teacher belong together"),
+    ((), "distillation and run.teacher belong together"),
+    (("distillation={kl_type: mixed}",), "distillation.kl_type"),
+    (("distillation={kl_type: reverse}", "grpo.updates_per_step=2"), "distillation takes 1 update per step, not 2"),
+    (
+        ("distillation={kl_type: reverse}", "run.teacher=super3-rl-model:v7"),
+        "run.teacher: no artifact 'super3-rl-model'",
+    ),
+    (("distillation={kl_type: reverse}", "engine=nemo_rl", "run.threads=null"), "and not by distillation"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cannot_be_is_refused(
+    words: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    make_model(tmp_path / "teacher")
+    assert main((*SHORT, *words)) == 2
+    assert message in capsys.readouterr().err

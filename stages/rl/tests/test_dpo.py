@@ -1,0 +1,133 @@
+"""DPO: the loss of the README in float64, the same bytes after a stop, and what its settings refuse."""
+
+import json
+from math import exp, fsum, log1p
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nemotron_data.chat.prompt import Prompter
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from stages.rl.engines.trl.dpo import PairTrainer, encoded
+from stages.rl.train import main
+
+BETA, PAIRS, MICRO = 0.3, 8, 4
+SHORT = (
+    "-c", "dpo_tiny", "data_prep.synthetic_problems=20", "data_prep.workers=1", "train.eval_interval=2",
+    "train.eval_rows=8", "data_prep.holdout.rows=7", "checkpoint.save_interval=2", "scheduler.lr_warmup_iters=0",
+    f"dpo.global_batch_size={PAIRS}", f"dpo.reference_policy_kl_penalty={BETA}", f"train.micro_batch_size={MICRO}",
+    "optimizer.lr=1e-3", "scheduler.lr_decay_style=constant", "logger.tensorboard=false",
+)  # fmt: skip
+
+
+def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[dict[str, Any]], bytes]:
+    """The log without times, and the weights, of the newest model."""
+    monkeypatch.setenv("NEMOTRON_HOME", str(home))
+    assert main((*SHORT, *words)) == 0
+    newest = max(home.glob("artifacts/super3-rl-model/v*"))
+    lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
+    kept = [{name: value for name, value in line.items() if name not in ("seconds", "memory_gb")} for line in lines]
+    return kept, (newest / "model.safetensors").read_bytes()
+
+
+def logps(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Log-probability of each token given those before it, (rows, tokens - 1) float64."""
+    with torch.no_grad():
+        logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False).logits
+    return logits[:, :-1].double().log_softmax(-1).gather(2, inputs["input_ids"][:, 1:, None])[..., 0]
+
+
+@pytest.mark.parametrize("average", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: bool) -> None:
+    passes: dict[int, list[float]] = {}
+    compute = PairTrainer._compute_loss
+
+    def noted(self: PairTrainer, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Any:
+        if model.training:
+            mask = inputs["completion_mask"][:, 1:].bool()
+            gained = [
+                (fsum((one - start)[of].tolist())) / (int(of.sum()) if average else 1)
+                for one, start, of in zip(logps(model, inputs), logps(self.ref_model, inputs), mask, strict=True)
+            ]
+            size = len(gained) // 2
+            margins = [BETA * (better - worse) for better, worse in zip(gained[:size], gained[size:], strict=True)]
+            passes.setdefault(self.state.global_step + 1, []).extend(margins)
+        return compute(self, model, inputs, return_outputs)
+
+    monkeypatch.setattr(PairTrainer, "_compute_loss", noted)
+    lines, _ = trained(
+        tmp_path, monkeypatch, "train.train_iters=3", f"dpo.preference_average_log_probs={str(average).lower()}"
+    )
+    steps = {line["step"]: line for line in lines if "loss" in line}
+    assert steps.keys() == passes.keys() == {1, 2, 3} and all(len(one) == PAIRS for one in passes.values())
+    for step, margins in passes.items():
+        assert steps[step]["loss"] == pytest.approx(fsum(log1p(exp(-one)) for one in margins) / PAIRS, rel=1e-4)
+        assert steps[step]["pair_accuracy"] == sum(one > 0 for one in margins) / PAIRS or step == 1
+    assert steps[1]["loss"] == pytest.approx(0.6931, abs=1e-3) and steps[3]["loss"] < 0.6
+
+
+@pytest.mark.slow
+def test_a_stopped_training_ends_with_the_bytes_of_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = trained(tmp_path / "whole", monkeypatch, "train.train_iters=4")
+    trained(tmp_path / "parts", monkeypatch, "train.train_iters=2")
+    assert trained(tmp_path / "parts", monkeypatch, "train.train_iters=4") == whole
+    assert [line["step"] for line in whole[0] if "valid_pair_accuracy" in line] == [2, 4]
+
+
+def test_only_what_fine_tuning_would_learn_of_the_answers_counts(tmp_path: Path) -> None:
+    from nemotron_engines.modeling.build import load_tokenizer
+
+    save_tokenizer(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    turns = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "2+2?"},
+    ]
+    row = {
+        "prompt": turns,
+        "chosen": [{"role": "assistant", "reasoning_content": "2+2=4", "content": "4"}],
+        "rejected": "5",
+    }
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    said: list[str] = []
+    (found,) = encoded(tmp_path / "train.jsonl", Prompter(tokenizer), said.append)
+    learnt = {
+        name: tokenizer.decode(
+            [token for token, counts in zip(found[name], found[f"{name}_mask"], strict=True) if counts]
+        )
+        for name in ("chosen", "rejected")
+    }
+    assert not said, "all of it is shown"
+    assert "2+2=4" in learnt["chosen"] and learnt["chosen"].count("4") == 2 and "2+2?" not in learnt["chosen"]
+    assert "5" in learnt["rejected"] and tokenizer.eos_token in learnt["rejected"] and "1+1" not in learnt["rejected"]
+
+
+REFUSED = [
+    (("train.micro_batch_size=3",), "dpo.global_batch_size 8 is not a multiple of train.micro_batch_size 3"),
+    (("engine.strategy=fsdp2",), "dpo trains whole models"),
+    (("engine=nemo_rl", "run.threads=null"), "engine nemo_rl trains by GRPO here, and not by dpo"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_what_cannot_be_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    assert main((*SHORT, *words)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_settings_of_grpo_are_said_to_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    assert main((*SHORT, "grpo.temperature=0.7", "--dry-run")) == 0
+    assert "grpo.temperature has no effect with dpo, which samples nothing" in "".join(capsys.readouterr())
