@@ -71,10 +71,34 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
     asked: Mapping[str, Asked]
     """By the names that stand in the rows."""
     loop: Loop
+    seconds: Counter[str]
+    """Of this attempt's steps so far, by what they did: waiting for environments, sampling, training."""
     _played: Sequence[Episode] = ()
+    _episodes_took: Mapping[str, float] = {}
+    """The same of this step's episodes."""
+    _began = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, rollout_func=self._rollouts, **kwargs)
+        self.seconds = Counter()
+
+    def _sampled(self) -> list[dict[str, Any]]:
+        """Completions of a step, by pass; the step begins here."""
+        self._began = time.monotonic()
+        return super()._sampled()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log with the time that the step took apart from its episodes: rewards, gradients and the update."""
+        if "loss" in logs:
+            training = time.monotonic() - self._began - sum(self._episodes_took.values())
+            self.seconds.update({**self._episodes_took, "training": training})
+            self._note("train", **{"environment/training_seconds": training})
+        super().log(logs, start_time)
+
+    def split(self) -> str:
+        """Where the time of this attempt's steps went, for people."""
+        whole = sum(self.seconds.values()) or 1.0
+        return ", ".join(f"{name} {value / whole:.0%}" for name, value in self.seconds.items())
 
     def _rollouts(self, names: list[str], trainer: Any) -> dict[str, list[Any]]:
         """Completions for TRL; of a masked episode no token is the model's."""
@@ -137,6 +161,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         if distributed.world_size() == 1:  # processes may have seen different ones
             given = {name: [one.figures.get(name, 0.0) for one in played if one.ended != "failed"] for name in named}
             figures |= {f"environment/given/{name}": fmean(values) for name, values in given.items() if values}
+        self._episodes_took = {"sampling": seconds - waited, "environments": waited}
         times = {"environment/seconds": waited, "environment/sampling_seconds": seconds - waited}
         self._note("train", **figures, **times)
 

@@ -86,7 +86,10 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
     if penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
-    return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    made = train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    if isinstance(trainer, EpisodeTrainer) and trainer.seconds:
+        run.say(f"time of the steps: {trainer.split()}")
+    return made
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:
