@@ -24,6 +24,8 @@ from nemotron_shared.runtime.process import ending_with_us
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 SHOWN_LINES = 3
+VERSION = "0.4.0"
+"""Of NeMo-Gym, whose protocol this follows; NeMo-RL 0.7.0 brings the same."""
 PROGRAM = Path(__file__).with_name("nemo_gym_server.py")
 
 
@@ -154,6 +156,9 @@ def _command(environment: Environment, port: int) -> list[str]:
         raise UserError(
             f"environment '{environment.name}' is served by NeMo-Gym, which is not here", how_to_get(NEMO_GYM)
         )
+    if (version := engine.versions()["nemo-gym"]) != VERSION:
+        what = f"environment '{environment.name}': NeMo-Gym {version} is installed, and this works with {VERSION}"
+        raise UserError(what, f"install that one: {engine.install}")
     return [
         str(engine.programs / "python"),
         str(PROGRAM),
