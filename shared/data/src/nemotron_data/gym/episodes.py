@@ -23,6 +23,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 from nemotron_data.chat.answers import Parts
@@ -403,6 +405,20 @@ class Loop:
             log = self.environments.log_of(name)
             raise UserError(self._last, f"see {log}; on_failure=mask leaves such episodes out, and counts them")
         episode.ended = "failed"
+
+
+def as_turns(episode: Episode, tokenizer: Any) -> list[dict[str, Any]]:
+    """An episode token by token, special ones included: the prompt, and who said what after it.
+
+    Returns:
+        {"by": "prompt", "model" or "environment", "tokens": how many, "text": ...}; a model learns from its own alone.
+    """
+    said = [("prompt", episode.prompt)]
+    for own, pairs in groupby(zip(episode.own, episode.ids, strict=True), key=itemgetter(0)):
+        said.append(("model" if own else "environment", [token for _, token in pairs]))
+    return [
+        {"by": who, "tokens": len(ids), "text": tokenizer.decode(ids, skip_special_tokens=False)} for who, ids in said
+    ]
 
 
 def told(episode: Episode) -> Iterator[str]:
