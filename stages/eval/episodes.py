@@ -33,7 +33,7 @@ def play_episodes(task: Task[EvalConfig], model: Any, tokenizer: Any, about: Eva
         UserError: an environment does not start or fails, or a row has another agent.
     """
     settings, section = task.config.evaluation, task.config.evaluation.environments
-    assert section is not None, "task_problems says so before"
+    assert section is not None, "checked by task_problems"
     ends, prompter = ends_of(model, tokenizer), Prompter(tokenizer, embeddings=embeddings_of(model))
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     with Environments(section, task.run.directory / "environments") as environments:

@@ -32,7 +32,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
 
 
 def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | None) -> Outcome:
-    """The same, with environments that are being started, if there are any."""
+    """Train with running environments, if the config has any."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
     base = task.inputs["model"]

@@ -94,9 +94,9 @@ class Prompter:
         end: str,
         most: int,
     ) -> Prompt | None:
-        """What stands between an answer and the next one: `more`, as the template writes it behind the answer's end.
+        """The tokens between an answer and the next one: `more`, as the template renders it after the answer's end.
 
-        What the model has read and written so far stays as it is, token by token, and this comes behind it.
+        The model's tokens so far stay unchanged, and these are appended.
 
         Args:
             messages: the conversation, whose last message is the answer.
@@ -108,7 +108,7 @@ class Prompter:
             None if there are more than `most`.
 
         Raises:
-            UserError: the template writes earlier turns anew once others follow, so a model would be trained on
+            UserError: the template changes earlier turns when others follow, so the model would be trained on
                 another conversation than it had.
         """
         if sum(len(str(message.get("content"))) for message in more) > most * self._longest:
@@ -118,7 +118,7 @@ class Prompter:
         kept = before.rfind(end) + len(end)
         if end not in before or text[:kept] != before[:kept]:
             at = next((n for n, pair in enumerate(zip(before[:kept], text, strict=False)) if len(set(pair)) > 1), kept)
-            what = f"{self._label} writes earlier turns anew when others follow: {before[at : at + 40]!r}"
+            what = f"{self._label} changes earlier turns when others follow: {before[at : at + 40]!r}"
             change = f"becomes {text[at : at + 40]!r}" if end in before else f"has no {end} behind it"
             raise UserError(
                 f"{what} {change}", "take a model whose template keeps turns as they were, thoughts included"
