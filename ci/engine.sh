@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -59,8 +59,13 @@ nemo_gym) # it serves environments to our ordinary environment
     install "$engine"
     python=$app/bin/python
     ;;
+llama_cpp) # the converter is started by `nemotron export`, with the torch and transformers of its environment
+    install "$engine"
+    python=$NEMOTRON_ENGINES/ci-serving/bin/python
+    UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
+    ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp" >&2
     exit 2
     ;;
 esac

@@ -25,14 +25,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = "--durations=50"
 ORDINARY, SLOW = "ordinary", "slow"
+ENGINES = ("automodel", "megatron", "evaluator", "nemo_run", "nemo_gym", "llama_cpp")
 LANES = {
     ORDINARY: ["uv", "run", "pytest", DURATIONS],
     SLOW: ["uv", "run", "pytest", "-m", "slow", DURATIONS],
     "checks": ["ci/check.sh"],
-    **{
-        name: ["ci/engine.sh", name, DURATIONS]
-        for name in ("automodel", "megatron", "evaluator", "nemo_run", "nemo_gym")
-    },
+    **{name: ["ci/engine.sh", name, DURATIONS] for name in ENGINES},
     "nemo_rl": ["ci/engine.sh", "nemo_rl", DURATIONS],
 }
 CHECKOUTS = "NEMO_RL_CHECKOUTS"

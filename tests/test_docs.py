@@ -148,6 +148,10 @@ def place(
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)  # which the documents' env.toml needs
         monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
+        if command.words[1] == "verify":
+            assert main(["export", "sft", command.words[2], "--no-verify"]) == 0
+        # most models and data here are empty; tests/test_rehearsal.py has the real thing
+        monkeypatch.setattr("nemotron_shared.runtime.dry_run.is_rehearsed", lambda checked: False)
 
     return prepare
 

@@ -46,6 +46,25 @@ def test_a_large_model_is_rehearsed_small_and_leaves_nothing_behind(
 
 
 @pytest.mark.slow
+def test_dry_runs_and_starts_rehearse_a_model_from_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, short = write("qwen3", tmp_path / "model"), ["train.train_iters=2", "checkpoint.save_interval=1"]
+    asked = [*words(folder, *short), "--dry-run"]
+    assert train.main(asked) == 0 and "rehearsed: one step" in capsys.readouterr().out
+    assert not any((tmp_path / "home").glob("artifacts/*"))
+    assert train.main([*asked, "engine.attn_implementation=flash_attention_2"]) == 1
+    assert "the package for FlashAttention2" in (told := capsys.readouterr().out) and str(folder) in told
+    broken = words(folder, *short, "engine=transformers_lora", "engine.peft.target_modules=[nope]")
+    assert train.main(broken) == 2
+    assert "error: engine.peft.target_modules: 'nope' matches no layer" in capsys.readouterr().err
+    assert not any((tmp_path / "home").glob("artifacts/*")), "nothing is prepared for a training that fails"
+    assert train.main(words(folder, *short)) == 0 and capsys.readouterr().err.count("rehearsed: one step") == 1
+    again = words(folder, "run.model=sft", "run.force=true", "train.train_iters=1")
+    assert train.main(again) == 0 and "rehearsed" not in capsys.readouterr().err, "its model was trained here"
+
+
+@pytest.mark.slow
 def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write("qwen3", tmp_path / "model")
     assert rehearse(folder, "engine.attn_implementation=flash_attention_2") == 2

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.formats.eval_tasks import EvalTask, Kind, write_tasks
-from nemotron_data.formats.packed import PackedRow, read_packed
+from nemotron_data.formats.packed import read_packed, sequences_of
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import inputs
@@ -63,7 +63,7 @@ def _packed_splits(folder: Path) -> list[str]:
 def _answers(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
     """The last answer of each conversation, and the ids before it."""
     for row in read_packed(folder / f"{split}.parquet"):
-        for ids, learnt in _sequences(row):
+        for ids, learnt in sequences_of(row):
             first = _last_answer(learnt)
             prompt, answer = ids[:first], ids[first : np.flatnonzero(learnt)[-1] + 1]
             asked = tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
@@ -74,16 +74,6 @@ def _answers(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[st
                 "answer_ids": answer.tolist(),
                 "key": asked,
             }
-
-
-def _sequences(row: PackedRow) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Ids of each sequence and a mask of those that are learnt; never the first one, which nothing predicts."""
-    ends = [*row.seq_start_id[1:].tolist(), len(row.input_ids)]
-    for start, end in zip(row.seq_start_id.tolist(), ends, strict=True):
-        learnt = np.zeros(end - start, bool)
-        learnt[1:] = row.loss_mask[start : end - 1]  # the file's mask refers to the next token
-        if learnt.any():
-            yield row.input_ids[start:end], learnt
 
 
 def _last_answer(learnt: np.ndarray) -> int:

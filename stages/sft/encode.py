@@ -32,7 +32,7 @@ from nemotron_data.chat.rows import (
     tools_of,
     validate_messages,
 )
-from nemotron_data.chat.shown import REASONING, EndToken, Hidden, calls_untold, learnt_end, thought_of, with_thought
+from nemotron_data.chat.shown import NO_LOSS, EndToken, Hidden, calls_untold, learnt_end, thought_of, with_thought
 from nemotron_data.chat.spans import (
     ANSWER,
     ASKED,
@@ -87,7 +87,7 @@ ROWS_OF = "rows of the format "
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
 HIDDEN = " that the chat template does not show"
-"""After the names of what is hidden. Hidden reasoning alone is counted but not a loss: many models do without."""
+"""After the names of what is hidden. What is in `NO_LOSS` is only counted."""
 UNTOLD = "rows that call tools and describe none"
 CALLS_IN_TEXT = "rows that call tools in their text"
 UNLIKE_LAST = "rows whose earlier answers the chat template formats unlike the last one"
@@ -525,7 +525,7 @@ class Batch:
         self._count(conversation, hidden)
         if split == "train":
             self._count_thoughts(rendered)
-        self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind != REASONING]))
+        self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind not in NO_LOSS]))
         self.texts += rendered
         self.characters += sum(len(one.text) for one in rendered)
 

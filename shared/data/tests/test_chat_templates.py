@@ -480,6 +480,14 @@ def test_arguments_alone_are_lost_too_and_thoughts_within_the_text() -> None:
     assert Hidden(ChatTemplate(strips)).of([ASKED, within], None, prompt=True) == ()
 
 
+def test_names_of_speakers_are_lost_where_a_template_shows_none() -> None:
+    named = [{**ASKED, "name": "ada"}, {"role": "assistant", "content": "4"}]
+    assert Hidden(ChatTemplate(LOOP)).of(named, None) == ("names of speakers",)
+    assert Hidden(ChatTemplate(LOOP)).of(named[:1], None, prompt=True) == ("names of speakers",)
+    shows = LOOP.replace("(m.content or '')", "(m.name or '') + (m.content or '')")
+    assert Hidden(ChatTemplate(shows)).of(named, None) == ()
+
+
 def test_a_template_that_wants_more_than_a_skeleton_is_not_judged() -> None:
     refuses = ChatTemplate("{{ raise_exception('no') if messages[-1].role == 'tool' }}" + LOOP)
     assert Hidden(refuses).of([ASKED, *SAYS["tool calls"], *SAYS["tool results"]], NAMED_TOOLS) == ()

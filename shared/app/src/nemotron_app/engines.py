@@ -123,7 +123,7 @@ def install(name: str, source: Path | None) -> int:
         say(f"making {folder} from {file}")
         with importlib.resources.as_file(importlib.resources.files(module) / file) as requirements:
             commands = [["uv", "venv", "--quiet", "--allow-existing", "--python", python, str(folder)]]
-            commands.append([*add, "--requirements", str(requirements)])
+            commands.append([*add, *environment.options, "--requirements", str(requirements)])
     else:
         say(f"making {folder} from uv.lock; the first time this fetches some gigabytes")
         commands = [["uv", "sync", "--frozen", "--quiet", "--python", python, *environment.sync]]

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,21 @@ def exported_files(artifact: Artifact, *, adapter: bool) -> dict[str, Path]:
     return _adapter_files(artifact) if adapter else _model_files(artifact)
 
 
-def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool, force: bool) -> list[str]:
+def write_folder(
+    artifact: Artifact,
+    folder: Path,
+    readme: str,
+    *,
+    adapter: bool,
+    force: bool,
+    copy: Callable[[Path, Path], object] = shutil.copyfile,
+    finish: Callable[[Path], None] = lambda made: None,
+) -> list[str]:
     """Write the folder atomically; returns the names of its files.
+
+    Args:
+        copy: writes the second file from the first one, of the model's.
+        finish: adds what else belongs to the folder, before it is seen; if it raises, nothing is.
 
     Raises:
         UserError: the folder is not empty, or the model has no adapter.
@@ -72,16 +86,17 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
         for name, source in wanted.items():
             if source.suffix == ".json" and name not in INDICES and not name.startswith(("tokenizer.", "vocab")):
                 try:
-                    settings = _without_places(read_json(source), texts=name in SETTINGS)
+                    settings = without_places(read_json(source), texts=name in SETTINGS)
                 except RecursionError as error:
                     raise UserError(f"{source}: nested too deep for a model's settings", "correct the file") from error
                 write_text(made / name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
             else:
-                shutil.copyfile(source, made / name)
+                copy(source, made / name)
                 sync(made / name)
         if not adapter and "generation_config.json" not in wanted:
             write_text(made / "generation_config.json", json.dumps(generation_of(artifact.path), indent=2) + "\n")
         write_text(made / README, readme)
+        finish(made)
         names = sorted(path.name for path in made.iterdir())
         _take_place(made, folder, names)
     return names
@@ -149,7 +164,7 @@ def _adapter_files(artifact: Artifact) -> dict[str, Path]:
     return {path.name: path for path in (*own, *beside)}
 
 
-def _without_places(settings: Any, *, texts: bool) -> Any:
+def without_places(settings: Any, *, texts: bool) -> Any:
     """Remove local paths from settings.
 
     Args:
@@ -162,9 +177,9 @@ def _without_places(settings: Any, *, texts: bool) -> Any:
                 if name == "base_model_name_or_path":  # required by PEFT
                     kept[name] = None
                 continue
-            kept[name] = _without_places(value, texts=texts)
+            kept[name] = without_places(value, texts=texts)
         return kept
-    return [_without_places(value, texts=texts) for value in settings] if isinstance(settings, list) else settings
+    return [without_places(value, texts=texts) for value in settings] if isinstance(settings, list) else settings
 
 
 UNKNOWN = "unknown"

@@ -36,9 +36,10 @@ def run_step(stage: str, verb: str, request: Request, *options: str) -> int:
         return run_process(command)
 
 
-def ask_step(stage: str, verb: str, request: Request) -> tuple[int, dict[str, Any]]:
+def ask_step(stage: str, verb: str, request: Request, *options: str) -> tuple[int, dict[str, Any]]:
     """Run one step; returns its exit code and its JSON output, which is empty if it failed."""
-    with tempfile.TemporaryFile() as answer, step_process(stage, verb, replace(request, json=True)) as command:
+    asked = replace(request, json=True)
+    with tempfile.TemporaryFile() as answer, step_process(stage, verb, asked, *options) as command:
         code = run_process(command, answer)
         answer.seek(0)
         return code, {} if code else json.loads(answer.read())

@@ -56,6 +56,7 @@ OTHER_COMMANDS = {
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
     "serve": "nemotron_serving.serve",
+    "verify": "nemotron_serving.verify",
 }
 SERVING = "nemotron_serving"
 """Optional in single-stage installs."""

@@ -105,10 +105,13 @@ def _print_block(console: "Console", table: Table, *, right: bool, wrapped: str,
 # loading anything or running any script except ours, which it identifies by digest.
 
 
-def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..., Any]] | None = None) -> str:
-    """Render a page from one of the templates of `report` or `inspect`."""
+def render(
+    template: str, values: dict[str, Any], filters: dict[str, Callable[..., Any]] | None = None, package: str = ""
+) -> str:
+    """Render a page from one of the templates of `report` or `inspect`, or of another package."""
+    places = ["nemotron_app.report", "nemotron_app.inspect", *([package] if package else [])]
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(f"nemotron_app.{name}", ".") for name in ("report", "inspect")]),
+        loader=ChoiceLoader([PackageLoader(place, ".") for place in places]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from nemotron_data.chat.answers import Text
 from nemotron_data.chat.prompt import Prompt, asked_messages
 from nemotron_data.chat.rows import Message
-from nemotron_data.chat.shown import SYSTEM, TOOLS, told
+from nemotron_data.chat.shown import NAMES, SYSTEM, TOOLS, told
 from nemotron_data.chat.thought import OPEN
 from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
 from nemotron_serving.model import Choice, Model, merged
@@ -243,7 +243,7 @@ class Api:
         terminal.
         """
         hidden = self.model.prompter.hidden(messages, tools)
-        if lost := [kind for kind in hidden if kind not in (SYSTEM, TOOLS)]:
+        if lost := [kind for kind in hidden if kind not in (SYSTEM, TOOLS, NAMES)]:
             raise Refusal(400, f"{told(lost)}: leave them out, or ask a model whose chat template has them")
         for kind in set(hidden) - self.told:
             self.told.add(kind)

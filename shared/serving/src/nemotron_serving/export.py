@@ -1,12 +1,17 @@
 """`nemotron export`: write a model as a self-contained folder, for transformers, other programs and the hub.
 
     nemotron export sft ./my-model                 the whole weights, adapters merged
+    nemotron export sft ./my-model --for transformers --for llama.cpp --dtype bfloat16
+                                                   the folder, and a GGUF file in it
     nemotron export sft ./my-adapter --adapter     the LoRA adapter alone, in PEFT's layout
+    nemotron export sft ./my-adapter --adapter --for vllm
+                                                   with one pair of matrices for each expert
     nemotron export sft ./my-model --licence apache-2.0 --push my-org/my-model
                                                    and afterwards to the hub, private unless --public
 
 README.md is the model card: data, scores with confidence intervals, history, licence. Weights that are not finite, or
-do not match config.json, are refused.
+do not match config.json, are refused. Before the folder is seen, it is compared with the model, as `nemotron verify`
+does; passport.html shows the result.
 """
 
 from pathlib import Path
@@ -16,10 +21,13 @@ import click
 from nemotron_app import completion
 from nemotron_app.export import card, exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
+from nemotron_serving.layouts import DTYPES, FOLDERS, RUNTIMES, Layout
+from nemotron_serving.passport.parts import PAGE, Passport
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.references import BARE
@@ -29,7 +37,13 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=completion.models)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--for", "runtimes", multiple=True, type=click.Choice(RUNTIMES), help="what will load it; may be repeated"
+)
+@click.option("--dtype", type=click.Choice([*DTYPES]), help="of the weights (default: as they are)")
 @click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
+@click.option("--verify/--no-verify", default=True, help="compare it with the model afterwards: see nemotron verify")
+@click.option("-d", "--dry-run", is_flag=True, help="only say what would be written, and how large it is")
 @click.option("--licence", "--license", metavar="ID", help="the licence, where the model does not bring one along")
 @click.option("--push", metavar="ORG/NAME", help="send the folder to this repository of the hub")
 @click.option("--public", is_flag=True, help="with --push: a new repository is for everybody to see")
@@ -37,8 +51,8 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.option("--trust-code", is_flag=True, help="take the Python files along that the model cannot do without")
 @store_options
 def command(
-    look: Look, model: str, folder: Path, adapter: bool, licence: str | None, push: str | None, public: bool,
-    force: bool, trust_code: bool,
+    look: Look, model: str, folder: Path, runtimes: tuple[str, ...], dtype: str | None, adapter: bool, verify: bool,
+    dry_run: bool, licence: str | None, push: str | None, public: bool, force: bool, trust_code: bool,
 ) -> int:  # fmt: skip
     """Run the command; see the module docstring."""
     end_on_sigterm()
@@ -48,12 +62,38 @@ def command(
         raise UserError("--public is for a repository of the hub", "add --push ORGANISATION/NAME, or leave it out")
     artifact = find_model(look.store, model, family=look.family, trusted=trust_code)
     require_room(folder, force, (look.store.root, artifact.path))
+    layout = Layout(tuple(dict.fromkeys(runtimes)) or FOLDERS[:1], dtype, adapter)
+    layout.require(artifact)
     require_whole_export(artifact, adapter=adapter)
     title = push.partition("/")[2] if push else folder.resolve().name
+    if dry_run:
+        sizes = layout.sizes(artifact, exported_files(artifact, adapter=adapter), title)
+        told = {"folder": str(folder), "model": artifact.reference, "files": sizes, "bytes": sum(sizes.values())}
+        lines = [f"{folder / name}: {size(count)}" for name, count in sizes.items()]
+        look.tell(told, *lines, f"in all {size(told['bytes'])}, for {', '.join(layout.runtimes)}; nothing was written")
+        return 0
     readme = card(look.store, artifact, title, adapter=adapter, licence=licence)
-    names = write_folder(artifact, folder, readme, adapter=adapter, force=force)
+    seen: list[Passport] = []
+
+    def finish(made: Path) -> None:
+        layout.finish(artifact, made, title)
+        if verify:
+            from nemotron_serving.passport.compare import verified
+
+            passport = verified(look.store, made, artifact)
+            passport.export = title
+            if first := next(iter(passport.findings), None):
+                what = f"{folder}: the export is not its model: {first.where} {first.what} ({passport.line})"
+                raise UserError(what, "export with --no-verify to look at it: nemotron verify")
+            passport.write(made)
+            seen.append(passport)
+
+    names = write_folder(artifact, folder, readme, adapter=adapter, force=force, copy=layout.copy(), finish=finish)
     told = {"folder": str(folder), "model": artifact.reference, "files": names, "pushed": None}
+    told["verified"] = seen[0].summary() if seen else None
     line = f"{folder}: {artifact.reference}, {len(names)} files; read its README.md before you publish it"
+    if seen:
+        line = f"{line}\n{seen[0].line}: {folder / PAGE}"
     if push:
         told["pushed"] = send(folder, names, push, private=not public)
         line = f"{line}\npushed to {told['pushed']}"
@@ -89,14 +129,12 @@ def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
 
 def _require_range(file: Path) -> None:
     """Refuse double-precision numbers that become infinite when loaded as float32 or less."""
-    from safetensors import safe_open
+    from nemotron_engines.modeling.stored import stored
 
-    with safe_open(file, "pt") as tensors:
-        for name in tensors.keys():  # noqa: SIM118
-            is_double = tensors.get_slice(name).get_dtype() == "F64"
-            if is_double and not bool(tensors.get_tensor(name).float().isfinite().all()):
-                what = f"{file}: its weights are damaged: {name} holds numbers beyond the range of float32"
-                raise UserError(what, "download or make the model again")
+    for name, tensor in stored(file).items():
+        if tensor.dtype == "F64" and not all(bool(part.float().isfinite().all()) for part in tensor.parts()):
+            what = f"{file}: its weights are damaged: {name} holds numbers beyond the range of float32"
+            raise UserError(what, "download or make the model again")
 
 
 def send(folder: Path, names: list[str], repository: str, *, private: bool) -> str:

@@ -282,7 +282,7 @@ def evaluate(plan: Plan, tuned: Artifact) -> Artifact:
 
 
 def _run(plan: Plan, stage: str, verb: str, request: Request) -> Artifact:
-    code, answer = ask_step(stage, verb, request)
+    code, answer = ask_step(stage, verb, request, "--rehearsed")
     if code == STOPPED_EXIT_CODE:
         raise SystemExit(code)
     if code:

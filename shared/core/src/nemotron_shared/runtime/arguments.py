@@ -48,9 +48,12 @@ COMPOSED = click.Option(["--composed"], type=click.Path(path_type=Path), hidden=
 """For `nemotron`, which has composed the config already: the file to read it from."""
 
 REHEARSE = click.Option(["--rehearse"], is_flag=True, hidden=True)
-"""For `nemotron finetune`: take one training step on the first rows, and keep nothing."""
+"""Take one training step on the first rows, and keep nothing."""
 
-HIDDEN = (CONFIG_ALONE, IN_PIPELINE, REHEARSE, COMPOSED)
+REHEARSED = click.Option(["--rehearsed"], is_flag=True, hidden=True)
+"""For `nemotron finetune`, which has rehearsed the training before it prepared the data."""
+
+HIDDEN = (CONFIG_ALONE, IN_PIPELINE, REHEARSE, COMPOSED, REHEARSED)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Arguments:
         config_alone: the dry run looks only for inputs the user names.
         in_pipeline: the dry run is for a step whose inputs earlier steps would make.
         rehearse: take one step of a training on a little data, to see whether it works.
+        rehearsed: that has been done.
         trust_code: a model's Python files may run. It has no config key: no file can grant that.
         composed: the file with the composed config; `config` and `overrides` are then read from it.
     """
@@ -76,6 +80,7 @@ class Arguments:
     in_pipeline: bool = False
     rehearse: bool = False
     composed: Path | None = None
+    rehearsed: bool = False
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
@@ -93,7 +98,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
     asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
-    hidden = values["config_alone"], values["in_pipeline"], values["rehearse"], values["composed"]
+    hidden = values["config_alone"], values["in_pipeline"], values["rehearse"], values["composed"], values["rehearsed"]
     return Arguments(values["config"] or "default", overridden, *asked, *hidden)
 
 

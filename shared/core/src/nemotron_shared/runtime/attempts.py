@@ -78,6 +78,11 @@ def begin(plan: Plan, run: Run) -> None:
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
 
+def has_begun(plan: Plan) -> bool:
+    """Whether an unfinished attempt at this result is there, which this start would continue."""
+    return not plan.config.run.force and bool(read_segments(plan.run_directory))
+
+
 def require_resumable(plan: Plan) -> None:
     """Refuse what a start would refuse if it resumed an unfinished run, without changing anything.
 

@@ -12,13 +12,14 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import as_used, with_origins
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.attempts import require_resumable
+from nemotron_shared.runtime.attempts import has_begun, require_resumable
 from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.engine import engine_of
 from nemotron_shared.runtime.needs import lines as estimate_lines
 from nemotron_shared.runtime.plan import identify, require_usable
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.process import launch_command
+from nemotron_shared.runtime.rehearsal import is_rehearsed, rehearse_apart
 from nemotron_shared.runtime.spec import Step
 from nemotron_shared.runtime.start import Preflight, Start
 
@@ -53,6 +54,8 @@ def preview(step: Step, start: Start) -> Preview:
     problems = checked.problems + checked.lacking
     if not checked.problems and not checked.prepares and checked.is_decided and not arguments.config_alone:
         problems = _problems_of_result(checked)
+    if not problems and checked.machine.sees_files and is_rehearsed(checked):
+        problems = _problems_of_rehearsal(checked)
     command, rendered = launch_command(step.module, checked.machine.processes), None
     if config is not None and step.trains:
         engine = engine_of(config)
@@ -101,6 +104,17 @@ def _problems_of_result(checked: Preflight) -> list[UserError]:
     except UserError as error:
         return [error, *checked.lacking]
     return checked.lacking
+
+
+def _problems_of_rehearsal(checked: Preflight) -> list[UserError]:
+    """What one step of this training fails with; if it does not, a note. A run that has begun is not rehearsed."""
+    try:
+        if not checked.prepares and checked.is_decided and has_begun(identify(checked)):
+            return []
+        checked.notes.append(rehearse_apart(checked))
+    except UserError as error:
+        return [error]
+    return []
 
 
 def _summary(sources: list[Source]) -> dict[str, Any]:

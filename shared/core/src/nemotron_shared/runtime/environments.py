@@ -35,7 +35,8 @@ class Environment:
         source: the module that comes from a checkout, because no registry has the package.
         unlocked: packages installed after the locked ones, overriding the lock.
         requirements: a module and a file next to it that pins all packages, used instead of the lock.
-        used_by: who uses it, if it is no engine.
+        options: of uv's installer, for those packages.
+        used_by: what uses it, if it is no engine.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Environment:
     source: str | None = None
     unlocked: tuple[str, ...] = field(default=())
     requirements: tuple[str, str] | None = None
+    options: tuple[str, ...] = ()
     used_by: tuple[str, ...] = ()
 
     @property
@@ -154,6 +156,22 @@ ENVIRONMENTS = (
         runs_step=False,
         requirements=("nemotron_data.gym", "nemo_gym.txt"),
         used_by=("rl", "eval"),
+    ),
+    # not an engine: llama.cpp's converter, for `nemotron export --for llama.cpp`. Its sources are Python, and need the
+    # torch and transformers of the environment that starts it; the library itself is not compiled
+    Environment(
+        "llama_cpp",
+        engines=(),
+        packages={"llama-cpp-python": "conversion"},
+        systems=("Linux", "Darwin"),
+        runs_step=False,
+        requirements=("nemotron_app", "llama_cpp.txt"),
+        used_by=("export",),
+        options=(
+            "--no-deps",
+            "--config-setting=wheel.cmake=false",
+            "--config-setting=wheel.packages=llama_cpp;vendor/llama.cpp/conversion;vendor/llama.cpp/gguf-py/gguf",
+        ),
     ),
 )
 

@@ -1,6 +1,9 @@
-"""`--rehearse`: run one small training step before anything is prepared, loaded or written.
+"""Run one small training step before anything is prepared, loaded or written.
 
-The step runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model
+    rehearse_apart(checked)     # "rehearsed: one step on the first rows, with random weights (its own size), ..."
+
+A dry run and a start of a training do so where the model was not made here: another model has been trained before. The
+step runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model
 of the same architecture with random weights, the real tokenizer, and the real settings except for size and length. It
 finds failures that would otherwise appear after minutes, or when hours of training are to be saved.
 """
@@ -8,7 +11,9 @@ finds failures that would otherwise appear after minutes, or when hours of train
 import contextlib
 import importlib
 import io
+import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -16,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.compose import write_composed
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import SupervisedConfig
@@ -23,9 +29,10 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.engine import engine_of, refuse
 from nemotron_shared.runtime.inputs import is_named
-from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.preflight import data_settings, preflight
+from nemotron_shared.runtime.process import ending_with_us, launch_command
 from nemotron_shared.runtime.spec import Made, Step
-from nemotron_shared.runtime.start import Start, load
+from nemotron_shared.runtime.start import Preflight, Start, load
 
 NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
@@ -38,6 +45,41 @@ SHORT = (
 )  # fmt: skip
 """What is other than asked: size, length, and who hears of it."""
 ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
+LAUNCHER = re.compile(r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)")
+"""Variables of torchrun, which the rehearsal's single process must not see."""
+
+
+def is_rehearsed(checked: Preflight[Any]) -> bool:
+    """Whether a training is rehearsed before it starts: its model comes from elsewhere, and is here."""
+    arguments, model, config = checked.start.arguments, checked.inputs.get("model"), checked.config
+    foreign = model is not None and (model.is_external or model.manifest.producer.verb == "import")
+    if not checked.step.trains or not foreign or arguments.rehearse or arguments.rehearsed or arguments.machine:
+        return False
+    # where settings depend on data that does not exist yet, there is no config yet
+    return config is None or (isinstance(config, SupervisedConfig) and engine_of(config).small_models is not None)
+
+
+def rehearse_apart(checked: Preflight[Any]) -> str:
+    """Rehearse in a process of its own, so that the training finds its own untouched; what `rehearse` returns.
+
+    Raises:
+        UserError: the training would fail, and why.
+    """
+    arguments = checked.start.arguments
+    with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
+        file = Path(folder) / "composed.yaml"
+        write_composed(file, checked.composed)
+        command = [*launch_command(checked.step.module, 1), "--composed", str(file), "--rehearse"]
+        command += ["--trust-code"] if arguments.trust_code else []
+        variables = {key: value for key, value in os.environ.items() if not LAUNCHER.fullmatch(key)}
+        done = subprocess.run(ending_with_us(command), capture_output=True, text=True, check=False, env=variables)
+    said = done.stderr.strip()
+    if done.returncode < 0:
+        raise UserError(f"the rehearsal of one step was killed by signal {-done.returncode}", "is there memory for it?")
+    if done.returncode:
+        message, _, remedy = f"\n{said}".rpartition("\nerror: ")[2].partition("\n")
+        raise UserError(message or f"the rehearsal ended with exit code {done.returncode}", remedy.strip() or None)
+    return said.splitlines()[-1].removeprefix(f"[{checked.step.stage}] ")
 
 
 def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str:
@@ -48,7 +90,7 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     """
     start = load(step, replace(arguments, dry_run=True))
     arguments, checked = start.arguments, preflight(step, start)
-    refuse(checked.problems + checked.lacking)
+    refuse(checked.problems)  # not what is lacking: the training may have more processes, and was checked with them
     config, model = checked.config, checked.inputs.get("model")
     if not isinstance(config, SupervisedConfig):
         return "not rehearsed: its settings depend on data that does not exist yet"
@@ -61,7 +103,8 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
         return "not rehearsed: only the training itself runs the model's Python files"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
     # data found by its settings would be refused together with them, so pass them again, for fewer rows
-    data = checked.inputs.get("data") if is_named(checked, "data") else None
+    named = is_named(checked, "data") or not data_settings(checked)
+    data = checked.inputs.get("data") if named else None
     tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
@@ -74,7 +117,7 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
                     return "not rehearsed: none of the first rows can be trained on"
-                raise _of_the_model(error, folder, model) from error
+                raise _as_in_the_training(error, folder, model.path, tokenizer) from error
             except (MemoryError, ModuleNotFoundError):
                 raise
             except Exception as error:
@@ -88,12 +131,15 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     return f"not rehearsed: {said}; with its own sizes it may well run"
 
 
-def _of_the_model(error: UserError, folder: Path, model: Artifact) -> UserError:
-    """The same error, of the user's own model."""
-    message, remedy = error.message, error.remedy or ""
-    return UserError(
-        message.replace(str(folder), str(model.path)), remedy.replace(str(folder), str(model.path)) or None
-    )
+def _as_in_the_training(error: UserError, small: Path, model: Path, tokenizer: str | None) -> UserError:
+    """The same error, with the user's model and tokenizer in place of the rehearsal's."""
+
+    def named(text: str) -> str:
+        text = text.replace(str(small), str(model))
+        prepared = rf"{re.escape(str(small.parent))}\S*/tokenizer\b"
+        return re.sub(prepared, lambda _: tokenizer or str(model), text)
+
+    return UserError(named(error.message), named(error.remedy or "") or None)
 
 
 def _tokenizer(step: Step, start: Start) -> str | None:

@@ -32,7 +32,7 @@ from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import parse_arguments
-from nemotron_shared.runtime.attempts import begin, finish, finish_again
+from nemotron_shared.runtime.attempts import begin, finish, finish_again, has_begun
 from nemotron_shared.runtime.console import say, tell_json
 from nemotron_shared.runtime.dry_run import CANNOT_RUN, Preview, preview, show
 from nemotron_shared.runtime.engine import engine_of, refuse, run_engine
@@ -43,9 +43,10 @@ from nemotron_shared.runtime.preflight import complete, preflight
 from nemotron_shared.runtime.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.runtime.progress import heartbeat
 from nemotron_shared.runtime.records import ask_git, producer, promises_bytes, segments_of_result
+from nemotron_shared.runtime.rehearsal import is_rehearsed, rehearse, rehearse_apart
 from nemotron_shared.runtime.run import Run, locked_run
 from nemotron_shared.runtime.spec import Looked, Made, Outcome, Step, Task
-from nemotron_shared.runtime.start import Start, load
+from nemotron_shared.runtime.start import Preflight, Start, load
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
 from nemotron_shared.runtime.trackers import tracked
 
@@ -86,8 +87,6 @@ def _run(step: Step, script: Script, words: Sequence[str] | None) -> int:
     if arguments.dry_run and distributed.rank() != 0:
         return 0
     if arguments.rehearse:
-        from nemotron_shared.runtime.rehearsal import rehearse
-
         say(f"[{step.stage}] {rehearse(step, script, arguments)}")
         return 0
     try:
@@ -121,8 +120,18 @@ def plan_run(step: Step, start: Start, prepare: Script | None = None) -> Plan[An
 
 def _plan_run(step: Step, start: Start, prepare: Script | None) -> Plan[Any]:
     checked = preflight(step, start)
+    rehearsed = bool(checked.prepares) and is_rehearsed(checked)
+    plan = _prepared_plan(step, start, prepare, checked)
+    if plan.finished is None and not rehearsed and is_rehearsed(checked) and not has_begun(plan):
+        say(f"[{step.stage}] {rehearse_apart(checked)}")
+    return plan
+
+
+def _prepared_plan(step: Step, start: Start, prepare: Script | None, checked: Preflight[Any]) -> Plan[Any]:
     if checked.prepares and prepare is not None:
         refuse(checked.problems + checked.lacking)
+        if is_rehearsed(checked):
+            say(f"[{step.stage}] {rehearse_apart(checked)}")
         say(f"{checked.prepares}: preparing it first")
         made = prepare(start)
         assert isinstance(made, Made), "a start prepares data, and previews none"

@@ -20,13 +20,16 @@ from nemotron_data.chat.spans import ANSWER, ASKED, QUESTION, SAID, TOOL
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 
-TOOLS, CALLS, RESULTS, SYSTEM, REASONING = KINDS = (
+TOOLS, CALLS, RESULTS, SYSTEM, REASONING, NAMES = KINDS = (
     "tools",
     "tool calls",
     "tool results",
     "system prompts",
     "reasoning",
+    "names of speakers",
 )
+NO_LOSS = frozenset({REASONING, NAMES})
+"""Kinds without which a conversation still makes sense; many templates leave them out."""
 OF_PROMPTS = frozenset(KINDS) - {REASONING}
 """Kinds that a prompt must show. Earlier reasoning may be missing, as the model itself does not see it again."""
 THOUGHT_IN_TEXT = re.compile(r"<think>(?!\s*</think>).*?</think>", re.DOTALL)
@@ -39,17 +42,19 @@ class Turn(NamedTuple):
         said: whether it has words.
         calls: for each call, whether it has arguments.
         thought: where its reasoning is.
+        named: whether it says who speaks. A tool's result always names the tool.
     """
 
     role: str
     said: bool
     calls: tuple[bool, ...] = ()
     thought: str = ""
+    named: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Only words of a user or the assistant, which every template shows."""
-        return self.role in ("user", "assistant") and not self.calls and not self.thought
+        return self.role in ("user", "assistant") and not self.calls and not self.thought and not self.named
 
 
 Skeleton = tuple[tuple[Turn, ...], bool]
@@ -124,11 +129,12 @@ def with_thought(message: Message, word: str) -> Message:
 def _turn_of(message: Message) -> Turn:
     role, content = str(message.get("role")), message.get("content")
     said = bool(str(content or "").strip())
+    named = role != "tool" and bool(message.get("name"))
     if role != "assistant":
-        return Turn(role, said)
+        return Turn(role, said, named=named)
     calls = message.get("tool_calls") or ()
     given = (call["function"].get("arguments") for call in calls if isinstance(call, dict) and "function" in call)
-    return Turn(role, said, tuple(map(bool, given)), thought_of(message))
+    return Turn(role, said, tuple(map(bool, given)), thought_of(message), named)
 
 
 def _worded(skeleton: Skeleton) -> tuple[list[Message], list[dict[str, Any]] | None, dict[str, list[str]]]:
@@ -151,6 +157,8 @@ def _worded(skeleton: Skeleton) -> tuple[list[Message], list[dict[str, Any]] | N
     messages: list[Message] = []
     for turn in skeleton[0]:
         message: Message = {"role": turn.role, "content": ASKED if turn.said else ""}
+        if turn.named:
+            message["name"] = word(NAMES)
         if turn.role == "system" and turn.said:
             message["content"] = word(SYSTEM)
         elif turn.role == "tool":
@@ -202,8 +210,11 @@ def learnt_end(source: str, label: str, tokenizer: TokenizerFolder) -> EndToken 
         what = (
             f"{label}: answers end with '{learnt.split()[0]}', which is not a token of the tokenizer {tokenizer.path}"
         )
+        what = f"{what}: no program could stop there"
+        if learnt.split()[0] == eos:
+            raise UserError(what, "name a token of its vocabulary as eos_token in tokenizer_config.json")
         own = f"a template whose answers end with '{eos}', " if eos else ""
-        raise UserError(f"{what}: no program could stop there", f"set data_prep.chat_template to {own}or to plain")
+        raise UserError(what, f"set data_prep.chat_template to {own}or to plain")
     if learnt == "" and eos is None and "eos_token" in source:
         what = f"{label}: answers end with the tokenizer's eos_token, and {tokenizer.path} names none"
         raise UserError(what, "name its token for the end of a text as eos_token in tokenizer_config.json")

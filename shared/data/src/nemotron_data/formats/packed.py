@@ -168,6 +168,16 @@ def labels_of(row: PackedRow) -> np.ndarray:
     return labels
 
 
+def sequences_of(row: PackedRow) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids of each sequence, and which of them are learnt; the first one never is, for nothing comes before it."""
+    ends = [*row.seq_start_id[1:].tolist(), len(row.input_ids)]
+    for start, end in zip(row.seq_start_id.tolist(), ends, strict=True):
+        learnt = np.zeros(end - start, bool)
+        learnt[1:] = row.loss_mask[start : end - 1]  # the file's mask is about the next token
+        if learnt.any():
+            yield row.input_ids[start:end], learnt
+
+
 def write_packed(
     path: Path, sequences: Sequences, bins: Bins, row_group_size: int = 1000, compression: str = "zstd"
 ) -> int:

@@ -4,8 +4,11 @@ import json
 import pickle
 import shutil
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +36,14 @@ from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install
 from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
-from nemotron_engines.modeling.loaded import require_finite, require_numbers, require_one_head, require_same_tensors
+from nemotron_engines.modeling.loaded import (
+    is_quantized,
+    require_finite,
+    require_numbers,
+    require_one_head,
+    require_same_tensors,
+    require_scales,
+)
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
     ANOTHER_MODEL,
@@ -51,6 +61,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
 
 if TYPE_CHECKING:
@@ -198,7 +209,27 @@ def require_tensors(path: Path) -> None:
     Raises:
         UserError: as `load_model`.
     """
-    _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, device_map="meta")
+    with _without_values(path) as headers:
+        _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, headers=headers, device_map="meta")
+
+
+@contextmanager
+def _without_values(path: Path) -> Generator[Path]:
+    """The folder with files of weights that are as long as its own, and empty behind their headers.
+
+    The library maps a file, and whole stretches of it may then count as memory, although no value is looked at.
+    """
+    with TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        for file in filter(Path.is_file, path.iterdir()):
+            target = Path(made) / file.name
+            if file.suffix != ".safetensors":
+                target.symlink_to(file.resolve())
+                continue
+            with file.open("rb") as source, target.open("wb") as sparse:
+                length = source.read(8)
+                sparse.write(length + source.read(min(int.from_bytes(length, "little"), LARGEST_HEADER)))
+                sparse.truncate(file.stat().st_size)
+        yield Path(made)
 
 
 def require_sound(path: Path) -> None:
@@ -213,9 +244,19 @@ def require_sound(path: Path) -> None:
 
 
 def _load_checked(
-    path: Path, engine: ModelLoadingEngine, *, trusted: bool, dtype: torch.dtype, **placed: Any
+    path: Path,
+    engine: ModelLoadingEngine,
+    *,
+    trusted: bool,
+    dtype: torch.dtype,
+    headers: Path | None = None,
+    **placed: Any,
 ) -> PreTrainedModel:
-    """Load the model, and check that its folder matches its config."""
+    """Load the model, and check that its folder matches its config.
+
+    Args:
+        headers: a folder to load in its place, whose weights have no values.
+    """
     config = read_config(path, trusted=trusted)
     if isinstance(config, NemotronHConfig):
         # Missing tensors are initialised before we can refuse them, and the initialisation of time steps fails with
@@ -224,10 +265,12 @@ def _load_checked(
     code = trusted and needs_code(config_of(path))
     require_generation(path)
     require_sizes(path, config, count=not code)
+    if is_quantized(config_of(path)):
+        require_scales(path)
     try:
         # Mismatched sizes are accepted here, and reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
-            path,
+            headers or path,
             config=config,
             dtype=dtype,
             local_files_only=True,

@@ -3,16 +3,15 @@
 Published weights keep the type of the model that training began with, whatever type was computed in.
 """
 
-import math
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL
+from nemotron_engines.modeling.stored import stored, stored_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
 
@@ -20,10 +19,10 @@ NUMBERS = ("F64", "F32", "F16", "BF16")
 """Dtypes that can be cast to the model's own; integers and 8-bit floats need quantization scales."""
 FLOATS = (*NUMBERS, "F8_E4M3", "F8_E5M2")
 """Dtypes that can hold NaN or infinity."""
-AT_ONCE = 2**24
-"""Values checked at a time."""
 MASKS = (".bias", ".masked_bias", ".position_ids")
 """Names of masks and positions in older models, which are not weights."""
+SCALES = ("_scale", "_scale_inv")
+"""Ends of the names of scales, behind the whole name of their tensor."""
 QUANTIZED = ("quantization_config", "compression_config")
 
 
@@ -73,12 +72,31 @@ def is_quantized(config: dict[str, Any]) -> bool:
 
 
 def _require_floats(file: Path) -> None:
-    with safe_open(file, "pt") as tensors:
-        for name in tensors.keys():  # noqa: SIM118
-            kind = tensors.get_slice(name).get_dtype()
-            if kind not in NUMBERS and not name.endswith(MASKS):
-                what = f"{file}: {name} is stored as {kind}, but config.json has no quantization_config"
-                raise UserError(what, "use the model in bfloat16 or float32")
+    for name, tensor in stored(file).items():
+        if tensor.dtype not in NUMBERS and not name.endswith(MASKS):
+            what = f"{file}: {name} is stored as {tensor.dtype}, but config.json has no quantization_config"
+            raise UserError(what, "use the model in bfloat16 or float32")
+
+
+def require_scales(path: Path) -> None:
+    """Refuse weights of 8 bits whose scales are lost, or would be: the library drops those that it does not know.
+
+    Raises:
+        UserError: naming the tensor.
+    """
+    tensors = stored_in(path)
+    small = [name for name, one in tensors.items() if one.dtype.startswith("F8_") and not name.endswith(SCALES)]
+    lost = next((name for name in small if not any(f"{name}{ending}" in tensors for ending in SCALES)), None)
+    if lost is not None:
+        what = f"{path}: {lost} is stored as {tensors[lost].dtype}, and its scale is missing: {lost}{SCALES[0]}"
+        raise UserError(what, "download or make the model again, in bfloat16 or with its scales")
+    told = config_of(path).get("quantization_config")
+    method = told.get("quant_method") if isinstance(told, dict) else None
+    if small and method not in AUTO_QUANTIZER_MAPPING:
+        what = (
+            f"{path}: {len(small)} tensors of 8 bits have scales that transformers would drop (quant_method {method})"
+        )
+        raise UserError(what, "give the model in bfloat16 or float32")
 
 
 def require_finite(file: Path) -> None:
@@ -87,20 +105,9 @@ def require_finite(file: Path) -> None:
     Raises:
         UserError: a bad tensor; the message names it and its file.
     """
-    with safe_open(file, "pt") as tensors:
-        for name in tensors.keys():  # noqa: SIM118
-            stored = tensors.get_slice(name)
-            parts = _parts(stored.get_shape())
-            if stored.get_dtype() in FLOATS and not all(_is_finite(stored[part]) for part in parts):
-                raise UserError(f"{file}: its weights are damaged: {name} holds NaN or infinity", ANOTHER_MODEL)
-
-
-def _parts(shape: list[int]) -> list[Any]:
-    """Slices of a tensor's first dimension, each of about `AT_ONCE` values."""
-    if not shape:
-        return [...]
-    rows = max(1, AT_ONCE // max(1, math.prod(shape[1:])))
-    return [slice(first, first + rows) for first in range(0, shape[0], rows)]
+    for name, tensor in stored(file).items():
+        if tensor.dtype in FLOATS and not all(map(_is_finite, tensor.parts())):
+            raise UserError(f"{file}: its weights are damaged: {name} holds NaN or infinity", ANOTHER_MODEL)
 
 
 def _is_finite(part: torch.Tensor) -> bool:
@@ -132,13 +139,10 @@ def _are_stored_alike(path: Path, model: Any, *parameters: torch.Tensor) -> bool
     ends = [
         tuple(name.split(".")[-2:]) for name, value in model.named_parameters() if any(value is x for x in parameters)
     ]
-    with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(file, "pt")) for file in sorted(path.glob("*.safetensors"))]
-        found = [file.get_slice(name) for file in files for name in file.keys() if tuple(name.split(".")[-2:]) in ends]  # noqa: SIM118
-        shapes = [stored.get_shape() for stored in found]
-        if len(found) != len(parameters) or shapes[0] != shapes[1]:
-            return False
-        return all(torch.equal(found[0][part], found[1][part]) for part in _parts(shapes[0]))
+    found = [tensor for name, tensor in stored_in(path).items() if tuple(name.split(".")[-2:]) in ends]
+    if len(found) != len(parameters) or found[0].shape != found[1].shape:
+        return False
+    return all(map(torch.equal, found[0].parts(), found[1].parts()))
 
 
 # The type of published weights.

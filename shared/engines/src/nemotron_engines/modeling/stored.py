@@ -1,0 +1,155 @@
+"""Tensors in the files of a model folder, read and written without ever holding a file.
+
+    for name, tensor in stored_in(folder).items():
+        tensor.dtype, tensor.shape, tensor.values()
+    rewrite(source, target, lambda tensor: "BF16")     the same file in another type, one part at a time
+
+The library maps a file into memory, and what is read of it stays there: 2 GB of weights that are only looked at took
+3 GB. Here a read is a read, of as many rows as the caller wants.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nemotron_shared.atomic import open_atomic
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.weights import shapes_of, weight_files
+
+TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
+    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""What may be written in another of these types: fewer bits are numbers only together with their scales."""
+AT_ONCE = 2**20
+"""Values that are in memory together."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor of a file: where its bytes begin, and how to read them."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def kind(self) -> torch.dtype:
+        """The type as torch calls it.
+
+        Raises:
+            UserError: torch has no such type.
+        """
+        if self.dtype not in TYPES:
+            what = f"{self.file}: {self.name} is stored as {self.dtype}, which cannot be read here"
+            raise UserError(what, "give the model in bfloat16 or float32")
+        return TYPES[self.dtype]
+
+    def values(self, rows: slice = slice(None)) -> torch.Tensor:
+        """The tensor, or some rows of its first dimension."""
+        first, last, _ = rows.indices(self.shape[0]) if self.shape else (0, 1, 1)
+        shape = (last - first, *self.shape[1:]) if self.shape else ()
+        row = math.prod(self.shape[1:]) * self.kind.itemsize
+        read = torch.empty((last - first) * row, dtype=torch.uint8)
+        with self.file.open("rb", buffering=0) as stream:
+            stream.seek(self.start + first * row)
+            view = memoryview(read.numpy())
+            while view:  # one read gives 2 GB at most
+                got = stream.readinto(view)
+                if not got:
+                    raise UserError(f"{self.file}: cut off within {self.name}", "download or copy the file again")
+                view = view[got:]
+        return read.view(self.kind).reshape(shape)
+
+    def parts(self) -> Iterator[torch.Tensor]:
+        """The tensor in runs of rows, each of about `AT_ONCE` values."""
+        rows = max(1, AT_ONCE // max(1, math.prod(self.shape[1:])))
+        for first in range(0, self.shape[0] if self.shape else 1, rows):
+            yield self.values(slice(first, first + rows))
+
+
+def stored(file: Path) -> dict[str, Stored]:
+    """The tensors of one safetensors file, in the order of their bytes.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    shapes = shapes_of(str(file), file)
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+    found = [
+        Stored(name, file, header[name]["dtype"], tuple(shape), 8 + length + header[name]["data_offsets"][0])
+        for name, shape in shapes.items()
+    ]
+    return {one.name: one for one in sorted(found, key=lambda one: (one.start, one.name))}
+
+
+def stored_in(folder: Path) -> dict[str, Stored]:
+    """All tensors of a model folder, or of an adapter's, by name.
+
+    Raises:
+        UserError: a file is damaged or missing.
+    """
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    if (folder / "config.json").is_file():
+        names = weight_files(str(folder), folder, names)
+    return {
+        name: tensor
+        for file in names
+        if file.endswith(".safetensors")
+        for name, tensor in stored(folder / file).items()
+    }
+
+
+def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int:
+    """Write a file's tensors in other types, and return their bytes.
+
+    Raises:
+        UserError: a value does not fit into its new type.
+    """
+    tensors = stored(source)
+    types = {name: type_of(tensor) for name, tensor in tensors.items()}
+    with source.open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    about: dict[str, object] = {"__metadata__": header.get("__metadata__", {"format": "pt"})}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + size_of(tensor, types[name])
+        about[name] = {"dtype": types[name], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    head = json.dumps(about).encode()
+    head += b" " * (-len(head) % 8)  # so that the values begin at a multiple of 8 bytes
+    with open_atomic(target) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name, tensor in tensors.items():
+            for part in tensor.parts():
+                cast = part.to(TYPES[types[name]])
+                if cast.dtype != part.dtype and not torch.equal(cast.isfinite(), part.isfinite()):
+                    what = f"{source}: {name} holds numbers beyond the range of {types[name]}"
+                    raise UserError(what, "export as bfloat16 or float32: --dtype bfloat16")
+                file.write(memoryview(cast.contiguous().view(-1).view(torch.uint8).numpy()))
+    return end
+
+
+def size_of(tensor: Stored, dtype: str | None = None) -> int:
+    """Bytes of a tensor, in its own type or another."""
+    return math.prod(tensor.shape) * (TYPES[dtype] if dtype else tensor.kind).itemsize
+
+
+def type_for(tensor: Stored, asked: str | None, kept: Mapping[str, object] | tuple[str, ...] = ()) -> str:
+    """The type that a tensor is exported in.
+
+    Args:
+        asked: as safetensors writes it; None keeps each tensor's own.
+        kept: parts of names that the model's code wants in their own type, such as a router's bias.
+    """
+    own = asked is None or tensor.dtype not in FLOATS or any(part in kept for part in tensor.name.split("."))
+    return tensor.dtype if own or asked is None else asked

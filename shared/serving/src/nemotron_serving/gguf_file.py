@@ -1,0 +1,129 @@
+"""GGUF files: made of a model folder by llama.cpp's converter, and read back to be compared with it.
+
+convert(Path("exported"), Path("exported/my-model-BF16.gguf"))
+read = Gguf(Path("my-model-BF16.gguf"))      needs the package `gguf`: the extra nemotron-serving[gguf]
+read.settings["general.architecture"], read.tensors["blk.0.ssm_in.weight"]
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemotron_engines.modeling.stored import stored_in
+from nemotron_shared.atomic import read_json, sync
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.environments import environment_of
+
+ENVIRONMENT = "llama_cpp"
+PROGRAM = Path(__file__).with_name("gguf_convert.py")
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+DIGITS = {"type": "Digits", "individual_digits": True}
+PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {"gpt-2": [BYTES], "smollm": [DIGITS, BYTES]}
+"""llama.cpp's names, and the steps of tokenizer.json that split a text in the same way."""
+HEAD = 40
+"""Lines of the converter's output that are shown where it fails."""
+
+
+def require_converter() -> Path:
+    """The folder of packages with llama.cpp's converter.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    environment = environment_of(ENVIRONMENT)
+    assert environment is not None
+    if environment.programs is None:
+        raise UserError("llama.cpp's converter is not installed", f"make its environment: {environment.install}")
+    return next(environment.programs.parent.glob("lib/python3.*/site-packages"))
+
+
+def pre_tokenizer(folder: Path) -> str | None:
+    """llama.cpp's name for how the folder's tokenizer splits a text; None where only its converter could know.
+
+    Raises:
+        UserError: there is no tokenizer.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(f"{folder}: holds no tokenizer.json, which a GGUF file needs", "put the tokenizer there")
+    told = read_json(file, most=None).get("pre_tokenizer") or {}
+    steps = told.get("pretokenizers", [told])
+    plain = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps]
+    return next((name for name, wanted in PRE_TOKENIZERS.items() if plain == wanted), None)
+
+
+def convert(folder: Path, file: Path) -> None:
+    """Write the model folder as one GGUF file, in the type that most of its values have.
+
+    A block that predicts further tokens (`mtp.*`) is left out.
+
+    Raises:
+        UserError: with the end of what the converter said.
+    """
+    packages = require_converter()
+    dtype = file.stem.rpartition("-")[2]
+    command = [sys.executable, str(PROGRAM), str(folder), str(file), dtype, pre_tokenizer(folder) or ""]
+    paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-HEAD:])
+        raise UserError(f"llama.cpp's converter failed:\n{said}", "leave --for llama.cpp out, or give another model")
+    sync(file)
+    if any(name.startswith("mtp.") for name in stored_in(folder)):
+        say(f"{file.name}: the block that predicts further tokens (mtp.*) is left out")
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """A GGUF file, mapped."""
+
+    file: Path
+
+    @cached_property
+    def _reader(self) -> Any:
+        if find_spec("gguf") is None:
+            raise UserError(
+                f"{self.file}: to read it, the package gguf is needed",
+                "it is an extra: uv pip install 'nemotron-serving[gguf]'",
+            )
+        import gguf
+
+        try:
+            return gguf.GGUFReader(str(self.file))
+        except (ValueError, KeyError, IndexError, OSError) as error:
+            raise UserError(
+                f"{self.file}: cannot be read: cut off, or no GGUF file", "convert the model again"
+            ) from error
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Its keys and values; the keys below its architecture without that: `block_count`."""
+        found = {name: field.contents() for name, field in self._reader.fields.items()}
+        architecture = f"{found.get('general.architecture')}."
+        return {name.removeprefix(architecture): value for name, value in found.items()}
+
+    @cached_property
+    def tensors(self) -> dict[str, Any]:
+        """Its tensors by name, not yet dequantised."""
+        return {one.name: one for one in self._reader.tensors}
+
+    def values(self, name: str) -> torch.Tensor:
+        """One tensor in float32."""
+        from gguf.quants import dequantize
+
+        one = self.tensors[name]
+        shape = [int(size) for size in reversed(one.shape)]
+        return torch.tensor(dequantize(one.data, one.tensor_type)).reshape(shape)
+
+    def dtype(self, name: str) -> str:
+        """Its type: F32, BF16, Q8_0."""
+        return self.tensors[name].tensor_type.name

@@ -1,0 +1,156 @@
+"""What each runtime loads, how large it will be, and how it is made from a model of the store.
+
+transformers, vllm, sglang    the folder: safetensors, config, tokenizer
+llama.cpp                     one GGUF file, by llama.cpp's own converter (`nemotron engine install llama_cpp`)
+
+Of an adapter, transformers takes PEFT's layout, and the servers one pair of matrices for each expert.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemotron_app.export import README
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.atomic import read_json, write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.weights import ADAPTER, INDICES
+
+FOLDERS = ("transformers", "vllm", "sglang")
+LLAMA_CPP = "llama.cpp"
+RUNTIMES = (*FOLDERS, LLAMA_CPP)
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""Types of an export, and safetensors' names for them."""
+ROUTER_BIAS = "e_score_correction_bias"
+"""Always in its own type: transformers, vLLM and llama.cpp add it to scores in float32."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What an export holds.
+
+    Attributes:
+        runtimes: those that it is for.
+        dtype: of the weights; None keeps what they have.
+        adapter: only the adapter.
+    """
+
+    runtimes: tuple[str, ...]
+    dtype: str | None
+    adapter: bool
+
+    def require(self, artifact: Artifact) -> None:
+        """Refuse what no runtime could load, before anything is written.
+
+        Raises:
+            UserError: with a remedy.
+        """
+        if self.adapter and LLAMA_CPP in self.runtimes:
+            raise UserError("--for llama.cpp: an adapter alone is not converted", "leave --adapter out: merged weights")
+        if self.adapter and self.dtype:
+            raise UserError("--dtype is for whole weights", "leave it out: an adapter keeps its type")
+        if self.adapter and "transformers" in self.runtimes and len(self.runtimes) > 1:
+            what = "--adapter: transformers (PEFT) and servers name the adapters of experts in different ways"
+            raise UserError(what, "export twice, into two folders, each with its own --for")
+        if self.gguf:
+            from nemotron_serving import gguf_file
+
+            gguf_file.require_converter()
+            gguf_file.pre_tokenizer(artifact.path)  # raises where llama.cpp has none like it
+
+    @property
+    def gguf(self) -> bool:
+        """Whether a GGUF file belongs to it."""
+        return LLAMA_CPP in self.runtimes
+
+    def copy(self) -> Callable[[Path, Path], object]:
+        """What writes one of the model's files: in another type, where one is asked for."""
+        from nemotron_engines.modeling.stored import rewrite, type_for
+
+        asked = DTYPES.get(self.dtype or "")
+
+        def written(source: Path, target: Path) -> None:
+            if asked and source.suffix == ".safetensors":
+                rewrite(source, target, lambda tensor: type_for(tensor, asked, (ROUTER_BIAS,)))
+            else:
+                shutil.copyfile(source, target)
+
+        return written
+
+    def finish(self, artifact: Artifact, made: Path, title: str) -> None:
+        """Bring a written folder into the form that its runtimes load."""
+        if self.adapter:
+            if "transformers" not in self.runtimes:
+                from nemotron_engines.lora.layout import unroll
+
+                pairs = unroll(artifact.path, artifact.path / ADAPTER, made)
+                say(f"[{artifact.reference}] {pairs} pairs, one for each expert, for {', '.join(self.runtimes)}")
+            return
+        if self.dtype:
+            _tell_type(made, self.dtype)
+        if self.gguf:
+            from nemotron_serving import gguf_file
+
+            # from the model's own files, so that norms, which stay in float32 there, are not rounded on the way
+            gguf_file.convert(artifact.path, made / self.gguf_name(artifact, title))
+        if self.runtimes == (LLAMA_CPP,):
+            for file in made.iterdir():
+                if file.suffix != ".gguf" and file.name != README:
+                    file.unlink()
+
+    def gguf_name(self, artifact: Artifact, title: str) -> str:
+        """As llama.cpp names such files: `my-model-BF16.gguf`."""
+        return f"{title}-{DTYPES[self.dtype or dtype_of(artifact.path)]}.gguf"
+
+    def sizes(self, artifact: Artifact, files: Mapping[str, Path], title: str) -> dict[str, int]:
+        """Bytes of each file that would be written; those of weights exactly, but for their headers."""
+        from nemotron_engines.modeling.stored import size_of, stored, type_for
+
+        asked = DTYPES.get(self.dtype or "")
+        found = {
+            name: sum(size_of(one, type_for(one, asked, (ROUTER_BIAS,))) for one in stored(path).values())
+            if name.endswith(".safetensors")
+            else path.stat().st_size
+            for name, path in files.items()
+        }
+        if self.gguf:
+            weights = sum(size for name, size in found.items() if name.endswith(".safetensors"))
+            name = self.gguf_name(artifact, title)
+            found = {name: weights} if self.runtimes == (LLAMA_CPP,) else found | {name: weights}
+        return found
+
+
+def dtype_of(folder: Path) -> str:
+    """The type of most of a folder's values.
+
+    Raises:
+        UserError: they are quantised, which no export here writes.
+    """
+    from nemotron_engines.modeling.stored import FLOATS, size_of, stored_in
+
+    values: dict[str, int] = {}
+    for tensor in stored_in(folder).values():
+        values[tensor.dtype] = values.get(tensor.dtype, 0) + size_of(tensor)
+    most = max(values, key=values.__getitem__)
+    if most not in DTYPES.values():
+        what = f"{folder}: most of its weights are {most}"
+        raise UserError(what, f"give one of --dtype {', '.join(DTYPES)}" if most in FLOATS else "give the model itself")
+    return next(name for name, short in DTYPES.items() if short == most)
+
+
+def _tell_type(folder: Path, dtype: str) -> None:
+    """Let config.json and an index say what the weights now are."""
+    from nemotron_engines.modeling.stored import size_of, stored_in
+
+    config = read_json(folder / "config.json")
+    config.pop("torch_dtype", None)  # its older name
+    write_text(folder / "config.json", json.dumps(config | {"dtype": dtype}, indent=2, ensure_ascii=False) + "\n")
+    for name in INDICES:
+        if (folder / name).is_file():
+            index = read_json(folder / name)
+            total = sum(map(size_of, stored_in(folder).values()))
+            index["metadata"] = index.get("metadata", {}) | {"total_size": total}
+            write_text(folder / name, json.dumps(index, indent=2) + "\n")

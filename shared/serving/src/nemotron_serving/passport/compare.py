@@ -1,0 +1,149 @@
+"""Compare an export with its model, in the four parts of a passport; or look at a folder by itself."""
+
+from pathlib import Path
+
+from nemotron_engines.modeling.loaded import require_finite
+from nemotron_engines.modeling.stored import stored_in
+from nemotron_serving.gguf_file import Gguf
+from nemotron_serving.passport import numbers, settings, targets, tensors
+from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, Passport, reason
+from nemotron_serving.passport.rows import Rows, rows_of
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.lineage import inputs
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_CONFIG
+
+
+def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) -> Passport:
+    """Compare an export with its model, in the four parts.
+
+    Args:
+        run: whether both are run; without it, numbers and task are not looked at.
+    """
+    parts = {title: Part(title) for title in (TENSORS, CONFIG, NUMBERS, TASK)}
+    try:
+        rows = rows_of(store, source)
+    except UserError as error:  # the data may be older than this program, or damaged
+        rows = None
+        parts[TASK].not_run.append(f"the rows of the model's data cannot be read: {reason(error)}")
+    about = {} if source.is_external else {"reference": source.reference, "digest": source.manifest.digest}
+    files = [export] if export.suffix == ".gguf" else sorted(export.glob("*.gguf"))
+    has_folder = export.is_dir() and (export / "config.json").is_file()
+    is_adapter = export.is_dir() and (export / ADAPTER_CONFIG).is_file()
+    if not files and not has_folder and not is_adapter:
+        raise UserError(f"{export}: holds no config.json, no adapter and no GGUF file", "give what was exported")
+    say(f"[{source.reference}] comparing {export.name} with it")
+    own = stored_in(source.path)
+    if is_adapter:
+        _adapter(store, export, source, rows, parts)
+    if has_folder:
+        tensors.compare(targets.in_folder(own, export, parts[TENSORS]), own, parts[TENSORS])
+        tensors.check_types(export, own, parts[TENSORS])
+        _merge(store, export, source, parts[TENSORS])
+        settings.compare_folders(source.path, export, rows.texts if rows else [], parts[CONFIG])
+        _by_itself(export, source.path, parts[CONFIG])
+    for file in files:
+        read = Gguf(file)
+        tensors.compare(targets.in_gguf(own, read, config_of(source.path), parts[TENSORS]), own, parts[TENSORS])
+        settings.compare_gguf(source.path, read, rows.texts if rows else [], parts[CONFIG])
+        parts[NUMBERS].not_run.append(f"{file.name}: llama.cpp itself is not installed here, so it was not run")
+    if has_folder and run and not parts[TENSORS].findings:
+        _numbers(export, source, rows, parts)
+    elif has_folder:
+        for title in (NUMBERS, TASK):
+            parts[title].not_run.append("not run, because tensors differ" if run else "not asked for")
+    return Passport(export.name, about, list(parts.values()))
+
+
+def _adapter(store: Store, export: Path, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
+    trained = source.path / ADAPTER
+    if not trained.is_dir():
+        raise UserError(f"{source.reference}: has no adapter that {export} could be", "give another --against")
+    pairs = targets.in_adapter(source.path, trained, export, parts[TENSORS])
+    tensors.compare(pairs, stored_in(trained), parts[TENSORS])
+    settings.compare_adapters(trained, export, parts[CONFIG])
+    settings.compare_tokenizers(source.path, export, rows.texts if rows else [], parts[CONFIG])
+    for title in (NUMBERS, TASK):
+        parts[title].not_run.append("an adapter alone is not run: its base model is elsewhere")
+
+
+def _merge(store: Store, export: Path, source: Artifact, part: Part) -> None:
+    """Whether merged weights are the base model's with the adapter, if there is one."""
+    adapter = source.path / ADAPTER
+    if not (adapter / ADAPTER_CONFIG).is_file():
+        return
+    base = next((one.artifact for one in inputs(store, source) if one.role == "model" and one.artifact), None)
+    if base is None:
+        part.not_run.append("the base model is not in this store, so the merge of the adapter was not checked")
+        return
+    try:
+        tensors.check_merge(source.path, base.path, stored_in(export), adapter, part)
+    except UserError as error:
+        part.not_run.append(f"the merge of the adapter: {reason(error)}")
+
+
+def _by_itself(folder: Path, source: Path, part: Part) -> None:
+    """What is wrong in a folder by itself; what is so in the model, too, is a fact of it."""
+    here, there = Part(part.title), Part(part.title)
+    settings.check_folder(folder, here)
+    settings.check_folder(source, there)
+    part.findings += [one for one in here.findings if one not in there.findings]
+    part.facts += [*here.facts, *((one.where, f"{one.what}; so in the model") for one in there.findings)]
+    part.not_run += here.not_run
+
+
+def _numbers(export: Path, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
+    part, own, made = parts[NUMBERS], stored_in(source.path), stored_in(export)
+    if not numbers.fits(own, Machine.here(export).memory):
+        part.not_run.append(f"the model was not run: {numbers.memory_text(own)}")
+        parts[TASK].not_run.append(part.not_run[-1])
+        return
+    held = rows.held if rows else []
+    size = int(config_of(source.path).get("vocab_size") or 0)
+    if not size:
+        part.not_run.append("config.json has no vocab_size, so there are no prompts")
+        return
+    prompts = numbers.prompts_of(size, rows)
+    dtypes = {one.dtype for one in made.values()}
+    narrowed = sorted({made[name].dtype for name, one in own.items() if made[name].dtype != one.dtype})
+    try:
+        before = numbers.read(source.path, prompts, held, trusted=source.trusted)
+    except UserError as error:
+        for title in (NUMBERS, TASK):
+            parts[title].not_run.append(f"the model cannot be run: {reason(error)}")
+        return
+    floor = None
+    if narrowed:
+        floor = numbers.read(source.path, prompts, [], numbers.rounded_to(narrowed[0]), trusted=source.trusted)
+    try:
+        after = numbers.read(export, prompts, held, trusted=source.trusted)
+    except UserError as error:
+        part.find("transformers", f"cannot load the export: {reason(error)}")
+        return
+    numbers.compare_numbers("transformers", before, after, numbers.allowed_for(dtypes, before, floor), part)
+    for runtime in ("vllm", "sglang"):
+        part.not_run.append(f"{runtime}: not run here")
+    if rows is None:
+        part.not_run.append("the model's training data is not in this store: random tokens only")
+    if held and rows is not None:
+        numbers.compare_task(before, after, rows, parts[TASK])
+    else:
+        parts[TASK].not_run.append("no held-out rows of this model are in the store")
+
+
+def by_itself(folder: Path) -> Passport:
+    """What can be wrong in a folder that others made."""
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder}: holds no config.json", "give a model in Hugging Face's layout")
+    parts = [Part(TENSORS), Part(CONFIG)]
+    found = stored_in(folder)
+    for file in sorted({one.file for one in found.values()}):
+        require_finite(file)
+    tensors.check_types(folder, {}, parts[0])
+    tensors.check_scales(folder, parts[0])
+    parts[0].facts.append(("tensors", f"{len(found)}, all finite"))
+    settings.check_folder(folder, parts[1])
+    return Passport(folder.name, {}, parts)

@@ -1,0 +1,164 @@
+"""The third and fourth part of a passport: the same prompts through the model and its export, in each runtime.
+
+The model's side is transformers in float32. A runtime may differ from it as much as rounding its weights to the
+export's type does in that very model (measured each time), or, in float32, as much as two right programs do.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemotron_engines.modeling.build import ONLY_MADE, load_model
+from nemotron_engines.modeling.stored import FLOATS, TYPES, Stored, size_of
+from nemotron_serving.passport.parts import Part
+from nemotron_serving.passport.rows import Row, Rows
+from nemotron_shared.runtime.machine import GB
+
+RANDOM, GREEDY = 96, 16
+"""Tokens of the random prompt, and of an answer. A router's bias that was lost showed in random tokens only."""
+SAME = 1e-7
+"""Mean KL of two right programs in float32. Measured: 2e-13 with other chunks, 7e-10 for llama.cpp, 2e-8 for vLLM;
+the smallest of ten faults that logits can show: 1e-6."""
+ROUNDING = 10
+"""How many times the KL of rounding the weights alone a runtime may have, which rounds what it computes, too. Measured
+for llama.cpp in bfloat16 on the tiny model: 2."""
+RESAMPLES, SEED = 2000, 0
+SHARE_OF_MEMORY = 0.4
+"""Of the machine's memory, what a model may take in float32 to be run for a passport."""
+SMALL = 50_000_000
+"""Parameters below which one thread computes: on a busy machine, two took four times as long."""
+LARGEST_SHIFT = 0.01
+"""Bits per token that an export's held-out rows may cost more, beyond the interval."""
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What a model made of the prompts.
+
+    Attributes:
+        logps: by prompt, log-probabilities (tokens, vocabulary) float64.
+        greedy: by prompt, the likeliest next tokens, one after another.
+        bits: (rows, 2): bits of a held-out row's learnt tokens, and how many they are.
+    """
+
+    logps: dict[str, np.ndarray]
+    greedy: dict[str, list[int]]
+    bits: np.ndarray
+
+
+def prompts_of(vocabulary: int, rows: Rows | None, reserved: int = 0) -> dict[str, list[int]]:
+    """Random ids, and rows that were trained on."""
+    ids = np.random.default_rng(SEED).integers(reserved, vocabulary, RANDOM)
+    found = {"random tokens": ids.tolist()}
+    if rows and rows.trained:
+        found["trained row"] = rows.trained[0].ids[:RANDOM].tolist()
+    return found
+
+
+def fits(tensors: dict[str, Stored], memory: float) -> bool:
+    """Whether the model may be run in float32 on a machine of this memory, in bytes."""
+    return sum(size_of(one, "F32") for one in tensors.values()) <= SHARE_OF_MEMORY * memory
+
+
+@torch.no_grad()
+def read(folder: Path, prompts: dict[str, list[int]], held: Sequence[Row], change: Callable[[Any], Any] | None = None,
+         *, trusted: bool = False) -> Readings:  # fmt: skip
+    """Run a folder with transformers in float32.
+
+    Args:
+        change: what is done with the loaded model first, such as rounding its weights.
+    """
+    model: Any = load_model(folder, ONLY_MADE, trusted=trusted, dtype=torch.float32).eval()
+    threads = torch.get_num_threads()
+    if model.num_parameters() < SMALL:
+        torch.set_num_threads(1)
+    if change is not None:
+        model = change(model)
+    logps, greedy = {}, {}
+    for name, ids in prompts.items():
+        given = torch.tensor([ids])
+        logps[name] = model(given, use_cache=False).logits[0].double().log_softmax(-1).numpy()
+        start = given[:, : max(1, len(ids) // 3)]
+        for _ in range(GREEDY):
+            start = torch.cat([start, model(start, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+        greedy[name] = start[0, -GREEDY:].tolist()
+    bits = np.zeros((len(held), 2))
+    for number, row in enumerate(held):
+        given = torch.tensor(row.ids.astype(np.int64))[None]
+        scores = model(given, use_cache=False).logits[0].double().log_softmax(-1)
+        learnt = torch.tensor(row.learnt)[1:]
+        picked = scores[:-1].gather(1, given[0, 1:, None])[:, 0][learnt]
+        bits[number] = -float(picked.sum()) / np.log(2), int(learnt.sum())
+    torch.set_num_threads(threads)
+    del model
+    gc.collect()
+    return Readings(logps, greedy, bits)
+
+
+def rounded_to(dtype: str) -> Callable[[Any], Any]:
+    """Round a model's weights to a type of safetensors, and keep computing in float32."""
+
+    def change(model: Any) -> Any:
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(TYPES[dtype]).float())
+        return model
+
+    return change
+
+
+def divergence(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """KL of each position (tokens) from log-probabilities (tokens, vocabulary)."""
+    return (np.exp(before) * (before - after)).sum(-1)
+
+
+def compare_numbers(name: str, before: Readings, after: Readings, allowed: float, part: Part) -> None:
+    """Add what a runtime makes of the prompts.
+
+    Args:
+        allowed: mean KL of a prompt.
+    """
+    for prompt, logps in before.logps.items():
+        other = after.logps[prompt][:, : logps.shape[1]]
+        if other.shape != logps.shape or not np.isfinite(other).all():
+            part.find(f"{name}, {prompt}", "gives no number for some tokens")
+            continue
+        kl = float(divergence(logps, other).mean())
+        argmax = float((logps.argmax(-1) == other.argmax(-1)).mean())
+        same = sum(a == b for a, b in zip(before.greedy[prompt], after.greedy[prompt], strict=True))
+        told = f"KL {kl:.1e} (allowed {allowed:.1e}), likeliest token the same in {argmax:.1%}"
+        part.facts.append((f"{name}, {prompt}", f"{told}, {same} of {GREEDY} greedy tokens"))
+        if not kl <= allowed:
+            part.find(f"{name}, {prompt}", told)
+
+
+def allowed_for(dtypes: set[str], before: Readings, floor: Readings | None) -> float:
+    """Mean KL that a runtime may have: of rounding, if there is any, else of two right programs."""
+    if floor is None or not dtypes & {*FLOATS} - {"F32", "F64"}:
+        return SAME
+    worst = max(float(divergence(before.logps[name], floor.logps[name]).mean()) for name in before.logps)
+    return max(SAME, ROUNDING * worst)
+
+
+def compare_task(before: Readings, after: Readings, rows: Rows, part: Part) -> None:
+    """Bits per learnt token of the held-out rows in both, with the difference's paired 95 % interval."""
+    old, new = before.bits, after.bits
+    both = np.hstack([old, new])
+    counts = np.random.default_rng(SEED).multinomial(len(both), np.full(len(both), 1 / len(both)), size=RESAMPLES)
+    sums = counts @ both
+    low, high = np.percentile(sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1], [2.5, 97.5])
+    values = [side[:, 0].sum() / side[:, 1].sum() for side in (old, new)]
+    part.facts.append(("rows", f"{len(both)} of {rows.data}, split {rows.held_back}"))
+    part.facts.append(("bits per learnt token", f"{values[0]:.4f} in the model, {values[1]:.4f} in the export"))
+    part.facts.append(("difference", f"{values[1] - values[0]:+.4f}, paired 95% interval {low:+.4f} to {high:+.4f}"))
+    if low > LARGEST_SHIFT:
+        part.find("bits per learnt token", f"are {values[1] - values[0]:.4f} more than in the model")
+
+
+def memory_text(tensors: dict[str, Stored]) -> str:
+    """Why a large model was not run."""
+    return f"it takes {sum(size_of(one, 'F32') for one in tensors.values()) / GB:.1f} GB in float32"

@@ -1,0 +1,101 @@
+"""What a passport says: four parts, each with facts, findings and what was not looked at.
+
+tensors             each of the model's in the export, and nothing else
+config and tokens   special ids, template, limits, norms, router
+numbers             the same prompts through both, and through each runtime that is installed
+task                the rows that the model's training held back, before and after
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemotron_app import output
+from nemotron_shared.atomic import write_json, write_text
+from nemotron_shared.errors import UserError
+
+PAGE, DATA = "passport.html", "passport.json"
+TENSORS, CONFIG, NUMBERS, TASK = "tensors", "config and tokens", "numbers", "task"
+MOST_SHOWN = 40
+"""Findings of a part that are listed; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference, by the tensor, the key or the file that it is in."""
+
+    where: str
+    what: str
+
+
+@dataclass
+class Part:
+    """One of the four."""
+
+    title: str
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+
+    def find(self, where: str, what: str) -> None:
+        """Note a difference."""
+        self.findings.append(Finding(where, what))
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        if self.findings:
+            return f"{len(self.findings)} differ" if len(self.findings) > 1 else "1 differs"
+        return "the same" if self.facts else "not looked at"
+
+
+@dataclass
+class Passport:
+    """Of one export, and the model that it was made from.
+
+    Attributes:
+        export: name of the folder or file.
+        source: reference and digest of the model in the store; empty for one from outside of it.
+    """
+
+    export: str
+    source: dict[str, str]
+    parts: list[Part]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Those of all parts."""
+        return [finding for part in self.parts for finding in part.findings]
+
+    @property
+    def line(self) -> str:
+        """The passport in a line."""
+        return "; ".join(f"{part.title}: {part.verdict}" for part in self.parts)
+
+    def summary(self) -> dict[str, Any]:
+        """The passport as JSON."""
+        return {
+            "export": self.export,
+            "source": self.source,
+            "same": not self.findings,
+            "parts": [asdict(part) | {"verdict": part.verdict} for part in self.parts],
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write the page and the data."""
+        write_json(folder / DATA, self.summary())
+        values = {"passport": self, "most": MOST_SHOWN}
+        write_text(folder / PAGE, output.render("passport.html.jinja", values, package="nemotron_serving.passport"))
+
+
+def few(names: Iterable[object], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    every = [str(name) for name in names]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def reason(error: UserError) -> str:
+    """An error in a passport: its first line, without the folders of this machine."""
+    return re.sub(r"/\S*/", ".../", error.message.partition("\n")[0])

@@ -1,0 +1,193 @@
+"""The first part of a passport: every tensor of the model is in the export, with its values, and nothing else is.
+
+What differs is named as what it most likely is: a transposed matrix, another expert's values, rows of a query in
+another order, a factor. Rounding to a narrower type is no difference: it must give exactly these bits.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+
+from nemotron_engines.lora.layout import pairs_in, published
+from nemotron_engines.modeling.loaded import SCALES
+from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_serving.passport.parts import Part, few
+from nemotron_serving.passport.targets import Counterpart
+from nemotron_shared.runtime.models.folder import config_of
+
+EXACT = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2")
+BOUNDS = {"Q8_0": 4.5e-3}
+"""Largest difference that quantisation makes, in parts of a tensor's largest value. Measured on trained and random
+weights: 4.1e-3; half a step of a block is 1/254 of its largest value."""
+EXPONENTIAL = 1e-6
+"""The same for -exp(A_log), which two libraries compute."""
+MERGED = {"F64": 1e-6, "F32": 1e-6, "BF16": 2**-7, "F16": 2**-10}
+"""The same for weights with an adapter added: two steps of the type, for the adapter and the sum are both rounded.
+Measured: 8e-8 in float32, 3.5e-3 in bfloat16."""
+ALIKE = 0.2
+"""Part of a difference that may be something else than a multiple of the adapter, if it is to be called one."""
+SAME_FACTOR = 0.02
+"""How far an adapter's share in the merged weights may be off from its scale, in parts of it."""
+
+
+def compare(pairs: Iterable[Counterpart], source: Mapping[str, Stored], part: Part) -> None:
+    """Add what the tensors show."""
+    count, largest, kinds = 0, 0.0, dict[str, int]()
+    differing = []
+    for pair in pairs:
+        count, kinds[pair.dtype] = count + 1, kinds.get(pair.dtype, 0) + 1
+        if pair.shapes[0] != pair.shapes[1]:
+            turned = pair.shapes[0] == pair.shapes[1][::-1]
+            part.find(pair.name, f"has the shape {list(pair.shapes[1])}, not {list(pair.shapes[0])}"
+                      + (": it is transposed" if turned else ""))  # fmt: skip
+            continue
+        off, problem = _distance(pair)
+        largest = max(largest, off)
+        if problem:
+            part.find(pair.name, problem)
+        elif off > _allowed(pair, part):
+            differing.append(pair)
+    for pair in differing:
+        part.find(pair.name, _named(pair, source))
+    part.facts.append(("tensors", f"{count} of {len(source)} compared"))
+    part.facts.append(("types", ", ".join(f"{number} {kind}" for kind, number in kinds.items())))
+    part.facts.append(("largest difference", f"{largest:.2g} of a tensor's largest value" if largest else "none"))
+
+
+def _distance(pair: Counterpart) -> tuple[float, str | None]:
+    """How far the export's values are from the model's in its type, in parts of the largest; or what is wrong."""
+    worst = most = 0.0
+    for wanted, found in zip(pair.wanted(), pair.found(), strict=True):
+        wanted = _rounded(wanted, pair.dtype)
+        if wanted.dtype.itemsize == 1 or not wanted.is_floating_point():
+            worst = max(worst, float(not torch.equal(wanted.view(torch.uint8), found.view(torch.uint8))))
+            continue
+        wanted, found = wanted.double(), found.double()
+        if not bool(found.isfinite().all()):
+            return 0.0, "holds NaN or infinity"
+        most = max(most, float(wanted.abs().max()) if wanted.numel() else 0.0)
+        worst = max(worst, float((wanted - found).abs().max()) if wanted.numel() else 0.0)
+    return worst / (most or 1.0), None
+
+
+def _rounded(wanted: torch.Tensor, dtype: str) -> torch.Tensor:
+    """The model's values as the export's type has them."""
+    narrow = {"F16": torch.float16, "BF16": torch.bfloat16}.get(dtype)
+    return wanted.to(narrow) if narrow is not None and wanted.is_floating_point() else wanted
+
+
+def _allowed(pair: Counterpart, part: Part) -> float:
+    if pair.dtype in EXACT:
+        return EXPONENTIAL if pair.name.endswith("A_log") else 0.0
+    if pair.dtype not in BOUNDS:
+        note = f"{pair.dtype}: how far its values may be off was never measured, so they are not judged"
+        if note not in part.not_run:
+            part.not_run.append(note)
+    return BOUNDS.get(pair.dtype, float("inf"))
+
+
+def _named(pair: Counterpart, source: Mapping[str, Stored]) -> str:
+    """What the difference most likely is."""
+    wanted = torch.cat([_rounded(one, pair.dtype).float().flatten() for one in pair.wanted()]).reshape(pair.shapes[0])
+    found = torch.cat([one.float().flatten() for one in pair.found()]).reshape(pair.shapes[0])
+    if not bool(found.any()):
+        return "is all zero"
+    if found.dim() == 2 and found.shape[0] == found.shape[1] and torch.equal(found, wanted.T):
+        return "is transposed"
+    if found.dim() == 2 and torch.equal(found, wanted.T.reshape(found.shape)):
+        return "is transposed, in the shape of the right one"
+    if pair.rotate is not None:
+        if torch.equal(pair.rotate(found), wanted):
+            return "has the rows of each head in the model's order, and not in the one that llama.cpp rotates"
+        if torch.equal(found, pair.rotate(wanted)):
+            return "has the rows of each head moved twice"
+    own = _digest(found)
+    for name, one in source.items():
+        alike = name != pair.name and one.shape == pair.shapes[0] and one.dtype in FLOATS
+        if alike and _digest(_rounded(one.values(), pair.dtype).float()) == own:
+            return f"holds the values of {name}"
+    factor = float((wanted * found).sum() / (wanted * wanted).sum()) if bool(wanted.any()) else 0.0
+    if abs(factor - 1) > 1e-5 and torch.allclose(found, wanted * factor, rtol=1e-4, atol=1e-8):
+        return f"is {factor:.4g} times as large"
+    off = (wanted - found).abs()
+    return f"differs in {int((off > 0).sum())} of {off.numel()} values, by up to {float(off.max()):.3g}"
+
+
+def _digest(values: torch.Tensor) -> bytes:
+    return hashlib.sha256(values.contiguous().view(torch.uint8).numpy()).digest()
+
+
+def check_types(folder: Path, source: Mapping[str, Stored], part: Part) -> None:
+    """Each tensor has the type that config.json tells, its own, or float32, which code may ask for."""
+    config = config_of(folder)
+    told = str(config.get("dtype") or config.get("torch_dtype") or "")
+    short = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}.get(told)
+    if short is None or "quantization_config" in config:
+        return
+    wrong: dict[str, list[str]] = {}
+    for name, one in stored_in(folder).items():
+        own = source[name].dtype if name in source else short
+        if one.dtype not in (short, "F32") and one.dtype in FLOATS and (one.dtype != own or short == "F32" != own):
+            wrong.setdefault(one.dtype, []).append(name)
+    for kind, names in wrong.items():
+        part.find(names[0], f"is stored as {kind}, and config.json says {told} (of {len(names)}: {few(names)})")
+
+
+def check_scales(folder: Path, part: Part) -> None:
+    """Values of 8 bits are numbers only together with a scale."""
+    tensors = stored_in(folder)
+    small = [name for name, one in tensors.items() if one.dtype.startswith("F8_") and not name.endswith(SCALES)]
+    for name in small:
+        if not any(f"{name}{ending}" in tensors for ending in SCALES):
+            part.find(name, f"is stored as {tensors[name].dtype}, and its scale is missing ({name}{SCALES[0]})")
+    if small:
+        part.facts.append(("of 8 bits", f"{len(small)} tensors"))
+
+
+def check_merge(model: Path, base: Path, target: Mapping[str, Stored], adapter: Path, part: Part) -> None:
+    """Each weight of the export is the base model's, with its adapter added at the adapter's scale.
+
+    Args:
+        model: for the architecture. base: what the adapter was trained on. adapter: as it was trained.
+    """
+    before, factors = stored_in(base), stored_in(adapter)
+    touched, largest = set(), 0.0
+    for pair in pairs_in(model, adapter):
+        for number, (a, b) in enumerate(pair.factors(factors)):
+            name = published(pair.layer, target, number if pair.experts else None)
+            if name is None or name not in before or before[name].shape != target[name].shape:
+                part.not_run.append(f"{pair.layer}: the base model has no such tensor, so its adapter was not checked")
+                break
+            touched.add(name)
+            off, problem = _merged(before[name], target[name], b @ a, pair.scale)
+            largest = max(largest, off)
+            if problem:
+                part.find(name, problem)
+    for name, one in before.items():
+        if name not in target or name in touched:
+            continue
+        kept = one.shape == target[name].shape and all(
+            torch.equal(_rounded(old, target[name].dtype).float(), new.float())
+            for old, new in zip(one.parts(), target[name].parts(), strict=True)
+        )
+        if not kept:
+            part.find(name, "has no adapter, and is not the base model's")
+    told = f"{len(touched)} tensors are the base model's with their adapters; off by {largest:.2g} at most"
+    part.facts.append(("merged", told))
+
+
+def _merged(before: Stored, after: Stored, product: torch.Tensor, scale: float) -> tuple[float, str | None]:
+    """How far a merged weight is from its base and its adapter, in parts of its largest value; or what is wrong."""
+    old, new = before.values().float(), after.values().float()
+    if product.shape != old.shape:
+        return 0.0, "has an adapter of another shape"
+    off = float((old + scale * product - new).abs().max() / (old + scale * product).abs().max())
+    if off <= MERGED.get(after.dtype, MERGED["BF16"]):
+        return off, None
+    share = float(((new - old) * product).sum() / (product * product).sum()) if bool(product.any()) else 0.0
+    is_scaled = bool((new - old - share * product).norm() < ALIKE * (new - old).norm())
+    if is_scaled and abs(share / scale - 1) > SAME_FACTOR:
+        return off, f"has its adapter at a scale of {share:.3g}, not {scale:.3g} (lora_alpha / r)"
+    return off, f"is not its base with its adapter: off by {off:.2g} of its largest value"

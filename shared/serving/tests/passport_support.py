@@ -1,0 +1,175 @@
+"""Models to export, and GGUF files as llama.cpp's converter writes them, made without it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen2Config
+
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_engines.modeling.build import ONLY_MADE, load_tokenizer, random_model, save_model
+from nemotron_shared.config.schema import ModelSection
+
+WEIGHTS = "model.safetensors"
+SMALL = {"vocab_size": 512, "bos_token_id": 2, "eos_token_id": 5, "pad_token_id": 0}
+ATTENTION = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "intermediate_size": 96, "max_position_embeddings": 4096, "tie_word_embeddings": False}  # fmt: skip
+OTHERS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaConfig(**SMALL, **ATTENTION),
+    "qwen2": lambda: Qwen2Config(**SMALL, **ATTENTION),
+    "gpt2": lambda: GPT2Config(**SMALL, n_embd=64, n_layer=2, n_head=4),
+}
+
+
+def make(folder: Path, kind: str) -> Path:
+    """A model folder with random weights that are unlike each other, biases of routers and norms included."""
+    folder.mkdir(parents=True)
+    save_tokenizer(folder)
+    torch.manual_seed(5)
+    if kind in OTHERS:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(OTHERS[kind]())
+    else:
+        model = random_model(ModelSection(architecture=kind, overrides={}), load_tokenizer(folder), 7, ONLY_MADE)
+    with torch.no_grad():
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if value.is_floating_point() and (value.dim() == 1 or "bias" in name):
+                value.add_(0.05 * torch.randn(value.shape))
+    save_model(model, folder, folder)
+    return folder
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    """Edit the tensors of an exported folder."""
+    file = next(path for path in (folder / WEIGHTS, folder / "adapter_model.safetensors") if path.is_file())
+    tensors = load_file(file)
+    change(tensors)
+    save_file({name: value.contiguous().clone() for name, value in tensors.items()}, file, metadata={"format": "pt"})
+
+
+def change_json(folder: Path, name: str, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Edit a file of settings."""
+    values = json.loads((folder / name).read_text())
+    change(values)
+    (folder / name).write_text(json.dumps(values))
+
+
+def rotated(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """The rows of each head as llama.cpp wants them: first and second halves in turn."""
+    return torch.cat([torch.stack(one.chunk(2), 1).flatten(0, 1) for one in tensor.chunk(heads)])
+
+
+NAMES = {
+    "norm": "attn_norm", "mixer.in_proj": "ssm_in", "mixer.out_proj": "ssm_out", "mixer.norm": "ssm_norm",
+    "mixer.gate": "ffn_gate_inp", "mixer.shared_experts.up_proj": "ffn_up_shexp",
+    "mixer.shared_experts.down_proj": "ffn_down_shexp", "mixer.fc1_latent_proj": "ffn_latent_down",
+    "mixer.fc2_latent_proj": "ffn_latent_up", "mixer.o_proj": "attn_output", "mixer.q_proj": "attn_q",
+    "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v", "mixer.conv1d": "ssm_conv1d",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+TOP = {"backbone.embeddings.weight": "token_embd.weight", "backbone.norm_f.weight": "output_norm.weight",
+       "model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+       "lm_head.weight": "output.weight"}  # fmt: skip
+
+
+def as_gguf(folder: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
+    """Architecture, tensors and settings of the GGUF file of a model folder."""
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / WEIGHTS)
+    kind = "nemotron_h_moe" if config["model_type"] == "nemotron_h" else config["model_type"]
+    made: dict[str, torch.Tensor] = {}
+    stacks: dict[str, dict[int, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        if name in TOP:
+            made[TOP[name]] = value
+            continue
+        _, _, layer, rest = name.split(".", 3)
+        block, end = f"blk.{layer}.", rest.rpartition(".")[2]
+        if ".experts." in rest:
+            number, projection = rest.split(".")[2:4]
+            place = f"{block}ffn_{projection.removesuffix('_proj')}_exps.weight"
+            stacks.setdefault(place, {})[int(number)] = value
+        elif rest.endswith("A_log"):
+            made[f"{block}ssm_a"] = -value.exp()[:, None]
+        elif rest.endswith(".D"):
+            made[f"{block}ssm_d"] = value[:, None]
+        elif rest.endswith("dt_bias"):
+            made[f"{block}ssm_dt.bias"] = value
+        elif rest.endswith("e_score_correction_bias"):
+            made[f"{block}exp_probs_b.bias"] = value
+        else:
+            if rest == "mixer.norm.weight":
+                value = value.reshape(config["n_groups"], -1)
+            if ".conv1d.weight" in rest:
+                value = value[:, 0]
+            heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(rest.split(".")[-2])
+            if heads and kind != "qwen2":
+                value = rotated(value, config[heads])
+            made[f"{block}{NAMES[rest.rpartition('.')[0]]}.{end}"] = value
+    made |= {place: torch.stack([stack[number] for number in sorted(stack)]) for place, stack in stacks.items()}
+    settings = {
+        "block_count": len(config.get("layers_block_type") or range(config.get("num_hidden_layers", 0))),
+        "context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
+        "attention.head_count": config["num_attention_heads"], "vocab_size": 512,
+    }  # fmt: skip
+    if kind == "nemotron_h_moe":
+        settings |= {
+            "expert_count": config["n_routed_experts"], "expert_used_count": config["num_experts_per_tok"],
+            "expert_weights_norm": config["norm_topk_prob"], "expert_weights_scale": config["routed_scaling_factor"],
+            "attention.layer_norm_epsilon": config["layer_norm_epsilon"], "ssm.state_size": config["ssm_state_size"],
+        }  # fmt: skip
+    else:
+        settings |= {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"], "rope.freq_base": 10000.0}
+    tokenizer = load_tokenizer(folder)
+    told = json.loads((folder / "tokenizer.json").read_text())
+    added = {one["id"]: 3 if one["special"] else 4 for one in told["added_tokens"]}
+    settings |= {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokenizer.convert_ids_to_tokens(list(range(512))),
+        "tokenizer.ggml.token_type": [added.get(number, 1) for number in range(512)],
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in told["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.eos_token_id": 5, "tokenizer.ggml.padding_token_id": 0,
+        "tokenizer.chat_template": tokenizer.chat_template,
+    }  # fmt: skip
+    return kind, made, settings
+
+
+def write_gguf(
+    file: Path, kind: str, tensors: dict[str, torch.Tensor], settings: dict[str, Any], dtype: str = "F32"
+) -> None:
+    """Write them; norms and what is no matrix stay in float32."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(str(file), kind)
+    for key, value in settings.items():
+        name = key if key.startswith("tokenizer.") else f"{kind}.{key}"
+        if isinstance(value, bool):
+            writer.add_bool(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        elif isinstance(value, str):
+            writer.add_string(name, value)
+        else:
+            writer.add_array(name, value)
+    for name, value in tensors.items():
+        plain = value.float().contiguous().numpy()
+        if dtype == "F32" or value.dim() < 2 or value.shape[-1] % 32 or not name.endswith("weight") or "norm" in name:
+            writer.add_tensor(name, plain)
+        else:
+            wanted = getattr(gguf.GGMLQuantizationType, dtype)
+            writer.add_tensor(name, gguf.quants.quantize(plain, wanted), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def copied(source: Path, target: Path) -> Path:
+    """A copy of a folder, to be damaged."""
+    return shutil.copytree(source, target)

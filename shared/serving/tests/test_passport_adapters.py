@@ -1,0 +1,144 @@
+"""Adapters: merged at their own scale, in the layout that each runtime wants, and never one projection for another."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from passport_support import change_json, change_weights, copied, make
+from safetensors.torch import load_file
+
+from nemotron_app.main import main
+from nemotron_engines.lora.adapt import adapted
+from nemotron_engines.lora.export import merged, save_adapter
+from nemotron_engines.lora.layout import pairs_in, published
+from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
+from nemotron_engines.modeling.stored import stored_in
+from nemotron_serving.passport.compare import verified
+from nemotron_shared.artifacts import Artifact, Parent, Producer, Store
+from nemotron_shared.config.schema import LoraSection
+
+SECTION = LoraSection(dim=4, alpha=8, dropout=0.0, layers=None, target_modules=[], exclude_modules=[])
+EXPERT = "base_model.model.model.layers.1.mixer.experts.{}.{}_proj.lora_A.weight"
+
+
+def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
+    made_by = Producer("sft", "train", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.train", {})
+    return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A base model whose experts' projections have the same shape, and a model with merged adapters."""
+    torch.set_num_threads(1)
+    place = tmp_path_factory.mktemp("adapters")
+    base = make(place / "base", "nano3_tiny")
+    model = adapted(load_model(base, ONLY_MADE), SECTION, 3)
+    draw = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "lora_B" in name:
+                value.copy_(0.05 * torch.randn(value.shape, generator=draw))
+    save_adapter(model, place / "sft" / "adapter", str(base))
+    save_model(merged(model)[0], base, place / "sft")
+    store = Store(place / "home")
+    store.home.mkdir()
+    before = publish(store, base, "base")
+    publish(store, place / "sft", "trained", parents=[Parent(before.reference, before.manifest.digest, "model")])
+    return store
+
+
+def findings(store: Store, export: Path) -> dict[str, str]:
+    passport = verified(store, export, store.resolve("trained"), run=False)
+    return {finding.where: finding.what for finding in passport.findings}
+
+
+def export(store: Store, folder: Path, *words: str) -> Path:
+    assert main(["export", "trained", str(folder), "--home", str(store.home), *words]) == 0
+    return folder
+
+
+def test_a_merge_at_another_scale_is_named(store: Store, tmp_path: Path) -> None:
+    whole = export(store, tmp_path / "whole")
+    told = json.loads((whole / "passport.json").read_text())
+    assert any(fact[0] == "merged" for fact in told["parts"][0]["facts"]) and told["same"]
+    model = store.resolve("trained").path
+    wrong = copied(model, tmp_path / "wrong")
+    change_json(wrong / "adapter", "adapter_config.json", lambda config: config.update(lora_alpha=16))
+    place = Store(store.home)
+    before = place.resolve("base")
+    (wrong / "manifest.json").unlink()
+    other = publish(place, wrong, "other", parents=[Parent(before.reference, before.manifest.digest, "model")])
+    passport = verified(place, whole, other, run=False)
+    named = {one.where: one.what for one in passport.findings}
+    assert "at a scale of 2, not 4 (lora_alpha / r)" in named["backbone.layers.0.mixer.in_proj.weight"]
+
+
+def test_a_weight_that_no_adapter_changed_is_the_base_models(store: Store, tmp_path: Path) -> None:
+    whole = export(store, tmp_path / "whole", "--dtype", "bfloat16")
+    name = "backbone.norm_f.weight"
+    change_weights(whole, lambda x: x.update({name: x[name] * 2}))
+    assert findings(store, whole)[name] in ("is 2 times as large", "has no adapter, and is not the base model's")
+
+
+@pytest.mark.parametrize("runtime", ["transformers", "vllm"])
+def test_an_adapter_alone_is_the_one_that_was_trained(store: Store, tmp_path: Path, runtime: str) -> None:
+    folder = export(store, tmp_path / "out", "--adapter", "--for", runtime)
+    names = load_file(folder / "adapter_model.safetensors").keys()
+    assert (EXPERT.format(0, "up") in names) == (runtime == "vllm")
+    assert findings(store, folder) == {}
+    change_json(folder, "adapter_config.json", lambda config: config.update(lora_alpha=4))
+    assert findings(store, folder) == {"adapter_config.json: lora_alpha": "is 4, and in the model 8"}
+
+
+def test_pairs_of_experts_add_what_training_merged(store: Store) -> None:
+    before, after = (stored_in(store.resolve(name).path) for name in ("base", "trained"))
+    adapter = store.resolve("trained").path / "adapter"
+    seen = 0
+    for pair in pairs_in(store.resolve("trained").path, adapter):
+        for number, (a, b) in enumerate(pair.factors(stored_in(adapter))):
+            name = published(pair.layer, after, number if pair.experts else None)
+            assert name is not None
+            torch.testing.assert_close(before[name].values() + pair.scale * b @ a, after[name].values())
+            seen += bool(pair.experts)
+    assert seen > 16
+
+
+@pytest.mark.parametrize("other", ["down", "up"])
+def test_other_experts_and_projections_are_named(store: Store, tmp_path: Path, other: str) -> None:
+    folder = export(store, tmp_path / "out", "--adapter", "--for", "sglang", "--no-verify")
+    first, second = EXPERT.format(0, "up"), EXPERT.format(1 if other == "up" else 0, other)
+
+    def swap(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[first], tensors[second] = tensors[second], tensors[first]
+
+    change_weights(folder, swap)
+    assert findings(store, folder).keys() == {first, second}
+
+
+def test_layouts_that_exclude_each_other_are_refused(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "none"))
+    for words, said in (
+        (["--adapter", "--for", "transformers", "--for", "vllm"], "export twice, into two folders"),
+        (["--adapter", "--for", "llama.cpp"], "an adapter alone is not converted"),
+        (["--adapter", "--dtype", "bfloat16"], "an adapter keeps its type"),
+        (["--for", "llama.cpp"], "nemotron engine install llama_cpp"),
+    ):
+        assert main(["export", "trained", str(tmp_path / "out"), "--home", str(store.home), *words]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_tells_sizes_and_writes_nothing(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "trained", str(tmp_path / "out"), "--home", str(store.home), "--dry-run", "--json"]
+    sizes = []
+    for more in ([], ["--dtype", "bfloat16"]):
+        assert main([*words, *more]) == 0
+        sizes.append(json.loads(capsys.readouterr().out)["files"]["model.safetensors"])
+    assert sizes[0] * 0.5 <= sizes[1] < sizes[0] * 0.51  # the router's bias keeps its type
+    assert not (tmp_path / "out").exists()
