@@ -130,7 +130,7 @@ def summary(records: list[Record]) -> str:
 def write(records: list[Record], code: str, jobs: int) -> None:
     """Write the table into the page, with the code, the day and the machine."""
     machine = f"{processor()}, {os.cpu_count()} cores, {jobs} at a time, Python {platform.python_version()}"
-    command = "python benchmarks/environments.py --write"
+    command = f"python benchmarks/environments.py --seeds {len(records)} --jobs {jobs} --write"
     about = f"Code {code}, {time.strftime('%Y-%m-%d')}, {machine}; made by `{command}`."
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     text = "\n".join([about, "", HEADING, *map(row, records), "", summary(records)])
