@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 SHORT = ("-c", "drawers", "train.train_iters=4", "train.eval_interval=2", "train.eval_rows=8",
          "checkpoint.save_interval=2", "grpo.num_prompts_per_step=4", "data_prep.synthetic_problems=60",
          "scheduler.lr_warmup_iters=0", "logger.tensorboard=false")  # fmt: skip
-TIMES = {"seconds", "memory_gb", "environment/seconds", "environment/sampling_seconds"}
+TIMES = {"seconds", "memory_gb", "environment/seconds", "environment/sampling_seconds",
+         "environment/training_seconds"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

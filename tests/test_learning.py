@@ -59,6 +59,20 @@ def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
     assert taught["ci95"][0] > scores["sft"]["ci95"][1] and taught["value"] >= LEAST_OF_DISTILLATION
 
 
+@pytest.mark.slow
+def test_rl_learns_to_look_things_up_in_an_environment(run, tmp_path: Path) -> None:
+    run(*nemotron("super3", "pipeline", "-c", "drawers_text"))
+    results = json.loads((tmp_path / "home/artifacts/super3-eval-results/v1/results.json").read_text())
+    scores = {entry["model"]: entry for entry in results["scores"]}
+    base, sft, rl = (scores[model] for model in ("base", "sft", "rl"))
+    assert base["value"] <= MOST_OF_BASE
+    assert SFT[0] <= sft["value"] <= SFT[1]
+    assert rl["value"] >= LEAST_OF_RL
+    assert rl["ci95"][0] > sft["ci95"][1]
+    assert rl["figures"]["used_tools"] > sft["figures"]["used_tools"]
+    assert results["overlap"]["drawers_text"]["found"] == 0
+
+
 def right_whatever_the_form(samples: Path) -> float:
     """The share of answers that the lenient verdict calls right."""
     verdicts = [json.loads(line)["lenient"] for line in samples.read_text().splitlines()]

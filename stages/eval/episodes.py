@@ -1,7 +1,8 @@
 """Tasks in which a model plays episodes with an environment, and the reward is its score.
 
     {"question": "What is the key of 55?", "key": "2000000/55", "row": {"responses_create_params": {...}, ...}}
-->  {"id": 0, "question": ..., "output": "find(...) -> ... white", "score": 1.0, "turns": 3, "used_tools": 1.0}
+->  {"id": 0, "question": ..., "output": "find(...) -> ... white", "score": 1.0, "figures": {"turns": 3.0, ...},
+     "turns": [{"by": "model", "tokens": 41, "text": ...}, {"by": "environment", ...}, ...]}
 
 The rows are NeMo-Gym's, as in reinforcement, and so is the loop. The shipped tasks are `drawers` and `drawers_text`; a
 package brings others as in tasks.py, with the kind "episode".
@@ -16,7 +17,7 @@ import torch
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.formats.rl_rows import RLRow
-from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled, told
+from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled, as_turns, told
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.spec import Task
@@ -32,7 +33,7 @@ def play_episodes(task: Task[EvalConfig], model: Any, tokenizer: Any, about: Eva
         UserError: an environment does not start or fails, or a row has another agent.
     """
     settings, section = task.config.evaluation, task.config.evaluation.environments
-    assert section is not None, "task_problems says so before"
+    assert section is not None, "checked by task_problems"
     ends, prompter = ends_of(model, tokenizer), Prompter(tokenizer, embeddings=embeddings_of(model))
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     with Environments(section, task.run.directory / "environments") as environments:
@@ -50,7 +51,7 @@ def play_episodes(task: Task[EvalConfig], model: Any, tokenizer: Any, about: Eva
             asked = [environments.ask(RLRow.of(row["row"]), prompter) for row in rows]
         except UserError as error:
             raise UserError(f"task '{about.name}': {error.message}", error.remedy) from error
-        return list(as_samples(rows, loop.play(asked, sample)))
+        return list(as_samples(rows, loop.play(asked, sample), tokenizer))
 
 
 def answers(
@@ -71,14 +72,21 @@ def answers(
     return found
 
 
-def as_samples(rows: Sequence[dict[str, Any]], played: Sequence[Episode]) -> Iterator[dict[str, Any]]:
+def as_samples(rows: Sequence[dict[str, Any]], played: Sequence[Episode], tokenizer: Any) -> Iterator[dict[str, Any]]:
     """What is kept of each episode."""
     for number, (row, episode) in enumerate(zip(rows, played, strict=True)):
         yield {
             "id": number,
             "question": row["question"],
+            "expected": str(row["row"].get("expected_answer", "")),
             "output": " ".join(told(episode)),
             "score": episode.reward,
             "cut": float(episode.ended in ("cut", "tokens", "turns")),
-            "figures": {"turns": float(episode.turns), **episode.figures},
+            "figures": {
+                "turns": float(episode.turns),
+                "calls": float(episode.counts["calls"]),
+                "refused_calls": float(episode.counts["refused_calls"]),
+                **episode.figures,
+            },
+            "turns": as_turns(episode, tokenizer),
         }

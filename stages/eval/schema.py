@@ -106,7 +106,7 @@ class EvaluationSection(Section):
     check_overlap: bool
     """Search the models' training data for every held-out row."""
     environments: Extra[EnvironmentsSection | None]
-    """What plays the episodes of tasks that have some: [Environments](../../docs/environments.md). `null`: none."""
+    """Environments for tasks with episodes ([docs](../../docs/environments.md)). `null`: none."""
     run_generated_code: bool
     """Let `humaneval` run programs that the model writes, with your rights and without a sandbox."""
 

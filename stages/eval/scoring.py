@@ -110,9 +110,10 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
     else:
         values = [float(sample["score"]) for sample in samples]
         value, error = float(np.mean(values)), standard_error(values)
-        interval = wilson(sum(values), len(values))
         if kind == "episode" and not set(values) <= {0.0, 1.0}:  # environments may give any number
             interval = bootstrap(np.array(values)[:, None], lambda means: means[:, 0])
+        else:
+            interval = wilson(sum(values), len(values))
     found = {"metric": METRICS[kind], "value": value, "stderr": error, "ci95": list(interval), "n": len(samples)}
     if cut := [sample["cut"] for sample in samples if "cut" in sample]:
         found["cut"] = float(np.mean(cut))

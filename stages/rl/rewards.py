@@ -45,11 +45,11 @@ def well_formed(completion: str, expected: str) -> float:
 
 
 ENVIRONMENT = "environment"
-"""The reward that an environment gives an episode; see `engine.environments`."""
+"""The reward from an episode's environment; see `engine.environments`."""
 
 
 def environment(completion: str, expected: str) -> float:
-    """What the environment of an episode gave it, which no text tells: the engine asks the environment."""
+    """The environment's reward of an episode, which the engine gets from the environment, not from the text."""
     raise UserError("the reward 'environment' is given by environments", "name them in engine.environments")
 
 

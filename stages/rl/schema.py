@@ -84,8 +84,8 @@ class TRLEngine(LocalEngine):
     """Sample and train by the same computation, with bit-identical log-probabilities: NemotronH in float32 on a CPU
     with `run.threads=1`. Otherwise transformers' `generate` samples, and a notice gives the reason."""
     environments: Extra[EnvironmentsSection | None]
-    """What answers the model over several turns and rewards it: [Environments](../../docs/environments.md). `null`: one
-    answer to each prompt."""
+    """Environments that answer the model over several turns and reward it ([docs](../../docs/environments.md)). `null`:
+    one answer per prompt."""
 
 
 class Reward(Section):

@@ -19,7 +19,8 @@ class SFTData(TrainingDataSection):
     """Conversations that the synthetic data has."""
     format: str
     """How a row holds its conversation: `messages`, `sharegpt`, `alpaca`, `prompt_response`, `prompt_completion`,
-    `question_answer`, `input_output`, or one that a package adds. `auto`: what its fields show, row by row."""
+    `question_answer`, `input_output`, `rollout`, or one that a package adds. `auto`: what its fields show, row by
+    row."""
     control_tokens: Literal["text", "allow", "reject"]
     """A control token's name inside a message: `text` encodes it as the text that it is, `allow` makes the token of it,
     `reject` leaves the row out. All are counted."""

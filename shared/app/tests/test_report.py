@@ -489,3 +489,43 @@ def test_nothing_to_report_and_foreign_results_are_errors(tmp_path: Path) -> Non
     (made["eval-results"].path / "results.json").write_text('{"schema_version": 2}')
     with pytest.raises(UserError, match="schema_version is 2"):
         build_report(store, FAMILY)
+
+
+def test_episodes_are_shown_turn_by_turn_with_what_is_masked(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store, evaluation=False)
+    figures = {"turns": 2.0, "calls": 1.0, "used_tools": 0.75}
+    seconds = {"sampling_seconds": 0.5, "seconds": 0.1, "training_seconds": 0.4}
+    limits = {"cut_turns": 0.0, "out_of_tokens": 0.5, "out_of_turns": 0.0, "failed": 0.0}
+    steps = [
+        {"step": n, "reward": n / 30, **{f"environment/{name}": value for name, value in (limits | seconds).items()},
+         "environment/turns": 2.0}
+        for n in range(1, 31)
+    ]  # fmt: skip
+    model = publish(
+        store, "rl-model", "ModelArtifact", {"metrics.jsonl": lines(steps)}, {"data": made["rl-data"]}, metadata={}
+    )
+    turns = [
+        {"by": "prompt", "tokens": 20, "text": "What is the key of 55?"},
+        {"by": "model", "tokens": 41, "text": "<tool_call>find</tool_call>"},
+        {"by": "environment", "tokens": 22, "text": HOSTILE},
+    ]
+    row = {"id": 0, "question": "What is the key of 55?", "expected": "blue", "output": "blue", "score": -0.5}
+    score = {"model": "rl", "task": "drawers", "metric": "reward", "value": -0.5, "ci95": [-0.7, -0.3], "n": 1}
+    found = results({}) | {
+        "tasks": {"drawers": {"kind": "episode", "metric": "reward", "n": 1}},
+        "models": {"rl": {"reference": model.reference, "label": LABELS["rl"]}},
+        "scores": [score | {"figures": figures, "cut": 0.5}],
+        "comparisons": [],
+        "overlap": {},
+    }
+    files = {"samples/rl/drawers.jsonl": lines([row | {"turns": turns}]), "results.json": json.dumps(found)}
+    publish(store, "eval-results", "EvalResultsArtifact", files, {"model": model})
+    page = page_of(store)
+    assert "No. 0, after RL: wrong" in page.text
+    assert "prompt, 20 tokens, masked What is the key of 55?" in page.text
+    assert "model, 41 tokens <tool_call>find</tool_call>" in page.text
+    assert f"environment, 22 tokens, masked {HOSTILE}" in page.text
+    assert "model turns calls used tools ended by a limit after RL 2.00 1.00 0.75 50.0%" in page.text
+    assert "Episodes ended by a limit" in page.text
+    assert re.search(r"Seconds of a step\s+sampling environments training", page.text)

@@ -324,7 +324,7 @@ def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> No
 
 def test_an_unknown_name_lists_what_there_is(place: Path) -> None:
     install(place, "listed_formats", "lines=lines")
-    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "question_answer, input_output, lines")):
+    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "input_output, rollout, lines")):
         with pytest.raises(UserError, match=f"no chat format named '{name}'") as caught:
             check_format(name)
         assert wanted in str(caught.value.remedy) and "lines" in str(caught.value.remedy)

@@ -205,9 +205,9 @@ def test_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UserError, match="no environment named 'drawer'") as error:
         find_environment("drawer")
     assert error.value.remedy == "did you mean 'drawers'?"
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="no such folder"):
         find_environment("./nowhere")
-    with pytest.raises(UserError, match="no name for an environment"):
+    with pytest.raises(UserError, match="cannot name an environment"):
         new_environment("json")
     new_environment("mine")
     assert find_environment("mine").folder == tmp_path / "environments" / "mine"

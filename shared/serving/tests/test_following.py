@@ -53,5 +53,5 @@ def test_a_template_that_forgets_thoughts_is_named(tokenizer: Any) -> None:
         "{%- set content = message.content or '' %}",
         "{%- set content = message.content or '' %}{%- set seen = 'so' if loop.last else '' %}{{ seen }}",
     )
-    with pytest.raises(UserError, match="writes earlier turns anew when others follow: 'so"):
+    with pytest.raises(UserError, match="changes earlier turns when others follow: 'so"):
         Prompter(tokenizer).following(MESSAGES, [RESULT], None, END, 100)

@@ -1,6 +1,7 @@
 """Training on episodes: whose tokens count, that all turns are sampled as they are trained, and what is left out."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,7 @@ def test_the_environments_tokens_count_nowhere_and_all_turns_are_exact(store: Pa
 def test_masked_episodes_teach_nothing(
     store: Path, passes: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(drawers.__file__).parent
-    folder = tmp_path / "drawers"
-    for file in ("drawers.py", "app.py", "configs/drawers.yaml"):
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        text = (source / file).read_text()
-        broken = '        if self.world % 2:\n            raise RuntimeError("this world is broken")\n'
-        (folder / file).write_text(text.replace("        used = any(", f"{broken}        used = any("))
+    folder = drawers_with("verify", 'if self.world % 2: raise RuntimeError("this world is broken")', tmp_path)
     words = [*SHORT, f"engine.environments.servers=[{folder}]"]
     assert main(words) == 2, "the first failure stops"
     passes.clear()
@@ -101,6 +96,63 @@ def test_masked_episodes_teach_nothing(
         assert line["environment/failed"] == pytest.approx(failed.mean())
         assert not one["advantages"][failed].any()
         assert np.isfinite(line["reward"])
+
+
+FAULTS = {
+    "killed": ("open", "os.kill(os.getpid(), signal.SIGKILL)", "its server ended (signal 9)"),
+    "slow": ("open", "time.sleep(30)", "POST /open: no answer within 1 s"),
+    "broken": ("open", 'raise RuntimeError("a bug")', 'status 500: {"detail":"RuntimeError: a bug"}'),
+    "wrong JSON": ("verify", '__main__.json = types.SimpleNamespace(dumps=lambda *_, **how: "<html>")', "no JSON"),
+    "422": ("verify", 'raise __main__.BadRequest(422, {"detail": "no such row"})', "POST /verify: status 422"),
+    "no reward": ("verify", 'return {"reward": None}', "no finite reward: None"),
+}
+"""Where an episode of drawers fails, with which statement, and what is said of it."""
+
+
+def drawers_with(method: str, statement: str, folder: Path) -> Path:
+    """The shipped environment with a statement at the beginning of a method; it runs in its server."""
+    source = Path(drawers.__file__).parent
+    for file in ("drawers.py", "app.py", "configs/drawers.yaml"):
+        (folder / "drawers" / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "drawers" / file).write_text((source / file).read_text())
+    place = folder / "drawers" / "drawers.py"
+    head, begin, rest = place.read_text().partition(f"    def {method}(")
+    signature, docstring, body = rest.split('"""', 2)
+    imports = "import __main__, os, signal, time, types\n"
+    place.write_text(f'{imports}{head}{begin}{signature}"""{docstring}"""\n        {statement}{body}')
+    return folder / "drawers"
+
+
+def server_of(said: str) -> int:
+    return int(re.findall(r"environment 'drawers': port \d+, process (\d+)", said)[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_an_environment_ends_the_training_with_one_error(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    method, statement, reason = FAULTS[name]
+    folder = drawers_with(method, statement, tmp_path)
+    words = (f"engine.environments.servers=[{folder}]", "engine.environments.timeout_seconds=1")
+    assert main([*SHORT, *words]) == 2
+    said = capsys.readouterr().err
+    (error,) = [line for line in said.splitlines() if "error:" in line]
+    assert "environment 'drawers': " in error and reason in error
+    assert not Path(f"/proc/{server_of(said)}").exists()
+    assert not (store / "artifacts" / "super3-rl-model").exists()
+
+
+@pytest.mark.slow
+def test_a_tool_result_of_a_megabyte_ends_its_episode_and_not_the_training(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = drawers_with("open", 'return {"key": "x" * (1 << 20)}', tmp_path)
+    assert main([*SHORT, f"engine.environments.servers=[{folder}]"]) == 0
+    steps = [line for line in lines_of(store) if "loss" in line]
+    assert any(line["environment/out_of_tokens"] > 0 for line in steps)
+    assert all(line["environment/failed"] == 0 for line in steps)
+    assert not Path(f"/proc/{server_of(capsys.readouterr().err)}").exists()
 
 
 def test_a_failed_episode_is_compared_with_nothing() -> None:

@@ -57,7 +57,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
                 yield Problem("the reward 'environment' comes from environments", "give engine.environments", "rewards")
             return
         if ENVIRONMENT not in names:
-            remedy = "rewards=[{name: environment, weight: 1.0}]; others beside it judge the last answer"
+            remedy = "rewards=[{name: environment, weight: 1.0}]; other rewards judge the last answer"
             yield Problem("the environments' reward is not among the rewards", remedy, "rewards")
         if config.engine.strategy == "fsdp2":
             what = "processes have different numbers of turns, and shards of a model take the same"

@@ -56,7 +56,7 @@ EPSILON = 1e-6
 def advantages_of(rewards: np.ndarray, *, leave_one_out: bool, normalize: bool) -> np.ndarray:
     """Advantages from rewards, both (groups, completions) float64; exactly 0 in groups whose rewards are all equal.
 
-    A completion without a reward (NaN), whose environment failed, has the advantage 0 and is compared with nothing.
+    A completion without a reward (NaN), because its environment failed, gets advantage 0 and is left out of its group.
     """
     if np.isnan(rewards).any():
         found = np.zeros_like(rewards)

@@ -1,12 +1,12 @@
-"""Training on episodes: completions are what a model and its environments say in turns, and environments reward them.
+"""Train on episodes: completions hold turns of the model and its environments, and the environments reward them.
 
-This file alone uses TRL's `rollout_func`, which is called with the prompts of a step and gives completions of several
-turns, with a mask of the tokens that the model wrote itself. An environment's tokens count nowhere: not in the loss and
-what it is divided by, not in lengths, entropies, ratios and differences.
+Only this file uses TRL's `rollout_func`, which gets the prompts of a step and returns completions of several turns
+with a mask of the model's tokens. An environment's tokens never count: not in the loss or its denominator, nor in
+lengths, entropies, ratios and differences.
 
-Each turn has draws of its own, by seed, step, number of the row and number of the turn, whoever else is still playing.
-So an episode depends on its row, the weights and its environment alone, and a run that was killed goes on with the same
-bytes if its environments answer the same to the same.
+The random numbers of each turn depend on seed, step, row and turn alone, not on the other episodes. So an episode
+follows from its row, the weights and its environment, and a killed run continues with the same bytes if its
+environments are deterministic.
 """
 
 import math
@@ -42,10 +42,10 @@ ECHO_SECONDS = 0.2
 def read_episodes(
     file: Path, prompter: Prompter, environments: Environments, grpo: GRPOSection, run: Run
 ) -> tuple[Dataset, dict[str, Prompt], dict[str, Asked]]:
-    """Rows of a prepared file as TRL reads them, names and expected answers; prompts and beginnings by name.
+    """Read a prepared file: rows for TRL (names and expected answers), and prompts and episodes to start by name.
 
     Raises:
-        UserError: naming the file and the line: a damaged line, or a row that none of the environments plays.
+        UserError: a damaged line or a row that no environment plays, with file and line.
     """
     rows, asked, unused = [], dict[str, Asked](), Unused(grpo)
     for row in read_rl_rows(file, check=validate_prompt):
@@ -69,20 +69,44 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
     """A GRPOTrainer whose completions have several turns."""
 
     asked: Mapping[str, Asked]
-    """By the names that stand in the rows."""
+    """Episodes to start, by the names in the rows."""
     loop: Loop
+    seconds: Counter[str]
+    """Time of this attempt's steps so far: sampling, waiting for environments, training."""
     _played: Sequence[Episode] = ()
+    _episodes_took: Mapping[str, float] = {}
+    """The same for the current step's episodes."""
+    _began = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, rollout_func=self._rollouts, **kwargs)
+        self.seconds = Counter()
+
+    def _sampled(self) -> list[dict[str, Any]]:
+        """Completions of a step, by pass; the step begins here."""
+        self._began = time.monotonic()
+        return super()._sampled()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log with the time of the step outside its episodes: rewards, gradients and the update."""
+        if "loss" in logs:
+            training = time.monotonic() - self._began - sum(self._episodes_took.values())
+            self.seconds.update({**self._episodes_took, "training": training})
+            self._note("train", **{"environment/training_seconds": training})
+        super().log(logs, start_time)
+
+    def split(self) -> str:
+        """Shares of the time of this attempt's steps, for people."""
+        whole = sum(self.seconds.values()) or 1.0
+        return ", ".join(f"{name} {value / whole:.0%}" for name, value in self.seconds.items())
 
     def _rollouts(self, names: list[str], trainer: Any) -> dict[str, list[Any]]:
-        """Completions for TRL; of a masked episode no token is the model's."""
+        """Completions for TRL; a masked episode has no trained tokens."""
         began, waited = time.monotonic(), self.loop.environments.seconds
         played = self._play(names)
         self._note_episodes(played, time.monotonic() - began, self.loop.environments.seconds - waited)
         for one in played:
-            if not one.ids:  # its environment failed before its first turn; TRL needs a token
+            if not one.ids:  # failed before the first turn, but TRL needs a token
                 one.add_environment(Prompt(list(self.eos_token_ids)[:1]))
         if self._sampled_experts:
             self._sampled_experts = [torch.tensor(one.experts) for one in played]
@@ -94,12 +118,12 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         }
 
     def _play(self, names: Sequence[str]) -> Sequence[Episode]:
-        """The episodes of `self.rows`; a signal interrupts them, in a wait for an environment as well."""
+        """Play the episodes of `self.rows`; a signal interrupts them, also while waiting for an environment."""
         rows = self.rows
 
         def sample(live: Sequence[Episode], turn: int) -> list[Sampled]:
             self.rows, self.turn = [rows[one.number] for one in live], (turn,)
-            # past the trainer's own way to be interrupted: processes have different numbers of turns
+            # bypass the trainer's interruptible generation, because processes take different numbers of turns
             ids, logps = SamplingTrainer._generate_single_turn(
                 self, [one.prompt + one.ids for one in live], None, {}, 1
             )
@@ -110,7 +134,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
             with self.stage_run.interruptible(apart=True):
                 self._played = self.loop.play([self.asked[name] for name in names], sample)
         except UserError:
-            # A signal to a whole group ends an environment as well; that we were asked to stop is then the reason.
+            # A signal to the process group also ends the environments; report the stop, not their end.
             with self.stage_run.interruptible(apart=True):
                 time.sleep(ECHO_SECONDS)
             raise
@@ -119,7 +143,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         return self._played
 
     def _note_episodes(self, played: Sequence[Episode], seconds: float, waited: float) -> None:
-        """What metrics.jsonl says of a step's episodes; means over those of all processes."""
+        """Add figures of a step's episodes to metrics.jsonl: means over all processes."""
         ends: dict[Ended, str] = {"cut": "cut_turns", "tokens": "out_of_tokens", "turns": "out_of_turns",
                                   "failed": "failed"}  # fmt: skip
         counts = Counter(one.ended for one in played)
@@ -134,14 +158,15 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         episodes, *values = whole.tolist()
         figures = {name: value / episodes for name, value in zip(sums, values, strict=True)}
         named = {name for one in played for name in one.figures}
-        if distributed.world_size() == 1:  # processes may have seen different ones
+        if distributed.world_size() == 1:  # processes may have different names
             given = {name: [one.figures.get(name, 0.0) for one in played if one.ended != "failed"] for name in named}
             figures |= {f"environment/given/{name}": fmean(values) for name, values in given.items() if values}
+        self._episodes_took = {"sampling": seconds - waited, "environments": waited}
         times = {"environment/seconds": waited, "environment/sampling_seconds": seconds - waited}
         self._note("train", **figures, **times)
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str]) -> np.ndarray:
-        """The environment's reward, and the others of the last answer; no numbers where the environment failed."""
+        """The environment's reward, and other rewards of the last answer; NaN if the environment failed."""
         found = []
         for episode, right in zip(self._played, expected, strict=True):
             given = [
@@ -152,7 +177,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         return np.array(found)
 
     def _answered(self, rows: list[dict[str, Any]], numbers: list[int]) -> np.ndarray:
-        """The rewards of one episode of each row."""
+        """Rewards of one episode per row."""
         self.rows = numbers
         self._play([row["prompt"] for row in rows])
         return self._judged([], [], [row["expected"] for row in rows])

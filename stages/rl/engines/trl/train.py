@@ -34,7 +34,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
 
 
 def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | None) -> Outcome:
-    """The same, with environments that are being started, if there are any."""
+    """Train with running environments, if the config has any."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
     base = task.inputs["model"]
@@ -93,7 +93,10 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         trainer.teacher, trainer.kl_type = load_teacher(task, model, tokenizer), config.distillation.kl_type
     elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
-    return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    made = train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    if isinstance(trainer, EpisodeTrainer) and trainer.seconds:
+        run.say(f"time of the steps: {trainer.split()}")
+    return made
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:

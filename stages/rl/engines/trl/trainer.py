@@ -32,7 +32,7 @@ from stages.rl.rewards import rewarded
 
 
 def own_tokens(inputs: Mapping[str, Any]) -> Tensor:
-    """Tokens (rows, tokens) bool that the model wrote and learns from: no padding, and nothing an environment said."""
+    """Tokens to learn from, (rows, tokens) bool: the model's own, without padding and tokens of environments."""
     mask = inputs["completion_mask"].bool()
     return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
 
@@ -99,7 +99,7 @@ class JudgedTrainer(TeachingRowsTrainer):
     rows: Sequence[int] = ()
     """What is being sampled: indices into the step's completions, or of validation rows."""
     turn: tuple[int, ...] = ()
-    """Of an episode, its number from 0; none where a prompt has one answer."""
+    """Index of the turn in an episode; empty if prompts have a single answer."""
     _rewards = np.empty((0, 0))
     """Rewards of the latest completions of all processes, (completions, rewards) float64."""
     _penalties = np.empty((0, 1))

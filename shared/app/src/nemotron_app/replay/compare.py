@@ -60,11 +60,15 @@ def compare(then: Artifact, now: Artifact) -> list[Compared]:
     return found
 
 
+def _is_clock(name: str) -> bool:
+    return name in CLOCKS or name.endswith("seconds")  # such as environment/sampling_seconds
+
+
 def _differing_metrics(before: Path, after: Path) -> str | None:
     """The first difference that is not one of time."""
     rows: list[list[dict[str, Any]]] = []
     for path in (before, after):
-        kept = ({key: entry[key] for key in entry.keys() - CLOCKS} for entry in read_metrics(path))
+        kept = ({key: entry[key] for key in entry if not _is_clock(key)} for entry in read_metrics(path))
         # NaN does not equal itself
         rows.append([{key: "NaN" if value != value else value for key, value in entry.items()} for entry in kept])
     for then, now in zip(*rows, strict=False):

@@ -114,6 +114,21 @@ def settings(results: Mapping[str, Any]) -> Pairs:
     return [(name.replace("_", " "), wording.setting(value)) for name, value in results["settings"].items()]
 
 
+def figures_table(results: Mapping[str, Any]) -> Table | None:
+    """What each model's episodes were like, in means: turns, tool calls, and what the environment counted."""
+    scores = [entry for entry in results["scores"] if entry["task"] == sample_task(results) and entry.get("figures")]
+    if not scores:
+        return None
+    names = list(scores[0]["figures"])
+    rows = [
+        [results["models"][entry["model"]]["label"]]
+        + [f"{entry['figures'].get(name, 0.0):.2f}" for name in names]
+        + [f"{entry.get('cut', 0.0):.1%}"]
+        for entry in scores
+    ]
+    return Table(["model", *(name.replace("_", " ") for name in names), "ended by a limit"], rows)
+
+
 def _sorted(names: Iterable[str], first: Sequence[str]) -> list[str]:
     """Known names in the order of `first`, then the others by name, because JSON objects are unordered."""
     return sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
@@ -151,6 +166,7 @@ def render(collected: Collected) -> str:
         "sample_task": sample_task(results),
         "questions": choose_questions(collected.samples, asked),
         "only_texts": bool(results["tasks"]) and {task["kind"] for task in results["tasks"].values()} == {"text"},
+        "figures": figures_table(results),
         "asked": max(map(len, collected.samples.values()), default=0),
         "data": {kind: step for kind, step in STEPS.items() if kind.endswith("-data")},
         "data_table": data_table,

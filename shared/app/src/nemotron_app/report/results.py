@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -56,6 +56,7 @@ class _Score(_Part):
     lenient: float = 0.0
     cut: float = 0.0
     pass_at_k: dict[str, float] = {}
+    figures: dict[str, float] = {}
 
 
 class _Comparison(_Part):
@@ -109,6 +110,19 @@ class _Sample(_Part):
     expected: Any
     output: Any
     score: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Turn(_Part):
+    by: Literal["prompt", "model", "environment"]
+    tokens: Count
+    text: str
+
+
+class _Episode(_Sample):
+    """An episode; environments may give any reward."""
+
+    score: Annotated[float, Field(allow_inf_nan=False)]
+    turns: list[_Turn]
 
 
 class _HeldOut(_Part):
@@ -185,14 +199,16 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not valid JSON", AGAIN) from error
         if line:
-            _check(_HeldOut if isinstance(row, dict) and "bits" in row else _Sample, row, f"{file}:{number}")
+            kinds = ((_HeldOut, "bits"), (_Episode, "turns"))
+            kind = next((kind for kind, key in kinds if isinstance(row, dict) and key in row), _Sample)
+            _check(kind, row, f"{file}:{number}")
             rows.append(row)
     return rows
 
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
     """The task whose answers to show: generated answers before choices; tasks that score text have none."""
-    for kind in ("generate", "choice", "code", "instructions", "answer"):
+    for kind in ("generate", "episode", "choice", "code", "instructions", "answer"):
         for name in in_order(results, "task"):
             if results["tasks"][name]["kind"] == kind:
                 return name
@@ -225,7 +241,8 @@ Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 class Answer:
     """A model's answer, shortened if long; `thinking` is the text before `</think>`.
 
-    A held-out answer has `right` None, and `bits` is the number of bits per byte of the expected answer.
+    A held-out answer has `right` None, and `bits` is the number of bits per byte of the expected answer. An episode has
+    `turns`, with who said them.
     """
 
     model: str
@@ -233,6 +250,7 @@ class Answer:
     thinking: str
     text: str
     bits: float | None = None
+    turns: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -280,7 +298,8 @@ def _answer(model: str, row: Mapping[str, Any]) -> Answer:
     thought = THINKING.fullmatch(output)
     thinking, text = (thought[1].strip(), thought[2].strip()) if thought else ("", output.strip())
     bits = row["bits"] / max(1, row["bytes"]) if "bits" in row else None
-    return Answer(model, _right(row), _shortened(thinking), _shortened(text), bits)
+    turns = [one | {"text": _shortened(one["text"])} for one in row.get("turns", ())]
+    return Answer(model, _right(row), _shortened(thinking), _shortened(text), bits, turns)
 
 
 def _right(row: Mapping[str, Any]) -> bool | None:

@@ -33,6 +33,19 @@ REWARD_PANELS = {
     "truncated_fraction": "Answers cut off",
     "entropy": "Entropy",
 }
+EPISODE_PANELS = {
+    "environment/turns": "Turns per episode",
+    "environment/calls": "Tool calls per episode",
+    "environment/refused_calls": "Refused calls per episode",
+    "environment/tokens": "Environment's tokens per episode",
+    "environment/failed": "Episodes that failed",
+}
+LIMITS = ("environment/cut_turns", "environment/out_of_tokens", "environment/out_of_turns")
+EPISODE_SECONDS = {
+    "environment/sampling_seconds": "sampling",
+    "environment/seconds": "environments",
+    "environment/training_seconds": "training",
+}
 MACHINE_PANELS = {"memory_gb": "Memory held, GB"}
 LOAD, _ = EXPERT_METRIC.split("{")
 
@@ -121,7 +134,7 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
         names = sorted({name for entry in entries for name in entry if name.startswith(REWARD_PREFIX)})
         rewards = {name: f"Reward: {name.removeprefix(REWARD_PREFIX).removesuffix(REWARD_SUFFIX)}" for name in names}
         # a single reward function would duplicate the large chart
-        main, titles = "reward", (rewards if len(rewards) > 1 else {}) | REWARD_PANELS
+        main, titles = "reward", (rewards if len(rewards) > 1 else {}) | REWARD_PANELS | EPISODE_PANELS
     check = Series("validation", points(entries, f"valid_{main}"), "check")
     smooth = [*smoothed(points(entries, main)), check]
     large = large_panel(main.capitalize(), smooth, from_zero=main == "reward", may_be_log=main in LOGARITHMIC)
@@ -129,6 +142,7 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
         title: [Series("as logged", points(entries, name))] if name in SCHEDULES else smoothed(points(entries, name))
         for name, title in titles.items()
     }
+    lines |= _episodes(entries)
     lines["Tokens per second"] = smoothed(speed(entries))
     lines |= {title: [Series("as logged", points(entries, name))] for name, title in MACHINE_PANELS.items()}
     lines["Busiest expert by layer, × even share"] = _loads(entries)
@@ -147,6 +161,19 @@ def large_panel(title: str, series: list[Series], *, from_zero: bool, may_be_log
         _panel(title, series, size, from_zero=from_zero, may_be_log=may_be_log) for size in (LARGE, LARGE_ON_PHONE)
     )
     return replace(wide, on_phone=narrow.chart) if wide and narrow else None
+
+
+def _episodes(entries: Entries) -> dict[str, list[Series]]:
+    """Of episodes with environments: how many a limit ended, and where a step's time went."""
+    steps = [entry for entry in entries if LIMITS[0] in entry]
+    if not steps:
+        return {}
+    ended = [(entry["step"], sum(entry[name] for name in LIMITS)) for entry in steps]
+    times = [
+        Series(title, smoothed(points(entries, name))[-1].points, tint=number)
+        for number, (name, title) in enumerate(EPISODE_SECONDS.items())
+    ]
+    return {"Episodes ended by a limit": smoothed(ended), "Seconds of a step": times}
 
 
 def _loads(entries: Entries) -> list[Series]:

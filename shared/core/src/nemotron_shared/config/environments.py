@@ -1,4 +1,4 @@
-"""Settings of the environments that answer a model over several turns; of reinforcement and of evaluation."""
+"""Settings for environments of several turns, in RL and in evaluation."""
 
 from typing import Literal
 
@@ -8,20 +8,20 @@ from nemotron_shared.config.schema import Section
 
 
 class EnvironmentsSection(Section):
-    """Which environments answer, and how long an episode may be."""
+    """Environments to use, and limits of an episode."""
 
     servers: list[str] = Field(min_length=1)
-    """Environments to start, by name or folder (`nemotron env list`); they end with the run."""
+    """Environments to start, by name or folder (`nemotron env list`). They end with the run."""
     max_turns: int = Field(ge=1)
-    """Answers of the model in an episode, at most; the `max_steps` of an agent may be fewer."""
+    """Maximum turns of the model in an episode; an agent's `max_steps` may be lower."""
     max_episode_tokens: int = Field(ge=1)
-    """Tokens behind the prompt, the environment's included. An episode ends where less than one turn is left."""
+    """Maximum tokens after the prompt, the environment's included. An episode ends if less than a turn is left."""
     show_tools: bool
-    """Give the chat template the row's tools. Without, a model knows them from fine-tuning alone."""
+    """Pass the row's tools to the chat template. Otherwise a model only knows them from fine-tuning."""
     timeout_seconds: float = Field(gt=0)
-    """How long an environment may take to answer."""
+    """Maximum time for an answer of an environment."""
     connections: int = Field(ge=1, le=256)
-    """Requests at once."""
+    """Maximum concurrent requests."""
     on_failure: Literal["stop", "mask"]
-    """When an environment fails (no answer, a status of 500 or more, no JSON): `stop`, or `mask` the episode. That then
-    teaches nothing, and is counted. It is never a reward."""
+    """If an environment fails (no answer, a status of 500 or more, no JSON): `stop`, or `mask` the episode, which is
+    counted and not trained on. A failure is never a reward."""

@@ -27,7 +27,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from nemotron_data.chat.rows import ChatFields, Message, from_messages, from_pair, from_sharegpt, listed
+from nemotron_data.chat.rows import ChatFields, Message, from_messages, from_pair, from_rollout, from_sharegpt, listed
 from nemotron_data.rejects import snippet_of
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.overrides import override
@@ -115,6 +115,14 @@ CHAT_FORMATS = {
         from_pair, {"question": "2+2?", "answer": "4"}, names=[["question"], ["answer", "response"]]
     ),
     "input_output": ChatFormat(from_pair, {"input": "2+2?", "output": "4"}, names=[["input"], ["output"]]),
+    "rollout": ChatFormat(
+        from_rollout,
+        {
+            "responses_create_params": {"input": "2+2?"},
+            "response": {"output": [{"type": "message", "role": "assistant", "content": "4"}]},
+        },
+        names=[["responses_create_params"], ["response"]],
+    ),
 }
 """By the name in `data_prep.format`."""
 
@@ -142,6 +150,7 @@ def recognise(row: Mapping[str, Any], name: str = AUTO, named: ChatFields | None
         return Recognised(name, tuple(getattr(named or ChatFields(), setting) for setting in settings))
     wanted = CHAT_FORMATS if name == AUTO else (name,)
     found = [Recognised(one, fields) for one in wanted for fields in CHAT_FORMATS[one].found_in(row)]
+    found = [one for one in found if one.format == "rollout"] or found  # whose rows may have a question, too
     # alpaca's fields are those of input_output and one more
     found = [one for one in found if not any(set(one.fields) < set(other.fields) for other in found)]
     if len(found) == 1:

@@ -20,7 +20,7 @@ from typing import Any
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
-from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json, tools_of
+from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json, tools_of, turns_of
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import opens_thought
@@ -94,9 +94,9 @@ class Prompter:
         end: str,
         most: int,
     ) -> Prompt | None:
-        """What stands between an answer and the next one: `more`, as the template writes it behind the answer's end.
+        """The tokens between an answer and the next one: `more`, as the template renders it after the answer's end.
 
-        What the model has read and written so far stays as it is, token by token, and this comes behind it.
+        The model's tokens so far stay unchanged, and these are appended.
 
         Args:
             messages: the conversation, whose last message is the answer.
@@ -108,7 +108,7 @@ class Prompter:
             None if there are more than `most`.
 
         Raises:
-            UserError: the template writes earlier turns anew once others follow, so a model would be trained on
+            UserError: the template changes earlier turns when others follow, so the model would be trained on
                 another conversation than it had.
         """
         if sum(len(str(message.get("content"))) for message in more) > most * self._longest:
@@ -118,7 +118,7 @@ class Prompter:
         kept = before.rfind(end) + len(end)
         if end not in before or text[:kept] != before[:kept]:
             at = next((n for n, pair in enumerate(zip(before[:kept], text, strict=False)) if len(set(pair)) > 1), kept)
-            what = f"{self._label} writes earlier turns anew when others follow: {before[at : at + 40]!r}"
+            what = f"{self._label} changes earlier turns when others follow: {before[at : at + 40]!r}"
             change = f"becomes {text[at : at + 40]!r}" if end in before else f"has no {end} behind it"
             raise UserError(
                 f"{what} {change}", "take a model whose template keeps turns as they were, thoughts included"
@@ -228,8 +228,6 @@ def asked_messages(messages: Iterable[Any]) -> list[Message]:
     return made
 
 
-OF_ITEMS = {"type", "id", "status"}
-"""Fields of items that are not fields of messages."""
 INSTEAD = "give such rows to a server of that API, or take them out"
 
 
@@ -241,25 +239,10 @@ def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[
     """
     asked = parameters.get("input")
     items: Sequence[Any] = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked or []
-    turns: list[Message] = []
-    thought = ""
-    for item in items:
-        kind = item.get("type") or "message"
-        if kind == "reasoning":
-            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
-            thought += "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
-            continue
-        turn = _turn(item, kind)
-        if thought and turn["role"] == "assistant":
-            turn, thought = {**turn, "reasoning_content": thought}, ""
-        if kind == "function_call" and turns and turns[-1]["role"] == "assistant":
-            last = turns[-1]
-            turns[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), *turn["tool_calls"]]}
-            continue
-        turns.append(turn)
-    names = {call["id"]: call["function"]["name"] for turn in turns for call in turn.get("tool_calls", ())}
-    turns = [{**turn, "name": names[turn["tool_call_id"]]} if turn.get("tool_call_id") in names else turn
-             for turn in turns]  # fmt: skip
+    try:
+        turns = turns_of(items)
+    except UserError as error:
+        raise UserError(f"the prompt holds {error.message}", INSTEAD) from error
     try:
         messages, tools = asked_messages(turns), tools_of({"tools": parameters.get("tools")})
     except ValueError as error:
@@ -274,15 +257,3 @@ def _instructed(messages: list[Message], instructions: str) -> list[Message]:
     if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": instructions}, *messages]
     return [{**messages[0], "content": f"{instructions}\n\n{messages[0]['content']}"}, *messages[1:]]
-
-
-def _turn(item: Mapping[str, Any], kind: str) -> Message:
-    if kind == "message":
-        return {name: value for name, value in item.items() if name not in OF_ITEMS}
-    if kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
-    if kind == "function_call_output":
-        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
-    raise UserError(f"the prompt holds a '{kind}', which a chat template cannot show", INSTEAD)

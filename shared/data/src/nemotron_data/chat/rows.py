@@ -14,7 +14,7 @@ text, and rows contain either. Numbers keep their spelling in both: 1.50 never b
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -147,6 +147,10 @@ TOOL_FIELDS = ("tools", "functions", "tool_defs", "available_tools")
 COUNTING = ("weight", "loss", "train")
 """Fields with which a turn sets whether it counts in the loss: 0 or false, 1 or true."""
 PAIR = ("user", "assistant")
+REQUEST = "responses_create_params"
+"""Field of a request to the Responses API in NeMo-Gym's rows."""
+OF_ITEMS = {"type", "id", "status"}
+"""Fields of items that are not fields of messages."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 QUOTED_END = re.compile(r"([`'\"])</think>\1")
@@ -237,6 +241,62 @@ def _calls_in(text: Any) -> list[dict[str, Any]]:
     return [parsed_call({"type": "function", "function": call}) for call in calls]
 
 
+def from_rollout(row: dict[str, Any], asked: str, answered: str) -> list[Message]:
+    """An episode as NeMo-Gym collects it: the request, and the items that model and environment added."""
+    request, response = row[_named(row, asked)], row[_named(row, answered)]
+    if not isinstance(request, dict) or not isinstance(response, dict):
+        raise UserError(f"'{asked}' and '{answered}' are not objects")
+    said = request.get("input")
+    items = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    added = response.get("output")
+    if not isinstance(items, list) or not isinstance(added, list):
+        raise UserError(f"no list of items: '{asked}.input' or '{answered}.output'")
+    if not all(isinstance(item, dict) for item in (*items, *added)):
+        raise UserError("an item that is not an object")
+    turns = _each(turns_of([*items, *added]), plain_message)
+    instructions = request.get("instructions")
+    return _after_system({"system": instructions} if instructions else {}, turns)
+
+
+def turns_of(items: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Items of the Responses API as messages, not yet normalized; reasoning joins the answer that it leads to.
+
+    Raises:
+        UserError: an item that no chat template can show.
+    """
+    turns: list[Message] = []
+    thought = ""
+    for item in items:
+        kind = item.get("type") or "message"
+        if kind == "reasoning":
+            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+            thought += "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+            continue
+        turn = _turn(item, kind)
+        if thought and turn["role"] == "assistant":
+            turn, thought = {**turn, "reasoning_content": thought}, ""
+        if kind == "function_call" and turns and turns[-1]["role"] == "assistant":
+            last = turns[-1]
+            turns[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), *turn["tool_calls"]]}
+            continue
+        turns.append(turn)
+    names = {call["id"]: call["function"]["name"] for turn in turns for call in turn.get("tool_calls", ())}
+    return [{**turn, "name": names[turn["tool_call_id"]]} if turn.get("tool_call_id") in names else turn
+            for turn in turns]  # fmt: skip
+
+
+def _turn(item: Mapping[str, Any], kind: str) -> Message:
+    if kind == "message":
+        return {name: value for name, value in item.items() if name not in OF_ITEMS}
+    if kind == "function_call":
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+    raise UserError(f"a '{kind}', which a chat template cannot show")
+
+
 def _turns(role: str, said: Any) -> list[Any]:
     """Messages of one side: its text as one message, or a list of messages unchanged."""
     if isinstance(said, list):
@@ -281,6 +341,8 @@ def tools_of(row: Mapping[str, Any], field: str = TOOL_FIELDS[0]) -> list[dict[s
     Raises:
         UserError: several fields differ, or they are not a list of objects.
     """
+    if isinstance(request := row.get(REQUEST), Mapping) and field not in row:
+        row = request
     names = {name.lower(): name for name in row}
     fields = [names[one] for one in dict.fromkeys([field.lower(), *TOOL_FIELDS]) if one in names]
     found = {name: listed(row[name]) for name in fields if row[name]}

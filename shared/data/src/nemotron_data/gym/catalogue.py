@@ -7,8 +7,8 @@
     └── data/example.jsonl      first rows
 
 A name is that of a shipped environment, of a folder in ./environments, or of a resources server in NeMo-Gym's wheel;
-anything with a slash is a folder. Ours are served by `small_server`, which needs only this package; those without such
-logic, and `nemo_gym:drawers`, by NeMo-Gym itself, in its own Python.
+anything with a slash is a folder. Environments with such logic are served by `small_server`, which needs only this
+package; the others, and any as `nemo_gym:NAME`, by NeMo-Gym in its separate Python environment.
 """
 
 import keyword
@@ -33,13 +33,13 @@ TEMPLATE = Path(__file__).resolve().parent / "template" / "number_game"
 NEMO_GYM = "nemo_gym"
 """The engine environment with NeMo-Gym's wheel; also the prefix of a name that NeMo-Gym is to serve."""
 TOOLS_AGENT, TURNS_AGENT = "simple_agent", "gymnasium_agent"
-"""The agents whose loop we run ourselves: tools (/seed_session, /TOOL, /verify), and turns (/reset, /step)."""
+"""The agents whose loops are implemented here: tools (/seed_session, /TOOL, /verify), and turns (/reset, /step)."""
 OTHER_ENGINE = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
 
 
 @dataclass(frozen=True)
 class Agent:
-    """What a row's `agent_ref` names: which loop it is, with which server, and how many answers it takes at most."""
+    """An agent that a row's `agent_ref` names: its loop, its server, and its maximum number of turns."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ class Environment:
 
     Attributes:
         by_nemo_gym: NeMo-Gym serves it; else `small_server` does.
-        server: its section of the config, `entrypoint` and so on; settings of its own among them.
+        server: its config section: `entrypoint`, and settings of the environment itself.
         agents: by name.
     """
 
@@ -78,16 +78,14 @@ def find_environment(name: str) -> Environment:
     """The environment of a name or in a folder, with what its configs say.
 
     Raises:
-        UserError: there is none, there are two, a config is damaged, or it needs a model of its own.
+        UserError: no environment or two have this name, a config is damaged, or it needs a model, such as a judge.
     """
     asked = name
     forced, name = name.startswith(f"{NEMO_GYM}:"), name.removeprefix(f"{NEMO_GYM}:")
     if "/" in name:
         found = [Path(name).expanduser().resolve()]
         if not found[0].is_dir():
-            raise UserError(
-                f"environment '{asked}': there is no such folder", "name a folder, or see: nemotron env list"
-            )
+            raise UserError(f"environment '{asked}': no such folder", "name a folder, or see: nemotron env list")
     else:
         here = {folder.name: folder for folder in _folders(SHIPPED)}
         own = {folder.name: folder.resolve() for folder in _folders(OWN)}
@@ -103,13 +101,13 @@ def find_environment(name: str) -> Environment:
     environment = Environment(folder.name, folder, forced or not (folder / f"{folder.name}.py").is_file())
     entry = folder / "app.py"
     if environment.by_nemo_gym and not entry.is_file():
-        what = f"{folder} is no environment: it has neither {folder.name}.py nor app.py"
+        what = f"{folder} is not an environment: it has neither {folder.name}.py nor app.py"
         raise UserError(what, "make one with: nemotron new environment NAME")
     return _with_configs(environment)
 
 
 def contents_of(key: str, section: EnvironmentsSection | None) -> dict[str, Any]:
-    """What a result depends on, for a `Step`: the files of the environments that `key` of its config names."""
+    """The files of the environments that `key` of a config names, on which a `Step`'s result depends."""
     if section is None:
         return {}
     folders = [find_environment(name).folder for name in section.servers]
@@ -120,14 +118,14 @@ def contents_of(key: str, section: EnvironmentsSection | None) -> dict[str, Any]
 
 
 def new_environment(name: str, parent: Path = OWN) -> Path:
-    """Write an environment to begin with: logic, server, rows, configs and a test. Returns its folder.
+    """Write a working environment to start from: logic, server, rows, configs and a test. Returns its folder.
 
     Raises:
-        UserError: the name is none for a module, or taken.
+        UserError: the name is not a module name, or is taken.
     """
     folder = parent / name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise UserError(f"'{name}' is no name for an environment", "take lower-case letters, digits and '_'")
+        raise UserError(f"'{name}' cannot name an environment", "take lower-case letters, digits and '_'")
     if folder.exists() or name in {one.name for one in _folders(SHIPPED)}:
         raise UserError(f"there is an environment '{name}' already", "give another name")
     for source in tree_files(TEMPLATE):
@@ -139,13 +137,13 @@ def new_environment(name: str, parent: Path = OWN) -> Path:
 
 
 def available() -> dict[str, list[str]]:
-    """Names by where they are: shipped, of this folder, of NeMo-Gym's wheel."""
+    """Names by place: shipped, in ./environments, in NeMo-Gym's wheel."""
     names = {"shipped": _folders(SHIPPED), str(OWN): _folders(OWN), "nemo-gym": in_wheel().values()}
     return {place: sorted(folder.name for folder in folders) for place, folders in names.items()}
 
 
 def in_wheel() -> dict[str, Path]:
-    """Folders of the resources servers that NeMo-Gym brings; none where it is not installed."""
+    """Folders of the resources servers in NeMo-Gym's wheel; empty if it is not installed."""
     known = environment_of(NEMO_GYM)
     folder = known.folder if known is not None and known.programs is not None else None
     sites = folder.glob("lib/python3.*/site-packages/resources_servers") if folder else ()
@@ -183,7 +181,7 @@ def _with_configs(environment: Environment) -> Environment:
         what = f"{environment.folder / 'configs'}: no config names an agent for '{environment.name}'"
         raise UserError(what, "give it one, as in docs/environments.md")
     if environment.by_nemo_gym and (judge := _asks_a_model(server or {})):
-        what = f"environment '{environment.name}' asks a model of its own ({judge}), and none is served here"
+        what = f"environment '{environment.name}' needs another model ({judge}), and none is served here"
         raise UserError(what, OTHER_ENGINE)
     return Environment(environment.name, environment.folder, environment.by_nemo_gym, server or {}, agents)
 

@@ -1,10 +1,10 @@
-"""Requests to an environment's server, several at once, and what can go wrong with them.
+"""Concurrent requests to an environment's server, and their failures.
 
     client = Client(12001, timeout=60, connections=8)
     client.post([("/find", {"name": "55"}, cookies), ...])  ->  [Answer(200, b'{"box":"8"}'), ...]
 
-A server that is slow, dead or broken says nothing about the model: it is a `Failure`, never an answer and never a
-reward.
+A server that is slow, dead or broken is a `Failure`, never an answer or a reward, because it says nothing about the
+model.
 """
 
 import http.client
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_BYTES = 16 << 20
-"""Of an answer; a longer one is a failure, before it fills the memory."""
+"""Maximum size of an answer; a longer one is a failure, so it cannot fill the memory."""
 SHOWN = 200
 Cookies = dict[str, str]
-"""Of one episode; they tell the server which."""
+"""Cookies of one episode, by which the server knows it."""
 Post = tuple[str, Mapping[str, Any], Cookies]
-"""Path, body, and the cookies of the episode, which the answer renews."""
+"""Path, body, and the episode's cookies, which the answer updates."""
 
 
 class Failure(Exception):
@@ -31,7 +31,7 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered; never a status of 500 or more."""
+    """A server's answer; its status is below 500."""
 
     path: str
     status: int
@@ -39,11 +39,11 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body as a model reads it."""
+        """The body as text for the model."""
         return self.body.decode("utf-8", "replace")
 
     def fields(self) -> dict[str, Any]:
-        """The body of a good answer.
+        """Parse the body of a successful answer.
 
         Raises:
             Failure: another status, or no JSON object.
@@ -60,11 +60,11 @@ class Answer:
 
 
 class Client:
-    """Posts to one server on this machine.
+    """Post to one server on this machine.
 
     Args:
-        timeout: seconds that an answer may take.
-        connections: requests at once.
+        timeout: maximum seconds for an answer.
+        connections: maximum concurrent requests.
     """
 
     def __init__(self, port: int, *, timeout: float, connections: int) -> None:
@@ -72,7 +72,7 @@ class Client:
         self._open: list[http.client.HTTPConnection] = []
 
     def post(self, posts: Sequence[Post]) -> list[Answer | Failure]:
-        """Answers in the order of the posts. Each worker keeps one connection for its share of them."""
+        """Answers in the order of the posts. Each worker thread keeps one connection."""
         found: list[Answer | Failure] = [Failure("not asked")] * len(posts)
         numbers = iter(range(len(posts)))  # `next` is atomic, so each number goes to one worker
 
@@ -89,7 +89,7 @@ class Client:
                 worker.start()
             for worker in workers:
                 worker.join()
-        finally:  # a signal to stop interrupts `join`: what is left is not asked, and what is under way ends
+        finally:  # a signal to stop interrupts `join`: skip the remaining posts, and end those under way
             for _ in numbers:
                 pass
             for connection in self._open:

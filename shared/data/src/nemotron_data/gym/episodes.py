@@ -1,20 +1,20 @@
-"""Play episodes: the model writes, the environment answers, turn by turn, for a whole batch of rows at once.
+"""Play episodes of several turns between a model and its environments, for a whole batch of rows at once.
 
     PROMPT  <|im_start|>user\\nHow is the key of 20?<|im_end|>\\n<|im_start|>assistant\\n
     model   <tool_call>{"name": "find", "arguments": {"name": "20"}}</tool_call><|im_end|>                 mask 1
     env     \\n<|im_start|>tool\\n<tool_response>{"box":"8"}</tool_response><|im_end|>\\n<|im_start|>assistant\\n  0
     model   white<|im_end|>                                                                                1
 
-Token ids are never made anew from text: what the model wrote stays as it was sampled, and what the environment says is
-put behind it, as NeMo-RL does. An episode ends with a token of the model's.
+Text is never tokenized again: the model's tokens stay as they were sampled, and the environment's are appended, as in
+NeMo-RL. An episode ends with a token of the model.
 
-Two loops, those of NeMo-Gym's agents of these names:
+The two loops are those of NeMo-Gym's agents with these names:
 
-    simple_agent        POST /seed_session, then each tool call at its own path, and /verify at the end gives the reward
-    gymnasium_agent     POST /reset, then /step with each turn, which answers it; the reward is the sum of the steps'
+    simple_agent        POST /seed_session, then each tool call at its own path, and /verify for the reward
+    gymnasium_agent     POST /reset, then /step with each turn; the reward is the sum over the steps
 
-A model reaches the tools of its row and nothing else. Whatever keeps the environment from answering is a `Failure`:
-it stops everything, or takes that one episode out, but is no reward.
+A model can only call the tools of its row. If the environment cannot answer, that is a `Failure`: it stops the run or
+masks the episode, and is never a reward.
 """
 
 import json
@@ -23,6 +23,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 from nemotron_data.chat.answers import Parts
@@ -36,14 +38,14 @@ from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.errors import UserError
 
 TO_THE_MODEL = (200, 400, 422)
-"""Statuses of a tool's answer that the model reads, as simple_agent has it: it may have called the tool wrongly."""
+"""Statuses with which a tool's answer goes to the model, as in simple_agent, because the call may be wrong."""
 ENDING_SECONDS = 0.5
 FEWEST_FAILED = 8
-"""Episodes that fail all together are no accident: with `on_failure=mask` a run stops there as well."""
+"""If at least so many episodes all fail, the run stops even with `on_failure=mask`."""
 FIXED = {"agent_ref", PARAMETERS, "response", "reward"}
 
 Ended = Literal["answered", "turns", "tokens", "cut", "failed"]
-"""How an episode ended: by itself; at `max_turns`; for lack of tokens; cut within a turn; or the environment failed."""
+"""How an episode ended: answered, at `max_turns`, at the token limit, in a cut turn, or the environment failed."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,13 @@ class Asked:
     messages: list[Message]
     tools: list[dict[str, Any]]
     shown: list[dict[str, Any]] | None
-    """Those of `tools` that the template is given."""
+    """The tools that the template gets."""
     prompt: Prompt
 
 
 @dataclass
 class Sampled:
-    """One turn of the model: ids up to the end token, or to the longest length; of each token what the caller notes."""
+    """One turn of the model: ids up to the end token or the maximum length, and figures of each token."""
 
     ids: list[int]
     logps: list[float] = field(default_factory=list)
@@ -70,11 +72,11 @@ class Sampled:
 
 @dataclass
 class Episode:
-    """What has been said in an episode. The lists have an entry for each token behind the prompt."""
+    """State of an episode. The lists have one entry per token after the prompt."""
 
     asked: Asked
     number: int
-    """Its place in the batch."""
+    """Its index in the batch."""
     prompt: list[int]
     ids: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
@@ -83,25 +85,25 @@ class Episode:
     experts: list[int] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     output: list[dict[str, Any]] = field(default_factory=list)
-    """Items of the Responses API, as verifiers read them."""
+    """Items of the Responses API, which verifiers read."""
     read: int = 0
-    """Items before the last turn."""
+    """Number of items before the last turn."""
     in_thought: bool = False
     turns: int = 0
     reward: float = 0.0
     figures: dict[str, float] = field(default_factory=dict)
-    """Numbers that the environment gave beside the reward."""
+    """Numbers from the environment other than the reward."""
     counts: Counter[str] = field(default_factory=Counter)
     ended: Ended | None = None
     cookies: Cookies = field(default_factory=dict)
 
     @property
     def answer(self) -> str:
-        """The text of the last turn."""
+        """Text of the last turn."""
         return next((str(one["content"]) for one in reversed(self.messages) if one["role"] == "assistant"), "")
 
     def add(self, turn: Sampled) -> None:
-        """Append what the model wrote."""
+        """Append a turn of the model."""
         self.ids += turn.ids
         self.own += [1] * len(turn.ids)
         self.logps += turn.logps
@@ -109,7 +111,7 @@ class Episode:
         self.turns += 1
 
     def add_environment(self, said: Prompt) -> None:
-        """Append what the environment said; nothing was drawn there."""
+        """Append tokens of the environment, which were not sampled."""
         self.ids += said.ids
         self.own += [0] * len(said.ids)
         self.logps += [0.0] * len(said.ids)
@@ -118,16 +120,16 @@ class Episode:
 
 
 Sample = Callable[[Sequence[Episode], int], Sequence[Sampled]]
-"""The next turn of each of these episodes; and the number of the turn, from 0."""
+"""Samples the next turn of each of these episodes; the second argument is the index of the turn."""
 
 
 class Environments:
-    """The servers that a config names, and the agents whose loops are run with them.
+    """The servers of a config, and their agents.
 
-    Use it as a context: the servers start at once, are waited for when they are needed, and end with the block.
+    Use it as a context manager: servers start at once, are awaited at their first use, and end with the block.
 
     Args:
-        folder: for the servers' logs.
+        folder: for logs of the servers.
     """
 
     def __init__(self, settings: EnvironmentsSection, folder: Any) -> None:
@@ -140,7 +142,7 @@ class Environments:
         self._servers: dict[str, Server] = {}
         self._clients: dict[str, Client] = {}
         self.seconds = 0.0
-        """Spent waiting for answers."""
+        """Time spent waiting for answers."""
         self.requests = 0
 
     def __enter__(self) -> "Environments":
@@ -157,21 +159,21 @@ class Environments:
             server.end()
 
     def told(self) -> list[str]:
-        """One line for each server, once it is ready."""
+        """One line per server, once it is ready."""
         return [
             f"environment '{name}': port {server.port}, process {server.pid}" for name, server in self._servers.items()
         ]
 
     def ask(self, row: RLRow, prompter: Prompter) -> Asked:
-        """A row as the beginning of an episode.
+        """Start an episode from a row.
 
         Raises:
-            UserError: its agent is not one of these, or runs a loop that we do not have; or it cannot be shown.
+            UserError: its agent is unknown or has a loop that is not implemented here, or it cannot be rendered.
         """
         agent = self.agents.get(row.agent or "")
         if agent is None:
             known = ", ".join(sorted(self.agents))
-            what = f"its agent '{row.agent}' is none of the environments' ({known})"
+            what = f"its agent '{row.agent}' is not among those of the environments ({known})"
             raise UserError(what, f"name its environment in `servers`, or {OTHER_ENGINE}")
         if agent.kind not in (TOOLS_AGENT, TURNS_AGENT):
             what = f"its agent '{agent.name}' is a {agent.kind}, and the loops here are {TOOLS_AGENT} and {TURNS_AGENT}"
@@ -181,7 +183,7 @@ class Environments:
         return Asked(row.value, agent, messages, tools or [], shown, prompter.chat(messages, shown))
 
     def post(self, name: str, posts: Sequence[Post]) -> list[Answer | Failure]:
-        """Ask one server; failures say what became of it."""
+        """Post to one server; failures mention how it ended, if it did."""
         server, settings = self._servers[name], self.settings
         if name not in self._clients:
             timeout, connections = settings.timeout_seconds, settings.connections
@@ -197,21 +199,21 @@ class Environments:
         return answers
 
     def has_ended(self, name: str) -> bool:
-        """Whether a server has ended."""
+        """Whether a server process has ended."""
         return bool(self._servers[name].state())
 
     def log_of(self, name: str) -> Any:
-        """The file that a server's output goes to."""
+        """Log file of a server."""
         return self._servers[name].log
 
 
 class Loop:
-    """Plays batches of episodes.
+    """Play batches of episodes.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's.
         ends: ids that end a turn.
-        turn_tokens: of one turn of the model, at most.
+        turn_tokens: maximum tokens of one turn.
     """
 
     def __init__(
@@ -223,11 +225,11 @@ class Loop:
         self._last = ""
 
     def play(self, asked: Sequence[Asked], sample: Sample) -> list[Episode]:
-        """Play one episode for each row, to their ends.
+        """Play one episode per row to the end.
 
         Raises:
-            UserError: an environment failed, with `on_failure=stop`, or has ended, or failed in all of many episodes;
-                or the template writes earlier turns anew.
+            UserError: an environment failed with `on_failure=stop`, its server ended, or all of many episodes failed;
+                or the template changes earlier turns.
         """
         episodes = [
             Episode(one, number, list(one.prompt.ids), messages=list(one.messages), in_thought=one.prompt.in_thought)
@@ -246,7 +248,7 @@ class Loop:
         return episodes
 
     def _begin(self, episodes: Sequence[Episode]) -> None:
-        """Open a session for each, and take in what the environment says first."""
+        """Open a session for each episode, and append the environment's first message, if any."""
         paths = {TOOLS_AGENT: "/seed_session", TURNS_AGENT: "/reset"}
         for episode, fields in self._asked(episodes, lambda one: (paths[one.asked.agent.kind], one.asked.row)):
             if episode.asked.agent.kind == TURNS_AGENT and fields.get("observation"):
@@ -255,7 +257,7 @@ class Loop:
                 episode.prompt, episode.in_thought = list(prompt.ids), prompt.in_thought
 
     def _read(self, episode: Episode, sampled: Sampled) -> None:
-        """Take a turn apart: what was said, and which tools it calls."""
+        """Parse a turn into text, reasoning and tool calls."""
         episode.read = len(episode.output)
         whole = bool(sampled.ids) and sampled.ids[-1] in self._ends
         text = self._tokenizer.decode(sampled.ids[:-1] if whole else sampled.ids, skip_special_tokens=False)
@@ -281,9 +283,9 @@ class Loop:
             episode.ended = "answered"
 
     def _act(self, live: Sequence[Episode]) -> None:
-        """Have the environment answer the turn of each, and put that behind it where the episode goes on.
+        """Let the environment answer the latest turns, and append its answers to the episodes that continue.
 
-        A turn that was cut is a move as well where turns are rewarded: else rambling would be a way around a loss.
+        With /step, a cut turn counts as a move too; otherwise a model could avoid losing by rambling.
         """
         answers: dict[int, list[Message]] = {episode.number: [] for episode in live}
         turns = [episode for episode in live if episode.asked.agent.kind == TURNS_AGENT]
@@ -330,7 +332,7 @@ class Loop:
             self._fail(episode, Failure("POST /step: the episode goes on, and there is nothing to answer"))
 
     def _call(self, live: Sequence[Episode], answers: Mapping[int, list[Message]]) -> None:
-        """Call the tools of the last turn of each: the first calls of all of them at once, then the second ones."""
+        """Call the tools of the latest turns: the first call of every episode at once, then the second ones."""
         pending = {one.number: list(one.messages[-1].get("tool_calls") or ()) for one in live}
         while live := [one for one in live if pending[one.number] and one.ended is None]:
             calls = {one.number: pending[one.number].pop(0) for one in live}
@@ -339,7 +341,9 @@ class Loop:
                 call = calls[one.number]
                 name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
                 one.counts["calls"] += 1
-                if name in {tool["function"]["name"] for tool in one.asked.tools}:  # never /verify, or another's tool
+                if name in {
+                    tool["function"]["name"] for tool in one.asked.tools
+                }:  # never /verify, nor tools of other rows
                     allowed.append(one)
                     posts.append((f"/{name}", arguments, one.cookies))
                 else:
@@ -355,7 +359,7 @@ class Loop:
                     answers[one.number].append(_result(one, calls[one.number]["id"], answer.text))
 
     def _verify(self, episodes: Sequence[Episode]) -> None:
-        """Ask for the rewards; with tools, whatever way an episode ended."""
+        """Get the rewards of episodes with tools, regardless of how they ended."""
         played = [one for one in episodes if one.asked.agent.kind == TOOLS_AGENT and one.ended != "failed"]
         for episode, fields in self._asked(
             played, lambda one: ("/verify", dict(one.asked.row) | _response(one.output))
@@ -373,7 +377,7 @@ class Loop:
     def _asked(
         self, episodes: Sequence[Episode], post: Callable[[Episode], tuple[str, Mapping[str, Any]]]
     ) -> list[tuple[Episode, dict[str, Any]]]:
-        """The fields of good answers, by episode; whatever else comes is a failure."""
+        """Fields of successful answers by episode; anything else is a failure."""
         found = []
         for episode, answer in self._posted(episodes, [(*post(one), one.cookies) for one in episodes]):
             try:
@@ -385,7 +389,7 @@ class Loop:
         return found
 
     def _posted(self, episodes: Sequence[Episode], posts: Sequence[Post]) -> list[tuple[Episode, Answer | Failure]]:
-        """Answers in the order of the episodes, each from its own server."""
+        """Answers in the order of the episodes, each from the episode's server."""
         found: dict[int, Answer | Failure] = {}
         for name in sorted({one.asked.agent.environment for one in episodes}):
             mine = [k for k, one in enumerate(episodes) if one.asked.agent.environment == name]
@@ -394,10 +398,10 @@ class Loop:
         return [(one, found[k]) for k, one in enumerate(episodes)]
 
     def _fail(self, episode: Episode, failure: Failure) -> None:
-        """Take an episode out, or stop."""
+        """Mask an episode, or stop."""
         name = episode.asked.agent.environment
         self._last = f"environment '{name}': {failure}"
-        if self.environments.has_ended(name):  # nobody will answer any more, so there is nothing to go on with
+        if self.environments.has_ended(name):  # no server is left, so masking cannot help
             raise UserError(self._last, f"see {self.environments.log_of(name)}")
         if self._settings.on_failure == "stop":
             log = self.environments.log_of(name)
@@ -405,8 +409,22 @@ class Loop:
         episode.ended = "failed"
 
 
+def as_turns(episode: Episode, tokenizer: Any) -> list[dict[str, Any]]:
+    """Decode an episode with its special tokens: the prompt, then the turns of model and environment.
+
+    Returns:
+        {"by": "prompt", "model" or "environment", "tokens": count, "text": ...}; only "model" is trained on.
+    """
+    said = [("prompt", episode.prompt)]
+    for own, pairs in groupby(zip(episode.own, episode.ids, strict=True), key=itemgetter(0)):
+        said.append(("model" if own else "environment", [token for _, token in pairs]))
+    return [
+        {"by": who, "tokens": len(ids), "text": tokenizer.decode(ids, skip_special_tokens=False)} for who, ids in said
+    ]
+
+
 def told(episode: Episode) -> Iterator[str]:
-    """An episode for people: what was called, what came back, and what was said."""
+    """Format an episode for people: calls, results and text."""
     for item in episode.output:
         if item["type"] == "function_call":
             yield f"{item['name']}({item['arguments']})"
@@ -419,13 +437,13 @@ def told(episode: Episode) -> Iterator[str]:
 
 
 def _response(output: list[dict[str, Any]]) -> dict[str, Any]:
-    """The field `response` of /verify and /step."""
+    """Value of the field `response` in /verify and /step."""
     about = {"id": "resp", "created_at": 0, "model": "policy", "object": "response"}
     return {"response": about | {"output": output, "tool_choice": "auto", "parallel_tool_calls": True, "tools": []}}
 
 
 def _result(episode: Episode, call: str, output: str) -> Message:
-    """A tool's result as a message; it is noted as an item, too."""
+    """A tool's result as a message; also adds it to the items."""
     episode.output.append({"type": "function_call_output", "call_id": call, "output": output})
     return {"role": "tool", "tool_call_id": call, "content": output}
 
@@ -435,6 +453,6 @@ def _is_finite(value: Any) -> bool:
 
 
 def _numbers(fields: Mapping[str, Any], beside: Iterable[str]) -> dict[str, float]:
-    """Numbers among fields that are neither the row's nor known."""
+    """Numbers among the fields that neither the row nor the protocol has."""
     known = {*FIXED, *beside}
     return {name: float(value) for name, value in fields.items() if name not in known and _is_finite(value)}

@@ -25,19 +25,19 @@ from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.errors import UserError
 
 END = 0
-"""A character that nobody writes ends each turn."""
+"""An otherwise unused character that ends each turn."""
 ROOM = 1 << 20
 
 
 class Characters:
-    """In the place of a tokenizer and its template: a token is a character."""
+    """Stand-in for a tokenizer and its template: each character is a token."""
 
     def chat(self, messages: Sequence[Any], tools: Any = None) -> Prompt:
-        """No prompt: nobody reads it."""
+        """An empty prompt, because no model reads it."""
         return Prompt([])
 
     def following(self, messages: Sequence[Any], more: Sequence[Any], tools: Any, end: str, most: int) -> Prompt | None:
-        """What the environment said, if there is room for it."""
+        """The environment's text, if it fits."""
         said = [ord(sign) for message in more for sign in str(message["content"])]
         return Prompt(said) if len(said) <= most else None
 
@@ -47,7 +47,7 @@ class Characters:
 
 
 def play(name: str, row: RLRow, turns: Sequence[str], folder: Path) -> Iterator[str]:
-    """The lines of an episode, for people; without turns, those of the environment's own `solution`.
+    """Play an episode and yield its lines for people; without turns, play the environment's `solution`.
 
     Args:
         folder: for the server's log.
@@ -76,17 +76,15 @@ def play(name: str, row: RLRow, turns: Sequence[str], folder: Path) -> Iterator[
 
 
 def solution(name: str, row: RLRow) -> list[str]:
-    """The turns that an environment of ours says are right.
+    """Turns of the environment's `solution`.
 
     Raises:
-        UserError: it says nothing of that.
+        UserError: it has no solution.
     """
     environment = find_environment(name)
     logic = load_logic(environment.folder) if environment.logic.is_file() else None
     if not hasattr(logic, "solution"):
-        raise UserError(
-            f"'{environment.name}' does not say what is right", "give the model's turns: --say TEXT --say TEXT"
-        )
+        raise UserError(f"'{environment.name}' has no `solution`", "give the model's turns: --say TEXT --say TEXT")
     return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]
 
 

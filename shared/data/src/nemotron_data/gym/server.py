@@ -1,4 +1,4 @@
-"""Start the servers of environments, know whether they live, and end them.
+"""Start, watch and end the servers of environments.
 
     with serving(find_environment("drawers"), log=folder / "drawers.log") as server:
         Client(server.port, ...)
@@ -24,15 +24,17 @@ from nemotron_shared.runtime.process import ending_with_us
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 SHOWN_LINES = 3
+VERSION = "0.4.0"
+"""Version of NeMo-Gym whose protocol is implemented; NeMo-RL 0.7.0 uses it too."""
 PROGRAM = Path(__file__).with_name("nemo_gym_server.py")
 
 
 class Server:
-    """A server that is being started; `port` waits until it is ready.
+    """A server process; `port` waits until it is ready.
 
     Args:
-        log: where what it prints goes.
-        port: 0 takes a free one.
+        log: file for its output.
+        port: 0 for a free one.
     """
 
     def __init__(self, environment: Environment, log: Path, port: int = 0) -> None:
@@ -44,20 +46,20 @@ class Server:
             self._process = subprocess.Popen(
                 ending_with_us(_command(environment, port)),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, env=variables,
-                start_new_session=True,  # a Ctrl-C is for us: we end it when nothing waits for it any more
+                start_new_session=True,  # Ctrl-C goes to our process, which ends the server when it is no longer needed
             )  # fmt: skip
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """Its process id."""
         return self._process.pid
 
     @property
     def port(self) -> int:
-        """Where it listens.
+        """The port it listens on.
 
         Raises:
-            UserError: it ended before it was ready, or takes too long.
+            UserError: it ended before it was ready, or took too long.
         """
         if self._port is None:
             lines: Queue[bytes] = Queue()
@@ -86,10 +88,10 @@ class Server:
         return f"see {self.log}"
 
     def state(self, wait: float = 0) -> str:
-        """How it ended, with its last lines; empty while it lives.
+        """How it ended, with its last lines of output; empty while it runs.
 
         Args:
-            wait: seconds to see whether it ends, since connections are lost a moment before that is known.
+            wait: seconds to wait for its end, because connections are lost a moment earlier.
         """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(wait)
@@ -107,7 +109,7 @@ class Server:
         return ""
 
     def end(self) -> None:
-        """End it, and wait until it has ended."""
+        """End it, and wait for that."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -121,7 +123,7 @@ class Server:
 
 @contextmanager
 def serving(environment: Environment, log: Path, port: int = 0) -> Generator[Server]:
-    """A server that is ready, until the block ends."""
+    """A server that is ready and runs until the block ends."""
     server = Server(environment, log, port)
     try:
         _ = server.port
@@ -131,7 +133,7 @@ def serving(environment: Environment, log: Path, port: int = 0) -> Generator[Ser
 
 
 def memory_mb(pid: int) -> int:
-    """Main memory of a process, in MB; 0 where that is not known."""
+    """Main memory of a process in MB; 0 if unknown."""
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         command = ["ps", "-o", "rss=", "-p", str(pid)]
         return (
@@ -141,10 +143,10 @@ def memory_mb(pid: int) -> int:
 
 
 def _command(environment: Environment, port: int) -> list[str]:
-    """The program that serves an environment.
+    """Command that serves an environment.
 
     Raises:
-        UserError: NeMo-Gym is needed, and not installed.
+        UserError: NeMo-Gym is needed, but not installed, or has another version.
     """
     if not environment.by_nemo_gym:
         return [sys.executable, "-m", "nemotron_data.gym.small_server", str(environment.folder), str(port)]
@@ -152,8 +154,11 @@ def _command(environment: Environment, port: int) -> list[str]:
     assert engine is not None
     if engine.programs is None:
         raise UserError(
-            f"environment '{environment.name}' is served by NeMo-Gym, which is not here", how_to_get(NEMO_GYM)
+            f"environment '{environment.name}' needs NeMo-Gym, which is not installed", how_to_get(NEMO_GYM)
         )
+    if (version := engine.versions()["nemo-gym"]) != VERSION:
+        what = f"environment '{environment.name}': NeMo-Gym {version} is installed, and this works with {VERSION}"
+        raise UserError(what, f"install that one: {engine.install}")
     return [
         str(engine.programs / "python"),
         str(PROGRAM),

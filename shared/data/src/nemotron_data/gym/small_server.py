@@ -1,4 +1,4 @@
-"""Serve an environment of ours, with NeMo-Gym's routes and session cookies, and without its packages.
+"""Serve an environment with NeMo-Gym's routes and session cookies, but without its packages.
 
     python -m nemotron_data.gym.small_server environments/drawers 0      prints `ready 12001`
 
@@ -9,13 +9,13 @@ Tools (the module has TOOLS):                          Turns:
                                  -> row, response,                                         "info"}
                                     "reward", ...
 
-The logic is a class Episode, made anew for each episode:
+The logic is a class Episode, with one object per episode:
 
     class Episode:
         def __init__(self, row): ...
         def find(self, name: str) -> dict: ...                 a tool; its arguments are checked by their annotations
         def verify(self, answer: str, output: list) -> dict    {"reward": 1.0, ...}, from the last message and all items
-        def reset(self) -> str | None                          what is said before the first turn
+        def reset(self) -> str | None                          the first message, if any
         def step(self, text: str) -> dict                      {"reward", "terminated", "observation", "info"}
 """
 
@@ -35,7 +35,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 COOKIE = "session"
 MOST_SESSIONS = 10_000
-"""Episodes whose client went away stay open; the oldest are dropped."""
+"""Maximum number of open episodes; the oldest are dropped, because clients may go away."""
 
 
 class BadRequest(Exception):
@@ -58,7 +58,7 @@ class Environment:
         self._lock = threading.Lock()
 
     def answer(self, path: str, body: Any, session: str) -> Any:
-        """What a POST is answered with; raises `BadRequest`."""
+        """The answer to a POST; raises `BadRequest`."""
         name = path.removeprefix("/")
         if path not in self._own and name not in self._arguments:
             raise BadRequest(404, {"detail": "Not Found"})
@@ -101,7 +101,7 @@ class Environment:
 
 
 def said(output: list[dict[str, Any]]) -> str:
-    """The text of the last message of a response; empty if there is none."""
+    """Text of the last message in a response; empty without one."""
     for item in reversed(output):
         if item.get("type") == "message" and item.get("role") == "assistant":
             return "".join(part.get("text", "") for part in item["content"] if part.get("type") == "output_text")
@@ -109,7 +109,7 @@ def said(output: list[dict[str, Any]]) -> str:
 
 
 def _arguments(tool: Any) -> type[BaseModel]:
-    """What a tool takes, as FastAPI would read it from its annotations."""
+    """A tool's arguments as FastAPI would read them from its annotations."""
     parameters = list(inspect.signature(tool, eval_str=True).parameters.values())[1:]
     fields: dict[str, Any] = {
         one.name: (one.annotation, ... if one.default is inspect.Parameter.empty else one.default) for one in parameters
@@ -118,7 +118,7 @@ def _arguments(tool: Any) -> type[BaseModel]:
 
 
 def load_logic(folder: Path) -> ModuleType:
-    """The module of an environment in a folder of its name."""
+    """Load an environment's module, which is named like its folder."""
     name = folder.name
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None

@@ -59,7 +59,7 @@ def played(logic: ModuleType, row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def beginnings(name: str, seed: int, count: int, first: int = TRAINED) -> Iterator[dict[str, Any]]:
-    """`count` rows in NeMo-Gym's form, each in a world of its own."""
+    """`count` rows in NeMo-Gym's form, each in a different world."""
     rng = Random(f"{name}/beginnings/{first}/{seed}")
     return (_row(name, first + number, rng) for number in range(count))
 

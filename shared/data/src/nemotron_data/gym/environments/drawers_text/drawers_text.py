@@ -1,4 +1,4 @@
-"""The look-up of `drawers` without tools: the model says "find 55" or "open 8", and is told, turn by turn.
+"""The look-up of `drawers` without tools: the model says "find 55" or "open 8", and reads the answer in the next turn.
 
     What is the key of 55?   find 55   box 8   open 8   key white   white
 

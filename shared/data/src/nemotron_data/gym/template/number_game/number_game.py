@@ -26,7 +26,7 @@ TOOLS: list[dict[str, Any]] = [
 
 
 class Episode:
-    """One episode: made anew from its row."""
+    """One episode, made from its row."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.hidden = int(row["hidden"])
@@ -38,7 +38,7 @@ class Episode:
         return {"hidden": "equal" if number == self.hidden else "more" if number < self.hidden else "less"}
 
     def verify(self, answer: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        """The reward of the last message; `output` has all items. Other numbers are logged beside it."""
+        """The reward of the last message; `output` has all items. Other numbers are logged as metrics."""
         return {"reward": float(answer.strip() == str(self.hidden)), "comparisons": self.comparisons}
 
 
@@ -48,7 +48,7 @@ def solution(row: dict[str, Any]) -> list[Any]:
 
 
 def make_row(rng: Random) -> dict[str, Any]:
-    """A row in NeMo-Gym's form; whatever Episode reads stands beside `responses_create_params`."""
+    """A row in NeMo-Gym's form; the fields that Episode reads are next to `responses_create_params`."""
     turn = {"role": "user", "content": "Which number from 1 to 9 is hidden?"}
     return {
         "responses_create_params": {"input": [turn], "tools": TOOLS},

@@ -1,0 +1,160 @@
+"""Time steps of RL on drawers: our loop, and TRL's own with an `environment_factory`, on the same model and server.
+
+    python benchmarks/environment_loops.py STORE         # a store with an SFT model of `-c drawers`
+    python benchmarks/environment_loops.py STORE --steps 4 --rehearse
+
+Both take 64 episodes a step in float32 on one thread, with our kernels for the CPU. TRL samples with transformers'
+`generate`, calls one tool after the other, and trains on log-probabilities that it did not sample with.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from nemotron_data.gym.catalogue import find_environment
+from nemotron_data.gym.client import Answer, Client, Cookies
+from nemotron_data.gym.server import serving
+from nemotron_shared.artifacts import Store
+
+OURS = ("environment/sampling_seconds", "environment/seconds", "environment/training_seconds")
+PROMPTS, GENERATIONS, TURNS, TOKENS = 8, 8, 4, 200
+
+
+def main() -> None:
+    """Run both, and print a table."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("store", type=Path)
+    words.add_argument("--steps", type=int, default=6, help="the first is not counted")
+    words.add_argument("--rehearse", action="store_true", help="2 steps")
+    asked = words.parse_args()
+    steps = 2 if asked.rehearse else asked.steps
+    store = Store(asked.store)
+    model = store.resolve("super3-sft-model:latest").path
+    print("| loop | seconds a step | environment's part | mean reward |\n|---|--:|--:|--:|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="loops-") as folder:
+        print(row("ours", ours(model, steps, Path(folder) / "home")), flush=True)
+        print(row("TRL's environment_factory", trls(model, steps, Path(folder))), flush=True)
+
+
+def row(name: str, steps: list[tuple[float, float, float]]) -> str:
+    """Medians of the steps after the first."""
+    seconds, waited, reward = (statistics.median(values) for values in zip(*steps[1:], strict=True))
+    return f"| {name} | {seconds:.2f} | {waited:.2f} | {reward:.2f} |"
+
+
+def ours(model: Path, steps: int, home: Path) -> list[tuple[float, float, float]]:
+    """Seconds of each step, those spent waiting for the environment, and the mean reward."""
+    settings = (f"run.model={model}", f"train.train_iters={steps}", f"train.eval_interval={steps}",
+                "train.eval_rows=1", f"checkpoint.save_interval={steps}", "scheduler.lr_warmup_iters=0",
+                f"grpo.num_prompts_per_step={PROMPTS}", f"grpo.num_generations_per_prompt={GENERATIONS}")  # fmt: skip
+    command = [sys.executable, "-m", "nemotron_app.main", "super3", "rl", "-c", "drawers", *settings]
+    done = subprocess.run(command, env=os.environ | {"NEMOTRON_HOME": str(home)}, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    lines = (home / "artifacts/super3-rl-model/v1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    logged = [entry for entry in map(json.loads, lines) if OURS[0] in entry]
+    return [(sum(entry[name] for name in OURS), entry[OURS[1]], entry["reward"]) for entry in logged]
+
+
+def trls(model: Path, steps: int, folder: Path) -> list[tuple[float, float, float]]:
+    """The same of TRL's GRPOTrainer."""
+    with serving(find_environment("drawers"), folder / "drawers.log") as server:
+        client = Client(server.port, timeout=60, connections=1)
+        return trained(model, steps, folder, client)
+
+
+def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple[float, float, float]]:
+    """Train with TRL's loop; its environments are objects whose methods are the tools."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
+    from trl.chat_template_utils import qwen3_template
+
+    from nemotron_data.synthetic.episodes import beginnings
+    from nemotron_engines.modeling.build import install_kernels, load_tokenizer, set_threads
+    from stages.rl.engines.trl.library import GRPOConfig, GRPOTrainer
+
+    set_threads(1)
+    install_kernels()
+    waited = 0.0
+
+    def post(path: str, body: Any, cookies: Cookies) -> Answer:
+        nonlocal waited
+        began = time.monotonic()
+        (answer,) = client.post([(path, body, cookies)])
+        waited += time.monotonic() - began
+        assert isinstance(answer, Answer), answer
+        return answer
+
+    class Drawers:
+        def reset(self, row: str, **_: Any) -> None:
+            self.row, self.cookies = json.loads(row), Cookies()
+            post("/seed_session", self.row, self.cookies)
+
+        def find(self, name: str) -> str:
+            """Find a box.
+
+            Args:
+                name: of whom.
+            """
+            return post("/find", {"name": name}, self.cookies).text
+
+        def open(self, box: str) -> str:
+            """Open a box.
+
+            Args:
+                box: which.
+            """
+            return post("/open", {"box": box}, self.cookies).text
+
+    def environment(completions: Any, environments: Any, **_: Any) -> list[float]:
+        rewards = []
+        for messages, played in zip(completions, environments, strict=True):
+            said = messages[-1].get("content") or "" if messages[-1]["role"] == "assistant" else ""
+            part = {"type": "output_text", "text": said, "annotations": []}
+            output = [{"type": "message", "role": "assistant", "content": [part]}]
+            verified = post("/verify", played.row | {"response": {"output": output}}, played.cookies)
+            rewards.append(float(verified.fields()["reward"]))
+        return rewards
+
+    times: list[tuple[float, float, float]] = []
+
+    class Clock(TrainerCallback):
+        began, before = time.monotonic(), 0.0
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if "reward" in (logs or {}):
+                times.append((time.monotonic() - self.began, waited - self.before, logs["reward"]))
+                self.began, self.before = time.monotonic(), waited
+
+    tokenizer: Any = load_tokenizer(model)
+    tokenizer.response_template = qwen3_template  # TRL knows templates by their text, and ours is not among them
+    tokenizer.chat_template = tokenizer.chat_template.replace("{%- if tools %}", "{%- if false %}")
+    rows = list(beginnings("drawers", 1, PROMPTS * steps))
+    asked = [[{"role": "user", "content": one["responses_create_params"]["input"][0]["content"]}] for one in rows]
+    data = Dataset.from_list(
+        [{"prompt": prompt, "row": json.dumps(one)} for prompt, one in zip(asked, rows, strict=True)]
+    )
+    settings = GRPOConfig(
+        output_dir=str(folder / "trl"), max_steps=steps, per_device_train_batch_size=PROMPTS * GENERATIONS,
+        num_generations=GENERATIONS, max_completion_length=TOKENS, max_tool_calling_iterations=TURNS, beta=0.0,
+        learning_rate=6e-4, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, bf16=False,
+        disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False,
+    )  # fmt: skip
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    trainer = GRPOTrainer(model=loaded, args=settings, reward_funcs=[environment], train_dataset=data,
+                          processing_class=tokenizer, environment_factory=Drawers)  # fmt: skip
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Clock())
+    trainer.train()
+    return times
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Models are scored in an environment: every episode is kept, and a failure is no score."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.eval.scoring import compare, score
+from stages.eval.train import main
+
+SHORT = ("-c", "drawers", "run.model=null", "run.sft=null", "run.base=null", "evaluation.random_baseline=true",
+         "evaluation.limit=4", "evaluation.max_new_tokens=8", "evaluation.check_overlap=false")  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_each_episode_is_kept_with_who_said_what(store: Path) -> None:
+    assert main([*SHORT]) == 0
+    folder = store / "artifacts" / "super3-eval-results" / "v1"
+    (file,) = folder.glob("samples/*/drawers.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 4
+    for row in rows:
+        assert [turn["by"] for turn in row["turns"][:2]] == ["prompt", "model"]
+        assert row["question"] in row["turns"][0]["text"]
+        assert 1 <= row["turns"][1]["tokens"] <= 8
+        assert row["expected"]
+    (entry,) = json.loads((folder / "results.json").read_text())["scores"]
+    assert (entry["metric"], entry["n"]) == ("reward", 4)
+    assert entry["ci95"][0] <= entry["value"] <= entry["ci95"][1]
+    assert {"turns", "calls", "refused_calls", "used_tools"} <= entry["figures"].keys()
+
+
+def test_an_episode_that_failed_would_have_no_score(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHORT, "evaluation.environments.on_failure=mask"]) == 2
+    assert "an episode that failed has no score; set it to stop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", [(-1.0, -0.5, -1.0), (3.0, 2.5, 0.0)])
+def test_rewards_of_any_size_have_an_interval(values: tuple[float, ...]) -> None:
+    def samples(rewards: tuple[float, ...]) -> list[dict[str, Any]]:
+        return [{"id": number, "score": reward} for number, reward in enumerate(rewards)]
+
+    found = score("episode", samples(values))
+    assert found["ci95"][0] <= found["value"] <= found["ci95"][1]
+    difference = compare("episode", samples(values), samples(tuple(value + 1 for value in values)))
+    assert difference["ci95"] == [1.0, 1.0]
