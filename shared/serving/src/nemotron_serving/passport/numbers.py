@@ -15,7 +15,7 @@ import torch
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model
 from nemotron_engines.modeling.stored import FLOATS, TYPES, Stored, size_of
-from nemotron_serving.passport.parts import Part
+from nemotron_serving.passport.parts import NUMBERS, TASK, Part
 from nemotron_serving.passport.rows import Row, Rows
 from nemotron_shared.runtime.machine import GB
 
@@ -27,6 +27,8 @@ the smallest of ten faults that logits can show: 1e-6."""
 ROUNDING = 10
 """How many times the KL of rounding the weights alone a runtime may have, which rounds what it computes, too. Measured
 for llama.cpp in bfloat16 on the tiny model: 2."""
+BLOCK = 32
+"""Values of a block of Q8_0."""
 RESAMPLES, SEED = 2000, 0
 SHARE_OF_MEMORY = 0.4
 """Of the machine's memory, what a model may take in float32 to be run for a passport."""
@@ -100,6 +102,29 @@ def read(folder: Path, prompts: dict[str, list[int]], held: Sequence[Row], chang
     return Readings(logps, greedy, bits)
 
 
+def as_llama_cpp_computes(kind: str) -> Callable[[Any], Any] | None:
+    """What makes of a model one that rounds as a GGUF file of this type; None where it is not known.
+
+    llama.cpp rounds what it multiplies to the type of the weights, too.
+    """
+    if kind in ("BF16", "F16"):
+        return lambda model: model.to(TYPES[kind])
+    if kind == "Q8_0":
+        return _through_blocks
+    return (lambda model: model) if kind == "F32" else None
+
+
+def _through_blocks(model: Any) -> Any:
+    """Round matrices to blocks of 32 whole numbers with one scale, as Q8_0 stores them."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and parameter.shape[-1] % BLOCK == 0:
+            blocks = parameter.reshape(-1, BLOCK)
+            scale = (blocks.abs().amax(-1, keepdim=True) / 127).half().float()
+            whole = torch.where(scale > 0, blocks / scale, 0).round().clamp(-127, 127)
+            parameter.copy_((whole * scale).reshape(parameter.shape))
+    return model
+
+
 def rounded_to(dtype: str) -> Callable[[Any], Any]:
     """Round a model's weights to a type of safetensors, and keep computing in float32."""
 
@@ -116,12 +141,21 @@ def divergence(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return (np.exp(before) * (before - after)).sum(-1)
 
 
-def compare_numbers(name: str, before: Readings, after: Readings, allowed: float, part: Part) -> None:
-    """Add what a runtime makes of the prompts.
+def compare(
+    name: str, before: Readings, after: Readings, allowed: float | None, rows: Rows | None, parts: dict[str, Part]
+) -> None:
+    """Add what a runtime makes of the prompts and of held-out rows.
 
     Args:
-        allowed: mean KL of a prompt.
+        allowed: mean KL of a prompt; None if it is not to be judged.
     """
+    compare_numbers(name, before, after, allowed, parts[NUMBERS])
+    if rows is not None and rows.held:
+        compare_task(name, before, after, rows, parts[TASK], judged=allowed is not None)
+
+
+def compare_numbers(name: str, before: Readings, after: Readings, allowed: float | None, part: Part) -> None:
+    """Add what a runtime makes of the prompts."""
     for prompt, logps in before.logps.items():
         other = after.logps[prompt][:, : logps.shape[1]]
         if other.shape != logps.shape or not np.isfinite(other).all():
@@ -130,21 +164,26 @@ def compare_numbers(name: str, before: Readings, after: Readings, allowed: float
         kl = float(divergence(logps, other).mean())
         argmax = float((logps.argmax(-1) == other.argmax(-1)).mean())
         same = sum(a == b for a, b in zip(before.greedy[prompt], after.greedy[prompt], strict=True))
-        told = f"KL {kl:.1e} (allowed {allowed:.1e}), likeliest token the same in {argmax:.1%}"
+        limit = "not judged" if allowed is None else f"allowed {allowed:.1e}"
+        told = f"KL {kl:.1e} ({limit}), likeliest token the same in {argmax:.1%}"
         part.facts.append((f"{name}, {prompt}", f"{told}, {same} of {GREEDY} greedy tokens"))
-        if not kl <= allowed:
+        part.judged &= allowed is not None
+        if allowed is not None and not kl <= allowed:
             part.find(f"{name}, {prompt}", told)
 
 
 def allowed_for(dtypes: set[str], before: Readings, floor: Readings | None) -> float:
-    """Mean KL that a runtime may have: of rounding, if there is any, else of two right programs."""
-    if floor is None or not dtypes & {*FLOATS} - {"F32", "F64"}:
-        return SAME
+    """Mean KL that a folder may have: of rounding, if there is any, else of two right programs."""
+    return SAME if floor is None or not dtypes & {*FLOATS} - {"F32", "F64"} else allowed(before, floor)
+
+
+def allowed(before: Readings, floor: Readings) -> float:
+    """Mean KL that a runtime may have, if the model itself, rounded as the export is, has that of `floor`."""
     worst = max(float(divergence(before.logps[name], floor.logps[name]).mean()) for name in before.logps)
     return max(SAME, ROUNDING * worst)
 
 
-def compare_task(before: Readings, after: Readings, rows: Rows, part: Part) -> None:
+def compare_task(name: str, before: Readings, after: Readings, rows: Rows, part: Part, *, judged: bool = True) -> None:
     """Bits per learnt token of the held-out rows in both, with the difference's paired 95 % interval."""
     old, new = before.bits, after.bits
     both = np.hstack([old, new])
@@ -152,11 +191,14 @@ def compare_task(before: Readings, after: Readings, rows: Rows, part: Part) -> N
     sums = counts @ both
     low, high = np.percentile(sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1], [2.5, 97.5])
     values = [side[:, 0].sum() / side[:, 1].sum() for side in (old, new)]
-    part.facts.append(("rows", f"{len(both)} of {rows.data}, split {rows.held_back}"))
-    part.facts.append(("bits per learnt token", f"{values[0]:.4f} in the model, {values[1]:.4f} in the export"))
-    part.facts.append(("difference", f"{values[1] - values[0]:+.4f}, paired 95% interval {low:+.4f} to {high:+.4f}"))
-    if low > LARGEST_SHIFT:
-        part.find("bits per learnt token", f"are {values[1] - values[0]:.4f} more than in the model")
+    part.facts.append((f"{name}, rows", f"{len(both)} of {rows.data}, split {rows.held_back}"))
+    told = f"{values[0]:.4f} bits per learnt token in the model, {values[1]:.4f} in the export"
+    part.facts.append((f"{name}, held-out rows", told))
+    told = f"{values[1] - values[0]:+.4f}, paired 95% interval {low:+.4f} to {high:+.4f}"
+    part.facts.append((f"{name}, difference", told))
+    part.judged &= judged
+    if judged and low > LARGEST_SHIFT:
+        part.find(f"{name}, held-out rows", f"take {values[1] - values[0]:.4f} bits per token more than in the model")
 
 
 def memory_text(tensors: dict[str, Stored]) -> str:
