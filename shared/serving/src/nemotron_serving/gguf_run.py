@@ -2,6 +2,7 @@
 
     python gguf_run.py read FILE.gguf ASKED.json FOUND.npz     what it makes of prompts and texts
     python gguf_run.py quantize FROM.gguf TO.gguf Q8_0         by its own tools
+    python gguf_run.py serve --model FILE.gguf ...             the server of its Python bindings
 
 ASKED and FOUND are those of `nemotron_serving.passport.runtimes`. A file that it cannot load ends with exit code 1, and
 the last line of stderr says why. It computes as exactly as it can: the cache in float32, attention in its plain form.
@@ -19,6 +20,8 @@ import numpy as np
 FLOAT32 = 0
 PLAIN_ATTENTION = 0
 THREADS = 2
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0}
+"""Of a request that says nothing, as OpenAI's API and `nemotron serve` have them."""
 said: list[str] = []
 
 
@@ -108,10 +111,26 @@ def quantize(source: str, target: str, kind: str) -> None:
         sys.exit(f"llama_model_quantize ends with {code}: {said[-1] if said else ''}")
 
 
+def serve(words: list[str]) -> None:
+    """Start the server, which would answer requests that do not say otherwise with samplers of its own taste."""
+    from llama_cpp.server import types  # ty: ignore[import-not-found]
+
+    for request in (types.CreateCompletionRequest, types.CreateChatCompletionRequest):
+        for name, value in PLAIN.items():
+            request.model_fields[name].default = value
+        request.model_rebuild(force=True)
+    from llama_cpp.server import __main__ as server  # ty: ignore[import-not-found]
+
+    sys.argv = ["llama.cpp", *words]
+    server.main()
+
+
 if __name__ == "__main__":
     llama.llama_log_set(_keep, None)
     llama.llama_backend_init()
-    if sys.argv[1] == "read":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2:])
+    elif sys.argv[1] == "read":
         read(sys.argv[2], json.loads(Path(sys.argv[3]).read_text()), sys.argv[4])
     else:
         quantize(*sys.argv[2:5])

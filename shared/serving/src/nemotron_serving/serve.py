@@ -152,7 +152,8 @@ def llama_cpp_words(python: Path, file: Path, name: str, host: str, port: int) -
 
     Requests wait for each other; by default, a new one would end an answer that is being streamed.
     """
-    words = [str(python), "-P", "-m", "llama_cpp.server", "--model", str(file.absolute()), "--model_alias", name]
+    program = str(Path(__file__).with_name("gguf_run.py"))
+    words = [str(python), "-P", program, "serve", "--model", str(file.absolute()), "--model_alias", name]
     words += ["--host", host, "--port", str(port), "--n_ctx", "0"]
     return [*words, "--logits_all", "false", "--interrupt_requests", "false"]
 

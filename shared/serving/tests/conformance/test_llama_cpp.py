@@ -95,15 +95,26 @@ def test_llama_cpp_serves_the_file_that_was_compared(tmp_path: Path, monkeypatch
     key = "a-key-that-is-long-enough"
     process = subprocess.Popen(command, env=os.environ | {"KEY": key}, start_new_session=True)
     try:
-        body = {"model": "mine", "prompt": "What is 3+5?", "max_tokens": 8, "temperature": 0}
-        answer = ask(f"http://127.0.0.1:{port}/v1/completions", body, key, process)
         model: Any = load_model(tmp_path / "model", ONLY_MADE)
         tokenizer = load_tokenizer(tmp_path / "model")
-        given = tokenizer("What is 3+5?", return_tensors="pt", add_special_tokens=False).input_ids
-        with torch.no_grad():
-            for _ in range(8):
-                given = torch.cat([given, model(given, use_cache=False).logits[:, -1:].argmax(-1)], 1)
-        assert answer["choices"][0]["text"] == tokenizer.decode(given[0, -8:], skip_special_tokens=True)
+        asked = {"model": "mine", "max_tokens": 8, "temperature": 0}
+        messages = [{"role": "user", "content": "What is 3+5?"}]
+        templated = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        for place, body, text in (
+            ("completions", {"prompt": "What is 3+5?"}, "What is 3+5?"),
+            ("chat/completions", {"messages": messages}, templated),
+        ):
+            answer = ask(f"http://127.0.0.1:{port}/v1/{place}", asked | body, key, process)
+            given = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
+            start = given.shape[1]
+            with torch.no_grad():
+                for _ in range(8):
+                    given = torch.cat([given, model(given, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+            assert answer["usage"]["prompt_tokens"] == start
+            made = answer["choices"][0]
+            said = made["text"] if "text" in made else made["message"]["content"]
+            wanted = tokenizer.decode(given[0, start:], skip_special_tokens=True)
+            assert said == wanted.replace("\ufffd", "")  # that server leaves out what is no whole character
         process.send_signal(signal.SIGTERM)
         process.wait(60)
     finally:

@@ -8,6 +8,7 @@ the questions, and writes an .npz file with the answers.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ def through(
         asked, answered = Path(folder) / "asked.json", Path(folder) / "found.npz"
         asked.write_text(json.dumps({"prompts": prompts, "greedy": GREEDY, "held": rows, "texts": list(texts)}))
         command = [runtime.python, "-P", runtime.program, "read", model.absolute(), asked, answered]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, cwd=folder)
+        quiet = os.environ | {"GGML_NO_BACKTRACE": "1"}  # else a failed assertion starts a debugger
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=quiet
+        )
         if done.returncode:
             raise UserError(_last_words(done, runtime), "look at the export, or run it with another runtime")
         with np.load(answered) as found:
@@ -96,7 +100,7 @@ def through(
 def _last_words(done: "subprocess.CompletedProcess[str]", runtime: Runtime) -> str:
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     if done.returncode < 0:
-        return f"{runtime.name} was ended by signal {-done.returncode}"
+        return f"{runtime.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
     return lines[-1].strip() if lines else f"{runtime.name} ended with exit code {done.returncode}"
 
 
