@@ -11,6 +11,7 @@ the last line of stderr says why. It computes as exactly as it can: the cache in
 import ctypes
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,13 @@ def read(file: str, asked: dict[str, Any], target: str) -> None:
         room = (llama.llama_token * (len(data) + 8))()
         count = llama.llama_tokenize(vocabulary, data, len(data), room, len(room), False, True)
         found[f"text {number}"] = np.array(room[:count])
+    if asked["speed"]:
+        first = next(iter(asked["prompts"].values()))
+        start = [int(runner.logits(first).argmax())]
+        begun = time.perf_counter()
+        for _ in range(asked["speed"]):
+            start = [int(runner.logits(start, goes_on=True).argmax())]
+        found["speed"] = asked["speed"] / (time.perf_counter() - begun)
     np.savez(target, held=bits, **found)
 
 
@@ -68,7 +76,7 @@ class _Runner:
     def __init__(self, model: Any, size: int, asked: dict[str, Any]) -> None:
         longest = max(map(len, (*asked["prompts"].values(), *(ids for ids, _ in asked["held"]))))
         settings = llama.llama_context_default_params()
-        settings.n_ctx = longest + asked["greedy"]
+        settings.n_ctx = longest + asked["greedy"] + asked["speed"]
         settings.n_batch = settings.n_ubatch = longest
         settings.n_threads = settings.n_threads_batch = THREADS
         settings.type_k = settings.type_v = FLOAT32

@@ -9,6 +9,7 @@ and the last line of stderr says why.
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ def read(folder: str, asked: dict[str, Any], target: str) -> None:
     """Write log-probabilities (tokens, vocabulary), greedy tokens, bits of held-out rows, and the ids of texts."""
     longest = max(map(len, (*asked["prompts"].values(), *(ids for ids, _ in asked["held"]))))
     model = LLM(
-        model=folder, dtype="float32", max_model_len=longest + asked["greedy"], max_logprobs=EVERY, max_num_seqs=1,
-        enforce_eager=True, enable_prefix_caching=False,
+        model=folder, dtype="float32", max_model_len=longest + asked["greedy"] + asked["speed"],
+        max_logprobs=EVERY, max_num_seqs=1, enforce_eager=True, enable_prefix_caching=False,
     )  # fmt: skip
     found: dict[str, Any] = {}
     for name, ids in asked["prompts"].items():
@@ -46,6 +47,10 @@ def read(folder: str, asked: dict[str, Any], target: str) -> None:
         rows = _made(model, ids, max_tokens=1, prompt_logprobs=0).prompt_logprobs
         scores = [row[token].logprob for row, token, counts in zip(rows, ids, learnt, strict=True) if counts and row]
         bits[number] = -sum(scores) / np.log(2), len(scores)
+    if asked["speed"]:
+        begun = time.perf_counter()
+        _made(model, next(iter(asked["prompts"].values())), max_tokens=asked["speed"])
+        found["speed"] = asked["speed"] / (time.perf_counter() - begun)
     tokenizer = model.get_tokenizer()
     for number, text in enumerate(asked["texts"]):
         found[f"text {number}"] = np.array(tokenizer.encode(text, add_special_tokens=False))

@@ -185,20 +185,24 @@ def allowed(before: Readings, floor: Readings) -> float:
 
 def compare_task(name: str, before: Readings, after: Readings, rows: Rows, part: Part, *, judged: bool = True) -> None:
     """Bits per learnt token of the held-out rows in both, with the difference's paired 95 % interval."""
-    old, new = before.bits, after.bits
-    both = np.hstack([old, new])
+    old, new = (float(side.bits[:, 0].sum() / side.bits[:, 1].sum()) for side in (before, after))
+    low, high = shift(before, after)
+    part.facts.append((f"{name}, rows", f"{len(before.bits)} of {rows.data}, split {rows.held_back}"))
+    told = f"{old:.4f} bits per learnt token in the model, {new:.4f} in the export"
+    part.facts.append((f"{name}, held-out rows", told))
+    part.facts.append((f"{name}, difference", f"{new - old:+.4f}, paired 95% interval {low:+.4f} to {high:+.4f}"))
+    part.judged &= judged
+    if judged and low > LARGEST_SHIFT:
+        part.find(f"{name}, held-out rows", f"take {new - old:.4f} bits per token more than in the model")
+
+
+def shift(before: Readings, after: Readings) -> tuple[float, float]:
+    """Paired 95 % interval of what a learnt token costs more after than before, in bits."""
+    both = np.hstack([before.bits, after.bits])
     counts = np.random.default_rng(SEED).multinomial(len(both), np.full(len(both), 1 / len(both)), size=RESAMPLES)
     sums = counts @ both
     low, high = np.percentile(sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1], [2.5, 97.5])
-    values = [side[:, 0].sum() / side[:, 1].sum() for side in (old, new)]
-    part.facts.append((f"{name}, rows", f"{len(both)} of {rows.data}, split {rows.held_back}"))
-    told = f"{values[0]:.4f} bits per learnt token in the model, {values[1]:.4f} in the export"
-    part.facts.append((f"{name}, held-out rows", told))
-    told = f"{values[1] - values[0]:+.4f}, paired 95% interval {low:+.4f} to {high:+.4f}"
-    part.facts.append((f"{name}, difference", told))
-    part.judged &= judged
-    if judged and low > LARGEST_SHIFT:
-        part.find(f"{name}, held-out rows", f"take {values[1] - values[0]:.4f} bits per token more than in the model")
+    return float(low), float(high)
 
 
 def memory_text(tensors: dict[str, Stored]) -> str:

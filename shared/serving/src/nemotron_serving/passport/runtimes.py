@@ -60,16 +60,22 @@ class Found:
 
     Attributes:
         texts: token ids of each text.
+        speed: tokens per second of one answer to the first prompt; 0 if it was not asked for.
     """
 
     readings: Readings
     texts: list[list[int]]
+    speed: float
 
 
 def through(
-    runtime: Runtime, model: Path, prompts: dict[str, list[int]], held: Sequence[Row], texts: Sequence[str] = ()
-) -> Found:
+    runtime: Runtime, model: Path, prompts: dict[str, list[int]], held: Sequence[Row], texts: Sequence[str] = (),
+    speed: int = 0,
+) -> Found:  # fmt: skip
     """Ask a runtime that is installed.
+
+    Args:
+        speed: tokens of an answer that is timed.
 
     Raises:
         UserError: it cannot load or run the model; the message ends with what it said.
@@ -78,7 +84,8 @@ def through(
     rows = [[row.ids.tolist(), row.learnt.tolist()] for row in held]
     with TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "asked.json", Path(folder) / "found.npz"
-        asked.write_text(json.dumps({"prompts": prompts, "greedy": GREEDY, "held": rows, "texts": list(texts)}))
+        questions = {"prompts": prompts, "greedy": GREEDY, "held": rows, "texts": list(texts), "speed": speed}
+        asked.write_text(json.dumps(questions))
         command = [runtime.python, "-P", runtime.program, "read", model.absolute(), asked, answered]
         quiet = os.environ | {"GGML_NO_BACKTRACE": "1"}  # else a failed assertion starts a debugger
         done = subprocess.run(
@@ -94,6 +101,7 @@ def through(
                     found["held"],
                 ),
                 [found[f"text {number}"].tolist() for number in range(len(texts))],
+                float(found["speed"]) if speed else 0.0,
             )
 
 
