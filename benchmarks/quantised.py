@@ -147,7 +147,7 @@ def _speed(folder: Path, dtype: torch.dtype, ids: list[int]) -> float:
 
 def page(source: Artifact, rows: Rows, lines: list[Row], notes: list[str]) -> str:
     """The page."""
-    before, commit, here = lines[0].readings, git_commit(ROOT), hardware()
+    before, commit, here = lines[0].readings, git_commit(ROOT) or "unknown", hardware()
     hidden = [f"{line.runtime} {line.format}" for line in lines if line.hides(before)]
     if hidden:
         notes = [f"**An error that the task does not show:** {', '.join(hidden)}. Logits differ beyond what two right "
