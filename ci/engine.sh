@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|llama_cpp [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -55,6 +55,10 @@ nemo_run) # a program in it is asked by the command, whose own environment is an
     install "$engine"
     python=$app/bin/python
     ;;
+nemo_gym) # it serves environments to our ordinary environment
+    install "$engine"
+    python=$app/bin/python
+    ;;
 llama_cpp) # its converter and its library are started by our commands, whose own environment is an ordinary one
     install "$engine"
     install libllama # compiled the first time: 3 CPU minutes
@@ -62,7 +66,7 @@ llama_cpp) # its converter and its library are started by our commands, whose ow
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, llama_cpp" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp" >&2
     exit 2
     ;;
 esac

@@ -78,7 +78,7 @@ def way(command: Command) -> str:
         return LOOKED
     if rest[:2] in (["engine", "install"], ["airgap", "build"]):
         return LOOKED
-    if rest[0] in ANSWERS:
+    if rest[0] in ANSWERS or (rest[0] == "env" and rest[1:] not in (["list"], ["try", "drawers"])):
         return READ
     trains = stage_steps(command) and not only_prepares(command)
     starts = trains or rest[0] == "finetune" or rest[:2] == ["airgap", "fetch"]
@@ -150,6 +150,8 @@ def place(
         monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
         if command.words[1] == "verify":
             assert main(["export", "sft", command.words[2], "--no-verify"]) == 0
+        # most models and data here are empty; tests/test_rehearsal.py has the real thing
+        monkeypatch.setattr("nemotron_shared.runtime.dry_run.is_rehearsed", lambda checked: False)
 
     return prepare
 

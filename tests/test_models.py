@@ -41,14 +41,19 @@ def dry_run(run, *words: str, ok: bool = True) -> subprocess.CompletedProcess[st
     return run(*nemotron("super3", "sft", "-c", "tiny", "--dry-run", "--json", *words), ok=ok)
 
 
+def of_the_reference(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Problems with the name of a model. That a rehearsal finds no weights in it does not matter here."""
+    return [one for one in last_json(done)["problems"] if one.startswith("run.model")]
+
+
 def test_trust_remote_code_is_answered_with_a_line_where_no_code_is_needed(run, folder: Path) -> None:
     text = "defaults: [tiny, _self_]\nmodel:\n  trust_remote_code: true\n"
     (folder.parent / "theirs.yaml").write_text(text)
     for words in (("-c", "theirs.yaml"), ("model.trust_remote_code=true",), ("+engine.trust_remote_code=true",)):
-        done = dry_run(run, f"run.model={folder}", *words)
+        done = dry_run(run, f"run.model={folder}", *words, ok=False)
         assert "trust_remote_code is not needed: transformers knows the model; no code of it runs" in done.stderr
-        assert last_json(done)["problems"] == []
-    assert "theirs.yaml:3: model.trust_remote_code" in dry_run(run, f"run.model={folder}", "-c", "theirs.yaml").stderr
+        assert not of_the_reference(done)
+        assert words[0] != "-c" or "theirs.yaml:3: model.trust_remote_code" in done.stderr
 
 
 def test_code_that_is_needed_is_trusted_on_the_command_line_and_nowhere_else(run, folder: Path) -> None:
@@ -90,16 +95,16 @@ def test_a_folder_is_taken_by_the_path_that_guides_write(run, folder: Path, caps
     folder.rename(path)
     (folder.parent / "theirs.yaml").write_text(f"defaults: [tiny, _self_]\nrun:\n  model: {place}\n")
     for words in ((f"run.model={place}",), ("-c", "theirs.yaml")):
-        done = last_json(dry_run(run, *words))
-        assert (done["problems"], done["inputs"]["model"]) == ([], str(path))
+        done = dry_run(run, *words, ok=False)
+        assert (of_the_reference(done), last_json(done)["inputs"]["model"]) == ([], str(path))
     assert main(["model", "import", place, "--as", "mine"]) == 0
     assert capsys.readouterr().out == "mine:v1\n"
 
 
 def test_an_artifact_keeps_the_name_that_a_folder_without_a_slash_has_too(run, folder: Path) -> None:
     assert main(["model", "import", "./model", "--as", "model"]) == 0
-    assert last_json(dry_run(run, "run.model=model"))["inputs"]["model"] == "model:v1"
-    assert last_json(dry_run(run, "run.model=./model"))["inputs"]["model"] == str(folder)
+    for name, found in {"model": "model:v1", "./model": str(folder)}.items():
+        assert last_json(dry_run(run, f"run.model={name}", ok=False))["inputs"]["model"] == found
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from support import STAGES, call_here
 
 from nemotron_app.main import main
+from nemotron_data import gym
 from nemotron_shared.config import training
 from nemotron_shared.config.schema import Extra, Section
 from nemotron_shared.runtime import preflight, start, step
@@ -126,6 +127,7 @@ def test_every_setting_is_read_by_the_engine_or_said_to_have_no_effect(stage: st
     engines = find_spec("nemotron_engines")
     assert engines is not None and engines.origin is not None
     roots = {f"stages.{stage}": spec.directory, "nemotron_engines": Path(engines.origin).parent}
+    roots["nemotron_data.gym"] = Path(gym.__path__[0])  # reads the settings of environments
     # these look at settings for every engine, and follow none of them
     onlookers = {"nemotron_engines.checks", "nemotron_engines.defaults", "nemotron_engines.estimate.memory"}
     entry = spec.engines.module_of(name)

@@ -28,7 +28,8 @@ from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime import start
+from nemotron_shared.runtime import dry_run, start
+from nemotron_shared.runtime import step as runtime_step
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.plan import Plan
@@ -178,6 +179,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Case]:
     """A case in which everything is there, on the machine that the config is written for."""
     monkeypatch.setenv("PERSISTENT_CACHE", "/cache")
+    for module in (runtime_step, dry_run):  # models and data here are descriptions, which cannot be trained
+        monkeypatch.setattr(module, "is_rehearsed", lambda checked: False)
     monkeypatch.setattr(start, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
 
     def make(stage: str, name: str) -> Case:

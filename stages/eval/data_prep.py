@@ -123,7 +123,7 @@ def look(config: EvalConfig) -> Looked:
 def sources(config: EvalConfig) -> list[Source]:
     """Every file we read, including those of benchmarks."""
     settings = config.data_prep
-    own = settings.source is not None or not settings.benchmarks.chosen
+    own = settings.source is not None or not (settings.benchmarks.chosen or settings.tasks)
     rows = ROWS.sources(settings, settings.synthetic_problems) if own else []
     return [*rows, *benchmarks.sources(settings.benchmarks.chosen)]
 

@@ -23,7 +23,7 @@ from nemotron_shared.runtime.spec import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
 from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import as_lines, check_overlap
-from stages.eval.schema import EvalConfig
+from stages.eval.schema import EvalConfig, EvaluationSection
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 
 RANDOM = "random"
@@ -107,6 +107,7 @@ def summarise(
     """Contents of results.json."""
     names = list(models)
     steps = list(pairwise(names))
+    unused = {name for name in EvaluationSection.extra_keys() if not getattr(task.config.evaluation, name)}
     return {
         "schema_version": 1,
         "tasks": {name: _describe(about, samples[names[0]][name]) for name, about in tasks.items()},
@@ -126,7 +127,7 @@ def summarise(
         ],
         "overlap": check_overlap(task, tasks, models) if task.config.evaluation.check_overlap else {},
         "settings": {
-            **task.config.evaluation.model_dump(),
+            **{name: value for name, value in task.config.evaluation.model_dump().items() if name not in unused},
             "engine": task.config.engine.name,
             "seed": task.config.run.seed,
             "greedy": not task.config.evaluation.temperature,

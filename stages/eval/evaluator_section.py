@@ -11,9 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.config.schema import EngineSection, How, ModelLoadingEngine, Section
 
 ENV_PREFIXES = ("host:", "lit:", "runtime:")
+_OF_ENVIRONMENTS = {
+    f"evaluation.environments.{name}": "only engine lm_eval plays episodes" for name in EnvironmentsSection.model_fields
+}
 
 
 def _require_prefixes(variables: dict[str, str]) -> dict[str, str]:
@@ -33,6 +37,7 @@ class NemoEvaluatorEngine(ModelLoadingEngine):
     unused: ClassVar[Mapping[str, str]] = {
         "evaluation.sample_answers": "NeMo Evaluator saves exactly the answers that it scores",
         "evaluation.run_generated_code": "NeMo Evaluator's own tasks score programs",
+        **_OF_ENVIRONMENTS,
     }
 
     name: Literal["nemo_evaluator"]
@@ -267,6 +272,7 @@ class NemoEvaluatorLauncherEngine(EngineSection):
         "evaluation.batch_size": "the server decides how to batch requests",
         "evaluation.sample_answers": "the launcher's tasks save every answer",
         "evaluation.run_generated_code": "the launcher's tasks run programs in containers",
+        **_OF_ENVIRONMENTS,
     }
 
     name: Literal["nemo_evaluator_launcher"]

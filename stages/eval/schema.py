@@ -5,8 +5,10 @@ from typing import Generic, Literal
 from pydantic import Field, model_validator
 
 from nemotron_shared.config.data import PreparedSection
+from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.config.schema import (
     EngineT,
+    Extra,
     How,
     ModelLoadingEngine,
     RandomModelSection,
@@ -103,6 +105,8 @@ class EvaluationSection(Section):
     """Sample answers to generate for tasks that need none for their score, such as held-out rows."""
     check_overlap: bool
     """Search the models' training data for every held-out row."""
+    environments: Extra[EnvironmentsSection | None]
+    """What plays the episodes of tasks that have some: [Environments](../../docs/environments.md). `null`: none."""
     run_generated_code: bool
     """Let `humaneval` run programs that the model writes, with your rights and without a sandbox."""
 
@@ -114,6 +118,8 @@ class EvaluationSection(Section):
                 f"num_samples {self.num_samples} needs evaluation.temperature above 0, such as 0.7:"
                 " greedy answers to one question are all the same"
             )
+        if self.environments is not None and self.environments.on_failure != "stop":
+            raise ValueError("environments.on_failure: an episode that failed has no score; set it to stop")
         return self
 
 

@@ -89,7 +89,8 @@ def standard_error(values: Sequence[float]) -> float:
 
 METRICS = {
     "generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte",
-    "instructions": "followed", "code": "passed"
+    "instructions": "followed", "code": "passed",
+    "episode": "reward",
 }  # fmt: skip
 BY_BITS = ("text", "answer")
 """Kinds scored by every token instead of right and wrong answers."""
@@ -110,9 +111,13 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
         values = [float(sample["score"]) for sample in samples]
         value, error = float(np.mean(values)), standard_error(values)
         interval = wilson(sum(values), len(values))
+        if kind == "episode" and not set(values) <= {0.0, 1.0}:  # environments may give any number
+            interval = bootstrap(np.array(values)[:, None], lambda means: means[:, 0])
     found = {"metric": METRICS[kind], "value": value, "stderr": error, "ci95": list(interval), "n": len(samples)}
     if cut := [sample["cut"] for sample in samples if "cut" in sample]:
         found["cut"] = float(np.mean(cut))
+    if names := list(samples[0].get("figures", ())):  # of an environment
+        found["figures"] = {name: float(np.mean([one["figures"].get(name, 0.0) for one in samples])) for name in names}
     if "outputs" in samples[0]:
         found["pass_at_k"] = passes_at(samples)
     judged = [name for name in VERDICTS if all(name in sample for sample in samples)]

@@ -17,12 +17,14 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
 from nemotron_data.sources.datasets import SYNTHETIC
+from nemotron_data.synthetic.episodes import HELD_OUT, beginnings
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem
 from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig, EvalData
 
+HELD_OUT_EPISODES = 400
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
 QUESTIONS, TEXTS = "questions", "texts"
 """Tasks made from the user's own rows; the text task only if `data_prep.text_template` is set."""
@@ -37,9 +39,29 @@ class TaskRows:
     recall: bool = False
 
 
+def drawers(seed: int) -> TaskRows:
+    """Beginnings of the environment `drawers` in worlds that no training row has."""
+    return TaskRows("episode", _held_out("drawers", seed))
+
+
+def drawers_text(seed: int) -> TaskRows:
+    """The same, in words."""
+    return TaskRows("episode", _held_out("drawers_text", seed))
+
+
+def _held_out(name: str, seed: int) -> Iterator[dict[str, Any]]:
+    for row in beginnings(name, seed, HELD_OUT_EPISODES, HELD_OUT):
+        question = row["responses_create_params"]["input"][0]["content"]
+        yield {"question": question, "key": f"world {row['world']}", "row": row}
+
+
 MakeTask = Callable[[int], TaskRows]
 TASKS: Registry[MakeTask] = Registry(
-    kind="task", group="nemotron.eval_tasks", own={}, is_one=callable, what="a function (seed) -> TaskRows"
+    kind="task",
+    group="nemotron.eval_tasks",
+    own={name: f"stages.eval.tasks:{name}" for name in ("drawers", "drawers_text")},
+    is_one=callable,
+    what="a function (seed) -> TaskRows",
 )
 
 
@@ -103,7 +125,13 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
     if config.run.data is None:
         return
     if data is not None:
-        known = list(read_tasks(data.path))
+        there = read_tasks(data.path)
+        known = list(there)
+        played = [name for name in wanted or known if name in there and there[name].kind == "episode"]
+        if played and config.evaluation.environments is None:
+            yield Problem(f"the task '{played[0]}' is played with an environment", "name it", "evaluation.environments")
+        if played and not asks_rows:
+            yield Problem(f"the task '{played[0]}' is played by lm_eval's models", "say engine=lm_eval", "engine.name")
     else:
         known = [*own_tasks(config.data_prep), *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
     yield from benchmark_problems(config, known if wanted is None else wanted)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_shared.runtime.step import (
     Made,
@@ -41,7 +42,10 @@ STEP = Step(
     prepare=data_prep.STEP,
     check=task_problems,
     sources=lambda config: own_sources(config.model, config.engine),
-    contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
+    contents=lambda config: {
+        "model.architecture": load_architecture(config.model.architecture, {}),
+        **contents_of("evaluation.environments", config.evaluation.environments),
+    },
     engines=ENGINES,
 )
 

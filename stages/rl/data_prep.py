@@ -26,7 +26,7 @@ from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.synthetic import problems
+from nemotron_data.synthetic import BEGINNINGS, problems
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
@@ -50,7 +50,7 @@ from stages.rl.schema import RLConfig, RLData
 
 DIRECTORY = Path(__file__).resolve().parent
 # Every row is used once, so a blend's weights have no effect here, and it may not assign splits either.
-ROWS = RowKind("problems", DIRECTORY / "config", problems, "problems", presplit=False)
+ROWS = RowKind("problems", DIRECTORY / "config", problems, "problems", presplit=False, more=BEGINNINGS)
 
 
 def prepare(task: Task[RLConfig]) -> Outcome:

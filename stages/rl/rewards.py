@@ -44,10 +44,19 @@ def well_formed(completion: str, expected: str) -> float:
     return float(opened == closed <= 1 and in_order and bool(completion.rpartition(CLOSE)[2].strip()))
 
 
+ENVIRONMENT = "environment"
+"""The reward that an environment gives an episode; see `engine.environments`."""
+
+
+def environment(completion: str, expected: str) -> float:
+    """What the environment of an episode gave it, which no text tells: the engine asks the environment."""
+    raise UserError("the reward 'environment' is given by environments", "name them in engine.environments")
+
+
 REWARDS: Registry[Reward] = Registry(
     kind="reward",
     group="nemotron.rewards",
-    own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed")},
+    own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed", ENVIRONMENT)},
     is_one=callable,
     what="a function (completion, expected) -> float",
 )

@@ -6,7 +6,8 @@ from typing import Generic, Literal
 from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.data import TrainingDataSection
-from nemotron_shared.config.schema import EngineT, LocalEngine, Section
+from nemotron_shared.config.environments import EnvironmentsSection
+from nemotron_shared.config.schema import EngineT, Extra, LocalEngine, Section
 from nemotron_shared.config.training import GRPOConfig
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
@@ -80,6 +81,9 @@ class TRLEngine(LocalEngine):
     exact_sampling: bool
     """Sample and train by the same computation, with bit-identical log-probabilities: NemotronH in float32 on a CPU
     with `run.threads=1`. Otherwise transformers' `generate` samples, and a notice gives the reason."""
+    environments: Extra[EnvironmentsSection | None]
+    """What answers the model over several turns and rewards it: [Environments](../../docs/environments.md). `null`: one
+    answer to each prompt."""
 
 
 class Reward(Section):

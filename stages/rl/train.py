@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_shared.runtime.step import (
@@ -42,7 +43,10 @@ STEP = Step(
     prepare=data_prep.STEP,
     check=rl_problems,
     sources=lambda config: own_sources(config.model, config.engine),
-    contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
+    contents=lambda config: {
+        "model.architecture": load_architecture(config.model.architecture, {}),
+        **contents_of("engine.environments", getattr(config.engine, "environments", None)),
+    },
     engines=ENGINES,
     chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards],
     estimate=estimate_training,

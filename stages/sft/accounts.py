@@ -14,7 +14,7 @@ from nemotron_data.chat.spans import QUESTION
 from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_data.encoders.masks import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
-from nemotron_data.sources.datasets import SYNTHETIC, Part
+from nemotron_data.sources.datasets import Part, is_synthetic
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
 from nemotron_shared.errors import UserError
@@ -68,7 +68,7 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     Raises:
         UserError: its rows have no format that is known, or are documents.
     """
-    if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
+    if part.settings.format != AUTO or is_synthetic(part.settings.source):
         return None
     named = Conversations(part.settings)
     used = part.settings.used_in_field if part.settings.used_in_filter is not None else None

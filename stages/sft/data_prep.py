@@ -30,7 +30,7 @@ from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import Part, RowKind, realised_weights
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS
-from nemotron_data.synthetic import chats
+from nemotron_data.synthetic import DEMONSTRATIONS, chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
@@ -56,7 +56,7 @@ from stages.sft.ends import TURN_END
 from stages.sft.schema import SFTConfig, SFTData
 
 DIRECTORY = Path(__file__).resolve().parent
-ROWS = RowKind("conversations", DIRECTORY / "config", chats, "chats")
+ROWS = RowKind("conversations", DIRECTORY / "config", chats, "chats", more=DEMONSTRATIONS)
 
 
 def prepare(task: Task[SFTConfig]) -> Outcome:

@@ -99,6 +99,9 @@ def test_layouts_that_exclude_each_other_are_refused(
         (["--adapter", "--for", "llama.cpp"], "an adapter alone is not converted"),
         (["--adapter", "--dtype", "bfloat16"], "an adapter keeps its type"),
         (["--for", "llama.cpp"], "nemotron engine install llama_cpp"),
+        (["--for", "llama.cpp", "--quantize", "Q8_0"], "nemotron engine install libllama"),
+        (["--quantize", "Q8_0"], "add --for llama.cpp"),
+        (["--for", "megatron"], "Megatron-Bridge converts it itself"),
     ):
         assert main(["export", "trained", str(tmp_path / "out"), "--home", str(store.home), *words]) == 2
         assert said in capsys.readouterr().err

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from nemotron_app.main import main
+from nemotron_data.chat.answers import Piece
 from nemotron_serving import chat, serve
 from nemotron_serving.batch import Batch, Sampling
 from nemotron_serving.generate import Progress, read_rows
 from nemotron_serving.model import Model
-from nemotron_serving.text import Piece
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 

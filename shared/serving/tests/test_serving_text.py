@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from transformers import AddedToken
 
+from nemotron_data.chat.answers import Parts, Piece, Text, parse_calls
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_serving.text import Parts, Piece, Text, parse_calls
 from nemotron_shared.errors import UserError
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {

@@ -82,7 +82,7 @@ def stages_of_engines() -> dict[str, list[str]]:
 def show() -> int:
     """Print the table of engines."""
     rows = []
-    others = {each.name: [each.used_by] for each in ENVIRONMENTS if not each.engines}
+    others = {each.name: list(each.used_by) for each in ENVIRONMENTS if not each.engines}
     for name, stages in (stages_of_engines() | others).items():
         environment = environment_of(name)
         if environment is None:

@@ -45,6 +45,7 @@ OTHER_COMMANDS = {
     "doctor": "nemotron_app.doctor",
     "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
+    "env": "nemotron_app.environments",
     "export": "nemotron_serving.export",
     "finetune": "nemotron_app.finetune.command",
     "jobs": "nemotron_app.jobs",
@@ -109,6 +110,8 @@ class Nemotron(click.Group):
             args = ["data", args[2], "--family", args[0], *args[3:]]
         if args[1:3] == ["model", "import"] and args[0] in families() and len(args) > 3 and args[3] in STAGES:
             args = ["model", "import", "--as", STAGES[args[3]].result.name(args[0]), *args[4:]]
+        if args[:2] == ["new", "environment"] and len(args) == 3:
+            args = ["env", "new", args[2]]
         if args[1:3] == ["airgap", "scripts"] and args[0] in families():
             args = ["airgap", "scripts", "--family", args[0], *args[3:]]
         if args and args[0] in OTHER_COMMANDS:  # these commands compose no config, but accept its key for the store

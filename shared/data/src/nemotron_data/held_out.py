@@ -186,6 +186,8 @@ def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = Fa
         found = (sentence.strip() for sentence in END_OF_SENTENCE.split(text))
         long_enough = (one for one in found if len(words_of(normalise_key(one))) >= SENTENCE_WORDS)
         return Item(task, number, text, (text,), sentences=tuple(dict.fromkeys(long_enough)))
+    if "row" in row:  # the same question may be asked in many worlds: the key says which one it is
+        return Item(task, number, question, (str(row["key"]),))
     if "choices" not in row:
         return Item(task, number, question, tuple({question: 0, str(row.get("key") or question): 0}))
     # the key of a choice is only its subject, which training text may well mention

@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from nemotron_data.chat.answers import Text
 from nemotron_data.chat.prompt import Prompt, asked_messages
 from nemotron_data.chat.rows import Message
 from nemotron_data.chat.shown import NAMES, SYSTEM, TOOLS, told
@@ -29,7 +30,6 @@ from nemotron_data.chat.thought import OPEN
 from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
 from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
-from nemotron_serving.text import Text
 from nemotron_serving.wire import Asked, ChatCompletion, Completion, Wire, usage
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say

@@ -141,7 +141,7 @@ class Talk:
                 self.turns.pop()
 
     def _answer(self) -> bool:
-        from nemotron_serving.text import Text
+        from nemotron_data.chat.answers import Text
 
         prompt = self._prompt()
         most = self.model.room(prompt, None, self.sampling.max_tokens)

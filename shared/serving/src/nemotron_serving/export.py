@@ -23,7 +23,7 @@ import click
 from nemotron_app import completion
 from nemotron_app.export import card, exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
-from nemotron_serving.layouts import DTYPES, FOLDERS, QUANTIZED, RUNTIMES, Layout
+from nemotron_serving.layouts import DTYPES, FOLDERS, NOT_WRITTEN, QUANTIZED, RUNTIMES, Layout
 from nemotron_serving.passport.parts import PAGE, Passport
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
@@ -40,7 +40,11 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=completion.models)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--for", "runtimes", multiple=True, type=click.Choice(RUNTIMES), help="what will load it; may be repeated"
+    "--for",
+    "runtimes",
+    multiple=True,
+    type=click.Choice([*RUNTIMES, *NOT_WRITTEN]),
+    help="what will load it; may be repeated",
 )
 @click.option("--dtype", type=click.Choice([*DTYPES]), help="of the weights (default: as they are)")
 @click.option("--quantize", type=click.Choice([*QUANTIZED]), help="type of the GGUF file, by llama.cpp's own tools")

@@ -249,8 +249,8 @@ def _made(
     tokenizer: Any, row: Row, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]
 ) -> dict[str, Any]:
     """Fields to add to a line."""
+    from nemotron_data.chat.answers import Text
     from nemotron_data.tokenizers.words import TokenNames
-    from nemotron_serving.text import Text
     from nemotron_serving.wire import entries_of
 
     text = Text(tokenizer, markup=not asked["raw"], in_thought=prompt.in_thought, tools=row.tools or ())

@@ -23,6 +23,11 @@ from nemotron_shared.runtime.models.weights import ADAPTER, INDICES
 FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
 RUNTIMES = (*FOLDERS, LLAMA_CPP)
+NOT_WRITTEN = {
+    "megatron": "export the folder: Megatron-Bridge converts it itself, as `run.model=FOLDER engine=megatron_bridge` does",
+    "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
+}
+"""Runtimes that no layout is written for, and what to do."""
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """Types of an export, and safetensors' names for them."""
 QUANTIZED = {"Q8_0": 34 / 32, "Q4_K_M": 0.61}
@@ -53,6 +58,9 @@ class Layout:
         Raises:
             UserError: with a remedy.
         """
+        for name in self.runtimes:
+            if name in NOT_WRITTEN:
+                raise UserError(f"--for {name}: no files of its own are written for it", NOT_WRITTEN[name])
         if self.adapter and LLAMA_CPP in self.runtimes:
             raise UserError("--for llama.cpp: an adapter alone is not converted", "leave --adapter out: merged weights")
         if self.adapter and self.dtype:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from nemotron_data.chat.answers import Call, Piece, Text
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
 from nemotron_engines.modeling.generation import embeddings_of, ends_of, unused
 from nemotron_serving.batch import Batch, End, Sampling, Token
-from nemotron_serving.text import Call, Piece, Text
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.errors import UserError

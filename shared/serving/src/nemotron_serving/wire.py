@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nemotron_data.chat.answers import Piece
 from nemotron_data.tokenizers.words import Places, TokenNames, by_name
 from nemotron_serving.batch import Token, TokenScore
 from nemotron_serving.model import Choice
-from nemotron_serving.text import Piece
 
 MOST_CHOICES = 16
 MOST_PROMPTS = 256

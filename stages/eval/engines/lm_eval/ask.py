@@ -34,6 +34,7 @@ from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.spec import Task
 from stages.eval.benchmarks import BENCHMARKS, overruled, read_benchmark
 from stages.eval.benchmarks import definitions as definitions_of
+from stages.eval.episodes import play_episodes
 from stages.eval.harness_tasks import Answer, Samples, generation, read_sample, task_definition, written
 from stages.eval.models import model_to_ask
 from stages.eval.schema import EvalConfig, EvaluationSection, LMEvalEngine
@@ -209,6 +210,9 @@ def evaluate_model(
         task.run.stop_if_requested()
         doing(f"evaluating {model.reference if model else 'random weights'}: {name}")
         torch.manual_seed(task.config.run.seed)  # for sampled answers
+        if about.kind == "episode":
+            samples[name] = play_episodes(task, loaded, tokenizer, about, device)
+            continue
         if about.kind == "answer":
             samples[name] = _answers(lm, about, task.config.evaluation)
             continue

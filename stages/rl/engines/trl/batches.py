@@ -48,7 +48,17 @@ EPSILON = 1e-6
 
 
 def advantages_of(rewards: np.ndarray, *, leave_one_out: bool, normalize: bool) -> np.ndarray:
-    """Advantages from rewards, both (groups, completions) float64; exactly 0 in groups whose rewards are all equal."""
+    """Advantages from rewards, both (groups, completions) float64; exactly 0 in groups whose rewards are all equal.
+
+    A completion without a reward (NaN), whose environment failed, has the advantage 0 and is compared with nothing.
+    """
+    if np.isnan(rewards).any():
+        found = np.zeros_like(rewards)
+        for group, there in enumerate(~np.isnan(rewards)):
+            if there.sum() > 1:
+                rest = rewards[group : group + 1, there]
+                found[group, there] = advantages_of(rest, leave_one_out=leave_one_out, normalize=normalize)
+        return found
     groups, size = rewards.shape
     compared = np.broadcast_to(rewards[:, None], (groups, size, size))
     if leave_one_out:

@@ -25,7 +25,7 @@ from nemotron_engines.lora.kinds import without_adapters
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head
-from stages.rl.engines.trl.trainer import StepTrainer
+from stages.rl.engines.trl.trainer import StepTrainer, own_tokens
 
 
 class Recorder(LogitsProcessor):
@@ -221,7 +221,7 @@ class SamplingTrainer(StepTrainer):
         """Ids and log-probabilities of one completion per prompt; records the experts before each token."""
         if (model := self._exact) is None:
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
-            self.begin_to_draw(self.state.global_step, unwrapped.training, self.rows[0])
+            self.begin_to_draw(self.state.global_step, unwrapped.training, self.rows[0], *self.turn)
             with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             # each pass chose the token after its last position
@@ -238,9 +238,9 @@ class SamplingTrainer(StepTrainer):
         return [answer.ids for answer in answers], [answer.logps for answer in answers]
 
     def _draws(self, training: bool) -> Tensor:
-        """Random numbers for the tokens of this process's rows; they depend on seed, step and row number alone."""
+        """Random numbers for the tokens of this process's rows; functions of seed, step, row and turn alone."""
         most = self.max_completion_length
-        keys = [[self.seed, training, self.state.global_step, row] for row in self.rows]
+        keys = [[self.seed, training, self.state.global_step, row, *self.turn] for row in self.rows]
         return torch.from_numpy(np.stack([np.random.default_rng(key).random(most) for key in keys]))
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class SamplingTrainer(StepTrainer):
             experts = torch.cat(self._trained_experts)
             experts = experts if self.row_order is None else experts[self.row_order]
             flipped = experts[:, -drawn.shape[1] :] != drawn
-        mask = inputs["completion_mask"].bool()
+        mask = own_tokens(inputs)
         before = inputs.get(BEFORE_UPDATES, self._logps)
         self._differences.add(inputs["sampling_per_token_logps"], before, mask, flipped)
         self._means.add(mask, entropy=self._entropies, **self._compared(inputs, before))
@@ -316,6 +316,6 @@ def weighed(inputs: Mapping[str, Any], trained: Tensor, largest: float) -> Tenso
     """Advantages (rows, tokens) for truncated importance sampling: each is multiplied by the token's probability in
     training over that in sampling, at most `largest`. `trained`: (rows, tokens), nats.
     """
-    mask = inputs["completion_mask"].bool()
+    mask = own_tokens(inputs)
     ratios = (trained - inputs["sampling_per_token_logps"]).masked_fill(~mask, 0).exp()
     return inputs["advantages"].view(len(mask), -1) * ratios.clamp(max=largest)

@@ -1,36 +1,38 @@
 """Train with TRL's GRPOTrainer."""
 
+from pathlib import Path
 from typing import Any
 
-from nemotron_data.chat.prompt import Prompter
+from datasets import Dataset
+
+from nemotron_data.chat.prompt import Prompt, Prompter
+from nemotron_data.gym.episodes import Asked, Environments, Loop
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
-from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
+from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
+from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
-from stages.rl.engines.trl.sampling import SamplingTrainer
+from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.schema import RLConfig, TRLEngine
-
-
-class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
-    """A GRPOTrainer with our schedule, resuming and stopping."""
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """Allow a stop during generation: it takes most of a step, and only sharded models communicate in it."""
-        with self.stage_run.interruptible(apart=self.stage_config.engine.strategy == "ddp"):
-            return super()._generate_single_turn(*args, **kwargs)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no card: manifests record lineage, and TRL's card would query its trackers."""
 
 
 def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     """Sample groups of completions, reward them, and reinforce those that beat their group."""
+    settings = task.config.engine.environments
+    if settings is None:
+        return train_with(task, None)
+    with Environments(settings, task.run.directory / "environments") as environments:
+        return train_with(task, environments)
+
+
+def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | None) -> Outcome:
+    """The same, with environments that are being started, if there are any."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
     base = task.inputs["model"]
@@ -41,14 +43,22 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
-    prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
-    rows, prompts = read_prompts(data / "train.jsonl", prompter, grpo, run)
+    prompter, asked = Prompter(tokenizer, embeddings=embeddings_of(model)), dict[str, Asked]()
+
+    def read(file: Path) -> tuple[Dataset, dict[str, Prompt]]:
+        if environments is None:
+            return read_prompts(file, prompter, grpo, run)
+        rows, prompts, beginnings = read_episodes(file, prompter, environments, grpo, run)
+        asked.update(beginnings)
+        return rows, prompts
+
+    rows, prompts = read(data / "train.jsonl")
     valid = None
     if (data / "val.jsonl").is_file():
-        valid, others = read_prompts(data / "val.jsonl", prompter, grpo, run)
+        valid, others = read(data / "val.jsonl")
         valid, prompts = valid.select(range(min(len(valid), config.train.eval_rows))), prompts | others
     with mamba_out_allowed():
-        trainer = ScheduledGRPOTrainer(
+        trainer = (EpisodeTrainer if environments else ScheduledGRPOTrainer)(
             model=model,
             args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
             reward_funcs=[named(reward.name) for reward in config.rewards],
@@ -66,6 +76,11 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = grpo.sampling_mismatch_limit
     trainer.largest_weight = grpo.truncated_importance_sampling_ratio
+    if environments is not None and isinstance(trainer, EpisodeTrainer):
+        trainer.asked = asked
+        trainer.loop = Loop(environments, prompter, tokenizer, trainer.eos_token_ids, grpo.max_new_tokens)
+        for line in environments.told():
+            run.say(line)
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")

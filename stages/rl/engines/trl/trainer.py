@@ -28,6 +28,12 @@ from stages.rl.engines.trl.library import GRPOTrainer
 from stages.rl.rewards import rewarded
 
 
+def own_tokens(inputs: Mapping[str, Any]) -> Tensor:
+    """Tokens (rows, tokens) bool that the model wrote and learns from: no padding, and nothing an environment said."""
+    mask = inputs["completion_mask"].bool()
+    return mask & inputs["tool_mask"].bool() if "tool_mask" in inputs else mask
+
+
 class TeachingRowsTrainer(GRPOTrainer):
     """A GRPOTrainer whose backward pass skips rows without an advantage.
 
@@ -41,8 +47,8 @@ class TeachingRowsTrainer(GRPOTrainer):
     _teaching: Tensor | None = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        advantages, mask = inputs["advantages"], inputs["completion_mask"]
-        teaching = (advantages != 0).reshape(len(advantages), -1).any(1) & mask.bool().any(1)
+        advantages = inputs["advantages"]
+        teaching = (advantages != 0).reshape(len(advantages), -1).any(1) & own_tokens(inputs).any(1)
         others = self.beta or self._entropy_bonus_enabled or self.aux_loss_enabled
         # processes wait for each other's gradients, so each pass needs a row with a gradient
         alone = distributed.world_size() == 1
@@ -87,6 +93,8 @@ class JudgedTrainer(TeachingRowsTrainer):
     leave_one_out = True
     rows: Sequence[int] = ()
     """What is being sampled: indices into the step's completions, or of validation rows."""
+    turn: tuple[int, ...] = ()
+    """Of an episode, its number from 0; none where a prompt has one answer."""
     _rewards = np.empty((0, 0))
     """Rewards of the latest completions of all processes, (completions, rewards) float64."""
     prompts: Mapping[str, Prompt]
@@ -128,13 +136,15 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _figures(self, rewards: np.ndarray, grouped: np.ndarray) -> dict[str, float]:
         """Figures under TRL's names; `grouped` (groups, completions) are the weighted sums."""
-        _, spread = mean_and_spread(grouped)
+        spread = np.array(
+            [mean_and_spread(group[~np.isnan(group)])[1] for group in grouped if not np.isnan(group).all()]
+        )
         means = {
             f"rewards/{name}/mean": _mean(one) for name, one in zip(self.reward_func_names, rewards.T, strict=True)
         }
         zero = float((spread == 0).mean())
         return {
-            "reward": float(grouped.mean()),
+            "reward": float(grouped[~np.isnan(grouped)].mean()),
             "reward_std": float(spread.mean()),
             "frac_reward_zero_std": zero,
         } | means
@@ -162,7 +172,8 @@ class JudgedTrainer(TeachingRowsTrainer):
         whole = torch.from_numpy(rewards).to(self.accelerator.device)
         if processes > 1:
             torch.distributed.all_reduce(whole)
-        metrics = {f"{metric_key_prefix}_reward": _mean(self._summed(whole.cpu().numpy()))}
+        reward = _mean(self._summed(whole.cpu().numpy()))
+        metrics = {} if math.isnan(reward) else {f"{metric_key_prefix}_reward": reward}
         return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
 
     def _answered(self, rows: list[dict[str, str]], numbers: list[int]) -> np.ndarray:
@@ -176,8 +187,9 @@ class JudgedTrainer(TeachingRowsTrainer):
 
 
 def _mean(values: np.ndarray) -> float:
-    """Correctly rounded mean, independent of the order of values."""
-    return math.fsum(values.ravel()) / values.size
+    """Correctly rounded mean of the values that are not NaN, independent of their order."""
+    there = values[~np.isnan(values)]
+    return math.fsum(there) / there.size if there.size else math.nan
 
 
 class StepTrainer(JudgedTrainer):
@@ -237,7 +249,7 @@ class StepTrainer(JudgedTrainer):
         made = [
             {name: _part(value, number * size, size) for name, value in found.items()} for number in range(self.passes)
         ]
-        tokens = torch.stack([one["completion_mask"].sum() for one in made]).view(batches.updates, -1).sum(1)
+        tokens = torch.stack([own_tokens(one).sum() for one in made]).view(batches.updates, -1).sum(1)
         tokens = self.accelerator.reduce(tokens, reduction="sum")
         if not tokens.any() and not self._said:
             self._said = True

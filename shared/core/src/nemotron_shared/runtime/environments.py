@@ -36,7 +36,7 @@ class Environment:
         unlocked: packages installed after the locked ones, overriding the lock.
         requirements: a module and a file next to it that pins all packages, used instead of the lock.
         options: of uv's installer, for those packages.
-        used_by: what it is for, if it serves no engine.
+        used_by: what uses it, if it is no engine.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Environment:
     unlocked: tuple[str, ...] = field(default=())
     requirements: tuple[str, str] | None = None
     options: tuple[str, ...] = ()
-    used_by: str = "jobs"
+    used_by: tuple[str, ...] = ()
 
     @property
     def needs(self) -> str:
@@ -143,6 +143,19 @@ ENVIRONMENTS = (
         systems=("Linux", "Darwin"),
         runs_step=False,
         requirements=("nemotron_cluster.backends", "nemo_run.txt"),
+        used_by=("jobs",),
+    ),
+    # not an engine: serves environments for `rl` and `eval`. Later versions need Python 3.13.14, and NeMo-RL 0.7.0
+    # brings this one
+    Environment(
+        "nemo_gym",
+        engines=(),
+        packages={"nemo-gym": "nemo_gym"},
+        pythons=("3.12", "3.13"),
+        systems=("Linux", "Darwin"),
+        runs_step=False,
+        requirements=("nemotron_data.gym", "nemo_gym.txt"),
+        used_by=("rl", "eval"),
     ),
     # not an engine: llama.cpp's converter, for `nemotron export --for llama.cpp`. Its sources are Python, and need the
     # torch and transformers of the environment that starts it; the library itself is not compiled
@@ -153,7 +166,7 @@ ENVIRONMENTS = (
         systems=("Linux", "Darwin"),
         runs_step=False,
         requirements=("nemotron_app", "llama_cpp.txt"),
-        used_by="export",
+        used_by=("export",),
         options=(
             "--no-deps",
             "--config-setting=wheel.cmake=false",

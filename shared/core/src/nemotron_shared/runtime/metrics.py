@@ -52,8 +52,10 @@ METRICS: dict[Metric, str] = {
 Figures = Mapping[Metric, float] | Mapping[str, float]
 """Metrics of a step by name; the second form if names of rewards or layers are among them."""
 REWARD_METRIC, EXPERT_METRIC, PREDICTION_METRIC = "rewards/{name}/mean", "expert_load/{layer}", "mtp_loss/{depth}"
+ENVIRONMENT_METRIC = "environment/{name}"
 MORE_METRICS = {
     REWARD_METRIC: "Mean of one reward of the config.",
+    ENVIRONMENT_METRIC: "Of episodes with environments: turns and the like, means over the step's episodes.",
     PREDICTION_METRIC: "Mean loss of multi-token prediction at one depth: 1 is the token after the next.",
     EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share: 1 is perfectly even.",
 }
@@ -105,7 +107,7 @@ def is_known(name: str) -> bool:
     """Whether a name is one of ours, including those of a reward, a layer or a depth."""
     before, _, after = REWARD_METRIC.partition("{name}")
     is_reward = name.startswith(before) and name.endswith(after)
-    others = tuple(one.partition("{")[0] for one in (EXPERT_METRIC, PREDICTION_METRIC))
+    others = tuple(one.partition("{")[0] for one in (EXPERT_METRIC, PREDICTION_METRIC, ENVIRONMENT_METRIC))
     return name in METRICS or is_reward or name.startswith(others)
 
 

@@ -87,7 +87,7 @@ def _described_data(checked: Preflight) -> DataChoice | UserError | None:
         An error if the data cannot be prepared with these settings (no such file, say), or if `run.data` is given too
         and names data that was prepared differently.
     """
-    step, run, given = checked.step, checked.run, _data_settings(checked)
+    step, run, given = checked.step, checked.run, data_settings(checked)
     described = step.prepare is not None and "data" in step.consumes and run.data is not None and given
     if step.prepare is None or not described or not is_looked_for(checked, "data"):
         return None
@@ -112,7 +112,7 @@ def _described_data(checked: Preflight) -> DataChoice | UserError | None:
         return error
 
 
-def _data_settings(checked: Preflight) -> list[str]:
+def data_settings(checked: Preflight) -> list[str]:
     """Settings given by the user that change the data, not those that change only how it is prepared."""
     schema = checked.step.schema.model_fields[SECTION].annotation
     how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()

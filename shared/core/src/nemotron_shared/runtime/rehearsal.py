@@ -29,7 +29,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.engine import engine_of, refuse
 from nemotron_shared.runtime.inputs import is_named
-from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.preflight import data_settings, preflight
 from nemotron_shared.runtime.process import ending_with_us, launch_command
 from nemotron_shared.runtime.spec import Made, Step
 from nemotron_shared.runtime.start import Preflight, Start, load
@@ -90,7 +90,7 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     """
     start = load(step, replace(arguments, dry_run=True))
     arguments, checked = start.arguments, preflight(step, start)
-    refuse(checked.problems + checked.lacking)
+    refuse(checked.problems)  # not what is lacking: the training may have more processes, and was checked with them
     config, model = checked.config, checked.inputs.get("model")
     if not isinstance(config, SupervisedConfig):
         return "not rehearsed: its settings depend on data that does not exist yet"
@@ -103,7 +103,8 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
         return "not rehearsed: only the training itself runs the model's Python files"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
     # data found by its settings would be refused together with them, so pass them again, for fewer rows
-    data = checked.inputs.get("data") if is_named(checked, "data") else None
+    named = is_named(checked, "data") or not data_settings(checked)
+    data = checked.inputs.get("data") if named else None
     tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)

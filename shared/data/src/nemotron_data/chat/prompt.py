@@ -82,6 +82,52 @@ class Prompter:
         Raises:
             UserError: the model has no template, or the template refuses the conversation or renders no text.
         """
+        text, _, cuts = self._rendered(messages, tools, add_generation_prompt=True, **options)
+        self._require_room(text)
+        return Prompt(self._encoded(text, cuts), opens_thought(text), text)
+
+    def following(
+        self,
+        messages: Sequence[Message],
+        more: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None,
+        end: str,
+        most: int,
+    ) -> Prompt | None:
+        """What stands between an answer and the next one: `more`, as the template writes it behind the answer's end.
+
+        What the model has read and written so far stays as it is, token by token, and this comes behind it.
+
+        Args:
+            messages: the conversation, whose last message is the answer.
+            more: results of tools, or the user's next turn.
+            end: text of the token that ends the answer.
+            most: tokens that there is room for.
+
+        Returns:
+            None if there are more than `most`.
+
+        Raises:
+            UserError: the template writes earlier turns anew once others follow, so a model would be trained on
+                another conversation than it had.
+        """
+        if sum(len(str(message.get("content"))) for message in more) > most * self._longest:
+            return None
+        before = self._rendered(messages, tools, add_generation_prompt=False).text
+        text, _, cuts = self._rendered([*messages, *more], tools, add_generation_prompt=True)
+        kept = before.rfind(end) + len(end)
+        if end not in before or text[:kept] != before[:kept]:
+            at = next((n for n, pair in enumerate(zip(before[:kept], text, strict=False)) if len(set(pair)) > 1), kept)
+            what = f"{self._label} writes earlier turns anew when others follow: {before[at : at + 40]!r}"
+            change = f"becomes {text[at : at + 40]!r}" if end in before else f"has no {end} behind it"
+            raise UserError(
+                f"{what} {change}", "take a model whose template keeps turns as they were, thoughts included"
+            )
+        ids = self._encoded(text[kept:], [cut - kept for cut in cuts if cut > kept])
+        return Prompt(ids, opens_thought(text), text[kept:]) if len(ids) <= most else None
+
+    def _rendered(self, messages: Sequence[Message], tools: Any, **options: Any) -> Rendered:
+        """The text of a conversation, and where names of control tokens in it are cut."""
         if self.template is None:
             raise UserError("this model has no chat template", "give it text to continue, or another model")
         for number, message in enumerate(messages):
@@ -89,11 +135,10 @@ class Prompter:
         guard = None
         if holds_control(self._control, messages, tools):
             messages, tools, guard = guarded(self._control, messages, tools)
-        text = self.template.render(messages, tools, add_generation_prompt=True, **options)
-        text, _, cuts = Rendered(text, []) if guard is None else without_guard(text, [], guard)
-        self._require_text(text)
-        self._require_room(text)
-        return Prompt(self._encoded(text, cuts), opens_thought(text), text)
+        text = self.template.render(messages, tools, **options)
+        rendered = Rendered(text, []) if guard is None else without_guard(text, [], guard)
+        self._require_text(rendered.text)
+        return rendered
 
     def hidden(self, messages: Sequence[Message], tools: Any = None) -> tuple[str, ...]:
         """Parts of the conversation that the prompt does not show; see `shown`."""

@@ -9,6 +9,7 @@
     answer      {"question": "<|im_start|>user ...", "expected": "4", "prompt_ids": [11, 12], "answer_ids": [23, 2],
                  "key": "<|im_start|>user ..."}
     instructions {"prompt": "Write without commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    episode     {"question": "What is the key of 55?", "key": "2000000/55", "row": {...}}     a row in NeMo-Gym's form
     code        {"prompt": "def add(a, b):", "test": "def check(add): ...", "entry_point": "add"}
 
 `key` is searched for in training data, to find questions that a model may have been trained on. A `stem` is the
@@ -27,7 +28,7 @@ from nemotron_shared.errors import UserError, printable
 
 TASKS = "tasks.json"
 LONGEST_NAME = 200
-Kind = Literal["generate", "choice", "text", "answer", "instructions", "code"]
+Kind = Literal["generate", "choice", "text", "answer", "instructions", "code", "episode"]
 TEXT = (str, "a text")
 IDS = (list, "a list of token ids")
 FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
@@ -36,6 +37,7 @@ FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
     "text": {"text": TEXT},
     "answer": {"question": TEXT, "expected": TEXT, "prompt_ids": IDS, "answer_ids": IDS, "key": TEXT},
     "instructions": {"prompt": TEXT, "instruction_id_list": (list, "a list"), "kwargs": (list, "a list")},
+    "episode": {"question": TEXT, "key": TEXT, "row": (dict, "an object")},
     "code": {"prompt": TEXT, "test": TEXT, "entry_point": TEXT},
 }
 """Required fields by kind, with their type and its name. Other fields are allowed."""

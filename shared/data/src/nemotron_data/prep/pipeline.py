@@ -22,7 +22,7 @@ from nemotron_data.prep.reader import FILES_IN
 from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.sampling import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
-from nemotron_data.sources.datasets import SYNTHETIC, Part, RowKind, input_files
+from nemotron_data.sources.datasets import Part, RowKind, input_files, is_synthetic
 from nemotron_data.sources.detect import head_rows
 from nemotron_data.sources.files import InputFile
 from nemotron_data.sources.reading import Row
@@ -119,7 +119,7 @@ class Inputs(Generic[Settings]):
             kept: whether all of a row is kept, so that none of its fields is lost.
         """
         for number, part in enumerate(self.parts):
-            if part.settings.source == SYNTHETIC:
+            if is_synthetic(part.settings.source):
                 continue
             known = {name.lower() for name in read(part.settings) if name is not None}
             rows = (row.value for row in head_rows(self.files(number)) if isinstance(row, Row))
@@ -182,7 +182,7 @@ def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inpu
     """
     parts = kind.parts(settings)
     made = run.checkpoints / "synthetic.jsonl"
-    files = [input_files(part.settings, made, kind.synthetic, count) for part in parts]
+    files = [input_files(part.settings, made, kind.synthetic_rows(part.settings.source)[0], count) for part in parts]
     if line := about_documents([file for some in files for file in some]):
         run.say(line)
     shards = make_shards(files, settings.shard_mb << 20, settings.sample)

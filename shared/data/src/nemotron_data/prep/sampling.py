@@ -8,7 +8,7 @@ from typing import TypeVar
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import TOLERATE, or_tolerate, row_error
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.datasets import SYNTHETIC, Part, own_rows
+from nemotron_data.sources.datasets import Part, is_synthetic, own_rows
 from nemotron_data.sources.files import InputFile, format_of, is_remote, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files, read_range
 from nemotron_data.sources.text import require_text
@@ -127,7 +127,7 @@ def rows_ahead(parts: Iterable[Part[Settings]], synthetic: int, most: int) -> in
         files, elsewhere = _on_this_machine(part.settings)
         if elsewhere:
             return None
-        rows = synthetic if part.settings.source == SYNTHETIC else sum(1 for _ in islice(read_files(files), most))
+        rows = synthetic if is_synthetic(part.settings.source) else sum(1 for _ in islice(read_files(files), most))
         count += rows if part.settings.sample is None else min(rows, part.settings.sample)
         if count >= most:
             break
@@ -169,7 +169,7 @@ def _on_this_machine(section: SourceSection) -> tuple[list[InputFile], list[str]
     """Local files of a source, and its paths elsewhere; both are empty for synthetic data."""
     named = [section.source] if isinstance(section.source, str) else section.source or []
     elsewhere = [name for name in named if is_remote(name)]
-    local = [name for name in named if name != SYNTHETIC and name not in elsewhere]
+    local = [name for name in named if not is_synthetic(name) and name not in elsewhere]
     return own_rows(section.model_copy(update={"source": local})) if local else [], elsewhere
 
 

@@ -9,6 +9,7 @@ three quarters and one quarter of the tokens that training sees. Keys that begin
 `blend:NAME` refers to a blend that a stage ships in config/blends/NAME.json.
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -242,12 +243,18 @@ def _blend_error(path: Path, error: ValidationError) -> UserError:
 
 
 SYNTHETIC = "synthetic"
+"""Rows that this project makes itself; `synthetic:NAME` are others, which a stage names."""
 SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
+
+
+def is_synthetic(source: str | list[str] | None) -> bool:
+    """Whether `data_prep.source` names rows that this project makes itself."""
+    return isinstance(source, str) and source.partition(":")[0] == SYNTHETIC
 
 
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
     """Files to prepare. `count` synthetic rows are first written to `made`, unless they are there and intact."""
-    if section.source != SYNTHETIC:
+    if not is_synthetic(section.source):
         return own_rows(section)
     mark = made.with_suffix(".sha256")
     if not (made.is_file() and mark.is_file() and mark.read_bytes() == file_digest(made).encode()):
@@ -313,7 +320,7 @@ def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> st
         Refused: the row lacks the configured field.
     """
     if section.key_field is None:
-        return str(row.get("key", otherwise)) if section.source == SYNTHETIC else otherwise
+        return str(row.get("key", otherwise)) if is_synthetic(section.source) else otherwise
     value = field_of(row, section.key_field)
     if value is None and section.key_field not in row:
         raise Refused(f"no field '{section.key_field}' (data_prep.key_field)", f"fields here: {', '.join(row)}")
@@ -338,7 +345,7 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
     # only the tokenizer files that data preparation copies: the folder may also hold a whole model
     copied = [] if tokenizer is None else [str(Path(str(tokenizer.model)) / name) for name in FILES]
     own = own_files(getattr(section, "chat_template", None), *copied)
-    if section.source != SYNTHETIC:
+    if not is_synthetic(section.source):
         return [*file_sources(section), *own]
     made = {"synthetic": kind, "seed": section.seed, "rows": count}
     return [Source(f"{SYNTHETIC}:{kind}", json_digest(made), made), *own]
@@ -382,6 +389,7 @@ class RowKind:
         synthetic: makes rows from a seed and a count, for the built-in source.
         synthetic_name: name of those rows in the manifest.
         presplit: whether a blend may assign data sets to splits.
+        more: other synthetic rows, by the NAME in `synthetic:NAME`.
     """
 
     name: str
@@ -389,6 +397,19 @@ class RowKind:
     synthetic: SyntheticRows
     synthetic_name: str
     presplit: bool = True
+    more: Mapping[str, SyntheticRows] = dataclasses.field(default_factory=dict)
+
+    def synthetic_rows(self, source: str | list[str] | None) -> tuple[SyntheticRows, str]:
+        """What makes the rows of a built-in source, and what they are called.
+
+        Raises:
+            UserError: there are none of that name.
+        """
+        name = source.partition(":")[2] if isinstance(source, str) and is_synthetic(source) else ""
+        if name and name not in self.more:
+            known = [SYNTHETIC, *(f"{SYNTHETIC}:{one}" for one in self.more)]
+            raise UserError(f"data_prep.source: no rows named '{source}'", f"there are: {', '.join(known)}")
+        return (self.more[name], name) if name else (self.synthetic, self.synthetic_name)
 
     def parts(self, settings: Settings) -> list[Part[Settings]]:
         """Data sets that the config names: those of a blend file, or the one source.
@@ -426,7 +447,7 @@ class RowKind:
         """
         file = find_blend(settings.source, self.config)
         if file is None:
-            return describe_sources(settings, self.synthetic_name, count)
+            return describe_sources(settings, self.synthetic_rows(settings.source)[1], count)
         own = describe_sources(settings.model_copy(update={"source": str(file)}), "blend", 0)
         # all of them share the same template and tokenizer
         return [*own, *(source for part in self.parts(settings) for source in file_sources(part.settings))]

@@ -11,6 +11,21 @@ The same seed gives the same rows on every platform. A hash of the key alone dec
 so for any seeds and counts, no evaluation question occurs in a training row.
 """
 
+from functools import partial
+
+from nemotron_data.synthetic.episodes import LOGIC, beginnings, demonstrations
 from nemotron_data.synthetic.rows import chats, eval_choices, eval_problems, eval_texts, pretrain_documents, problems
 
-__all__ = ["chats", "eval_choices", "eval_problems", "eval_texts", "pretrain_documents", "problems"]
+DEMONSTRATIONS = {name: partial(demonstrations, name) for name in LOGIC}
+BEGINNINGS = {name: partial(beginnings, name) for name in LOGIC}
+
+__all__ = [
+    "BEGINNINGS",
+    "DEMONSTRATIONS",
+    "chats",
+    "eval_choices",
+    "eval_problems",
+    "eval_texts",
+    "pretrain_documents",
+    "problems",
+]

@@ -1,0 +1,1 @@
+"""Environments: what answers a model's tool calls or turns over HTTP, and rewards the episode."""

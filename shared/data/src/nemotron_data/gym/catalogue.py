@@ -1,0 +1,196 @@
+"""Environments by name, in NeMo-Gym's layout, and the agents that their configs name.
+
+    drawers/
+    ├── drawers.py              the logic: a class Episode, and TOOLS if a model calls tools
+    ├── app.py                  the same as a resources server of NeMo-Gym
+    ├── configs/drawers.yaml    the resources server, and the agents that rows name in `agent_ref`
+    └── data/example.jsonl      first rows
+
+A name is that of a shipped environment, of a folder in ./environments, or of a resources server in NeMo-Gym's wheel;
+anything with a slash is a folder. Ours are served by `small_server`, which needs only this package; those without such
+logic, and `nemo_gym:drawers`, by NeMo-Gym itself, in its own Python.
+"""
+
+import keyword
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemotron_shared.atomic import write_text
+from nemotron_shared.config.environments import EnvironmentsSection
+from nemotron_shared.digest import file_digest, tree_files
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.environments import environment_of
+
+SHIPPED = Path(__file__).resolve().parent / "environments"
+OWN = Path("environments")
+TEMPLATE = Path(__file__).resolve().parent / "template" / "number_game"
+NEMO_GYM = "nemo_gym"
+"""The engine environment with NeMo-Gym's wheel; also the prefix of a name that NeMo-Gym is to serve."""
+TOOLS_AGENT, TURNS_AGENT = "simple_agent", "gymnasium_agent"
+"""The agents whose loop we run ourselves: tools (/seed_session, /TOOL, /verify), and turns (/reset, /step)."""
+OTHER_ENGINE = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What a row's `agent_ref` names: which loop it is, with which server, and how many answers it takes at most."""
+
+    name: str
+    kind: str
+    environment: str
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment on the disk.
+
+    Attributes:
+        by_nemo_gym: NeMo-Gym serves it; else `small_server` does.
+        server: its section of the config, `entrypoint` and so on; settings of its own among them.
+        agents: by name.
+    """
+
+    name: str
+    folder: Path
+    by_nemo_gym: bool
+    server: Mapping[str, Any] = field(default_factory=dict)
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+
+    @property
+    def logic(self) -> Path:
+        """The module with the class Episode, if it is one of ours."""
+        return self.folder / f"{self.folder.name}.py"
+
+    @property
+    def examples(self) -> Path:
+        """Its first rows."""
+        return self.folder / "data" / "example.jsonl"
+
+
+def find_environment(name: str) -> Environment:
+    """The environment of a name or in a folder, with what its configs say.
+
+    Raises:
+        UserError: there is none, there are two, a config is damaged, or it needs a model of its own.
+    """
+    asked = name
+    forced, name = name.startswith(f"{NEMO_GYM}:"), name.removeprefix(f"{NEMO_GYM}:")
+    if "/" in name:
+        found = [Path(name).expanduser().resolve()]
+        if not found[0].is_dir():
+            raise UserError(
+                f"environment '{asked}': there is no such folder", "name a folder, or see: nemotron env list"
+            )
+    else:
+        here = {folder.name: folder for folder in _folders(SHIPPED)}
+        own = {folder.name: folder.resolve() for folder in _folders(OWN)}
+        found = [known[name] for known in (here, own) if name in known]
+        found = found or [wheel[name] for wheel in [in_wheel()] if name in wheel]
+        if not found:
+            known = [*here, *own, *in_wheel()]
+            remedy = did_you_mean(name, known, "see: nemotron env list")
+            raise UserError(f"no environment named '{asked}'", remedy)
+    if len(found) > 1:
+        raise UserError(f"two environments are named '{name}': {found[0]} and {found[1]}", "rename the one of yours")
+    folder = found[0]
+    environment = Environment(folder.name, folder, forced or not (folder / f"{folder.name}.py").is_file())
+    entry = folder / "app.py"
+    if environment.by_nemo_gym and not entry.is_file():
+        what = f"{folder} is no environment: it has neither {folder.name}.py nor app.py"
+        raise UserError(what, "make one with: nemotron new environment NAME")
+    return _with_configs(environment)
+
+
+def contents_of(key: str, section: EnvironmentsSection | None) -> dict[str, Any]:
+    """What a result depends on, for a `Step`: the files of the environments that `key` of its config names."""
+    if section is None:
+        return {}
+    folders = [find_environment(name).folder for name in section.servers]
+    files = {
+        folder.name: [path for path in tree_files(folder) if "__pycache__" not in path.parts] for folder in folders
+    }
+    return {key: {name: {path.name: file_digest(path) for path in paths} for name, paths in files.items()}}
+
+
+def new_environment(name: str, parent: Path = OWN) -> Path:
+    """Write an environment to begin with: logic, server, rows, configs and a test. Returns its folder.
+
+    Raises:
+        UserError: the name is none for a module, or taken.
+    """
+    folder = parent / name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise UserError(f"'{name}' is no name for an environment", "take lower-case letters, digits and '_'")
+    if folder.exists() or name in {one.name for one in _folders(SHIPPED)}:
+        raise UserError(f"there is an environment '{name}' already", "give another name")
+    for source in tree_files(TEMPLATE):
+        if "__pycache__" not in source.parts:
+            place = folder / str(source.relative_to(TEMPLATE)).replace(TEMPLATE.name, name)
+            write_text(place, source.read_text(encoding="utf-8").replace(TEMPLATE.name, name))
+    write_text(folder / "app.py", (SHIPPED / "drawers" / "app.py").read_text(encoding="utf-8"))
+    return folder
+
+
+def available() -> dict[str, list[str]]:
+    """Names by where they are: shipped, of this folder, of NeMo-Gym's wheel."""
+    names = {"shipped": _folders(SHIPPED), str(OWN): _folders(OWN), "nemo-gym": in_wheel().values()}
+    return {place: sorted(folder.name for folder in folders) for place, folders in names.items()}
+
+
+def in_wheel() -> dict[str, Path]:
+    """Folders of the resources servers that NeMo-Gym brings; none where it is not installed."""
+    known = environment_of(NEMO_GYM)
+    folder = known.folder if known is not None and known.programs is not None else None
+    sites = folder.glob("lib/python3.*/site-packages/resources_servers") if folder else ()
+    return {one.name: one for site in sites for one in _folders(site)}
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    """Environments in a folder."""
+    for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+        if (folder / "app.py").is_file() or (folder / f"{folder.name}.py").is_file():
+            yield folder
+
+
+def _with_configs(environment: Environment) -> Environment:
+    """The server's section and the agents of all configs; those of the config with its name come first."""
+    files = sorted(
+        (environment.folder / "configs").glob("*.yaml"), key=lambda file: (file.stem != environment.name, file)
+    )
+    server: dict[str, Any] | None = None
+    agents: dict[str, Agent] = {}
+    for file in files:
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: not YAML: {error}", "correct the file") from error
+        sections = {name: one for name, one in (content or {}).items() if isinstance(one, dict)}
+        names = {name for name, one in sections.items() if "resources_servers" in one}
+        if server is None and names:
+            server = next(iter(sections[min(names)]["resources_servers"].values()), {})
+        for name, one in sections.items():
+            for kind, told in (one.get("responses_api_agents") or {}).items():
+                if (told.get("resources_server") or {}).get("name") in names and name not in agents:
+                    agents[name] = Agent(name, kind, environment.name, told.get("max_steps"))
+    if not agents:
+        what = f"{environment.folder / 'configs'}: no config names an agent for '{environment.name}'"
+        raise UserError(what, "give it one, as in docs/environments.md")
+    if environment.by_nemo_gym and (judge := _asks_a_model(server or {})):
+        what = f"environment '{environment.name}' asks a model of its own ({judge}), and none is served here"
+        raise UserError(what, OTHER_ENGINE)
+    return Environment(environment.name, environment.folder, environment.by_nemo_gym, server or {}, agents)
+
+
+def _asks_a_model(server: Mapping[str, Any]) -> str | None:
+    """The setting in which a resources server names a model, such as a judge."""
+    for name, value in server.items():
+        if isinstance(value, Mapping) and (value.get("type") == "responses_api_models" or _asks_a_model(value)):
+            return name
+    return None

@@ -1,0 +1,180 @@
+"""Serve an environment of ours, with NeMo-Gym's routes and session cookies, and without its packages.
+
+    python -m nemotron_data.gym.small_server environments/drawers 0      prints `ready 12001`
+
+Tools (the module has TOOLS):                          Turns:
+    POST /seed_session  row      -> {}                     POST /reset  row             -> {"observation", "info"}
+    POST /find          {"name"} -> {"box": "8"}           POST /step   row, response   -> {"observation", "reward",
+    POST /verify        row, response                                                      "terminated", "truncated",
+                                 -> row, response,                                         "info"}
+                                    "reward", ...
+
+The logic is a class Episode, made anew for each episode:
+
+    class Episode:
+        def __init__(self, row): ...
+        def find(self, name: str) -> dict: ...                 a tool; its arguments are checked by their annotations
+        def verify(self, answer: str, output: list) -> dict    {"reward": 1.0, ...}, from the last message and all items
+        def reset(self) -> str | None                          what is said before the first turn
+        def step(self, text: str) -> dict                      {"reward", "terminated", "observation", "info"}
+"""
+
+import importlib.util
+import inspect
+import json
+import secrets
+import sys
+import threading
+from collections import OrderedDict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, create_model
+
+COOKIE = "session"
+MOST_SESSIONS = 10_000
+"""Episodes whose client went away stay open; the oldest are dropped."""
+
+
+class BadRequest(Exception):
+    """Args: status and body."""
+
+
+class Environment:
+    """The episodes of one environment.
+
+    Args:
+        logic: a module with Episode, and TOOLS if models call tools.
+    """
+
+    def __init__(self, logic: ModuleType) -> None:
+        self._new = logic.Episode
+        tools = [tool["name"] for tool in getattr(logic, "TOOLS", ())]
+        self._arguments = {name: _arguments(getattr(self._new, name)) for name in tools}
+        self._own = {"/verify", "/seed_session"} if tools else {"/reset", "/step"}
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, path: str, body: Any, session: str) -> Any:
+        """What a POST is answered with; raises `BadRequest`."""
+        name = path.removeprefix("/")
+        if path not in self._own and name not in self._arguments:
+            raise BadRequest(404, {"detail": "Not Found"})
+        if not isinstance(body, dict):
+            raise BadRequest(422, {"detail": [{"loc": ["body"], "msg": "Input should be a valid dictionary"}]})
+        if path in ("/seed_session", "/reset"):
+            episode = self._new(body)
+            with self._lock:
+                self._open[session] = episode
+                while len(self._open) > MOST_SESSIONS:
+                    self._open.popitem(last=False)
+            return {} if path == "/seed_session" else {"observation": episode.reset(), "info": {}}
+        with self._lock:
+            episode = self._open.get(session)
+        if episode is None:
+            raise BadRequest(400, {"detail": "no such episode: it begins with /seed_session or /reset"})
+        if name in self._arguments:
+            try:
+                given = self._arguments[name].model_validate(body)
+            except ValidationError as error:
+                detail = [
+                    {"type": one["type"], "loc": ["body", *one["loc"]], "msg": one["msg"]} for one in error.errors()
+                ]
+                raise BadRequest(422, {"detail": detail}) from error
+            return getattr(episode, name)(**{key: getattr(given, key) for key in type(given).model_fields})
+        output = (body.get("response") or {}).get("output")
+        if not isinstance(output, list):
+            raise BadRequest(422, {"detail": [{"loc": ["body", "response", "output"], "msg": "Field required"}]})
+        if path == "/verify":
+            self._forget(session)
+            return body | episode.verify(said(output), output)
+        step = {"observation": None, "truncated": False, "info": {}} | episode.step(said(output))
+        if step["terminated"] or step["truncated"]:
+            self._forget(session)
+        return step
+
+    def _forget(self, session: str) -> None:
+        with self._lock:
+            self._open.pop(session, None)
+
+
+def said(output: list[dict[str, Any]]) -> str:
+    """The text of the last message of a response; empty if there is none."""
+    for item in reversed(output):
+        if item.get("type") == "message" and item.get("role") == "assistant":
+            return "".join(part.get("text", "") for part in item["content"] if part.get("type") == "output_text")
+    return ""
+
+
+def _arguments(tool: Any) -> type[BaseModel]:
+    """What a tool takes, as FastAPI would read it from its annotations."""
+    parameters = list(inspect.signature(tool, eval_str=True).parameters.values())[1:]
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is inspect.Parameter.empty else one.default) for one in parameters
+    }
+    return create_model(tool.__name__, **fields)
+
+
+def load_logic(folder: Path) -> ModuleType:
+    """The module of an environment in a folder of its name."""
+    name = folder.name
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(environment: Environment, port: int) -> None:
+    """Answer until the process ends. Port 0 takes a free one; says `ready PORT` when it listens."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections are kept
+        wbufsize = -1  # head and body in one write, or the client would wait for the second packet
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            self._send(200, {"status": "ok"}, "")
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            cookies = dict(one.strip().partition("=")[::2] for one in self.headers.get("Cookie", "").split(";"))
+            session = cookies.get(COOKIE) or secrets.token_hex(16)
+            try:
+                status, answer = 200, environment.answer(self.path, json.loads(content), session)
+            except BadRequest as error:
+                status, answer = error.args
+            except ValueError as error:
+                status, answer = 422, {"detail": [{"loc": ["body"], "msg": f"JSON decode error: {error}"}]}
+            except Exception as error:  # the environment's own code may fail in any way
+                print(f"{self.path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                status, answer = 500, {"detail": f"{type(error).__name__}: {error}"}
+            self._send(status, answer, session)
+
+        def _send(self, status: int, answer: Any, session: str) -> None:
+            body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()  # as FastAPI writes it
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            if session:
+                self.send_header("Set-Cookie", f"{COOKIE}={session}; path=/; httponly")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: a line for each request would fill the log."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+    with Server(("127.0.0.1", port), Handler) as server:
+        print(f"ready {server.server_address[1]}", flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(Environment(load_logic(Path(sys.argv[1]))), int(sys.argv[2]))

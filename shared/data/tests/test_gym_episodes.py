@@ -1,0 +1,219 @@
+"""Episodes with servers that run: who said which token, what ends an episode, and what a failure does."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemotron_data.formats.rl_rows import RLRow
+from nemotron_data.gym.catalogue import find_environment, new_environment
+from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled
+from nemotron_data.gym.play import END, Characters, as_call, play
+from nemotron_data.synthetic.episodes import LOGIC, beginnings
+from nemotron_shared.config.environments import EnvironmentsSection
+from nemotron_shared.errors import UserError
+
+FAULTY = """
+import os, time
+def tool(name):
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    return {"type": "function", "name": name, "description": "", "parameters": schema}
+TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail")]
+class Episode:
+    def __init__(self, row): self.row = row
+    def echo(self, text: str) -> dict: return {"text": text}
+    def large(self, text: str) -> dict: return {"text": "x" * (1 << 20)}
+    def sleep(self, text: str) -> dict: time.sleep(30)
+    def die(self, text: str) -> dict: os._exit(7)
+    def fail(self, text: str) -> dict: raise RuntimeError("broken inside")
+    def verify(self, answer: str, output: list) -> dict:
+        return {"reward": float("nan") if answer == "nan" else float(answer == "right"), "items": len(output)}
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> str:
+    """An environment whose tools fail in their ways."""
+    folder = new_environment("faulty", tmp_path)
+    (folder / "faulty.py").write_text(FAULTY)
+    return str(folder)
+
+
+def row_of(name: str, tools: Sequence[str]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    told = [{"type": "function", "name": one, "description": "", "parameters": schema} for one in tools]
+    prompt = {"input": [{"role": "user", "content": "?"}], "tools": told}
+    agent = {"type": "responses_api_agents", "name": f"{name}_simple_agent"}
+    return {"responses_create_params": prompt, "agent_ref": agent}
+
+
+def section(name: str, **changes: Any) -> EnvironmentsSection:
+    usual = {"servers": [name], "max_turns": 4, "max_episode_tokens": 1000, "show_tools": False,
+             "timeout_seconds": 20.0, "connections": 4, "on_failure": "stop"}  # fmt: skip
+    return EnvironmentsSection(**usual | changes)
+
+
+def played(
+    settings: EnvironmentsSection,
+    rows: Sequence[dict[str, Any]],
+    turns: Sequence[Sequence[str]],
+    folder: Path,
+    turn_tokens: int = 100,
+    meanwhile: Callable[[Environments], None] = lambda environments: None,
+) -> list[Episode]:
+    """Play rows, each with turns of its own; one without END is cut."""
+    written: Any = Characters()
+    with Environments(settings, folder / "logs") as environments:
+        loop = Loop(environments, written, written, [END], turn_tokens)
+
+        def sample(live: Sequence[Episode], turn: int) -> list[Sampled]:
+            meanwhile(environments)
+            said = [turns[one.number][turn] for one in live]
+            return [Sampled([ord(sign) for sign in text], [-1.0] * len(text), [1] * len(text)) for text in said]
+
+        return loop.play([environments.ask(RLRow.of(row), written) for row in rows], sample)
+
+
+def ended(text: str) -> str:
+    return text + chr(END)
+
+
+ECHO = ended(as_call("echo", {"text": "a"}))
+
+
+def test_what_the_environment_says_is_marked_and_the_last_token_is_the_models(faulty: str, tmp_path: Path) -> None:
+    (one,) = played(section(faulty), [row_of("faulty", ["echo"])], [[ECHO, ended("right")]], tmp_path)
+    said = '{"text":"a"}'
+    assert "".join(map(chr, one.ids)) == ECHO + said + ended("right")
+    assert one.own == [1] * len(ECHO) + [0] * len(said) + [1] * 6
+    assert [logp for logp, own in zip(one.logps, one.own, strict=True) if not own] == [0.0] * len(said)
+    assert len(one.experts) == len(one.logps) == len(one.ids)
+    assert (one.reward, one.ended, one.turns, one.figures) == (1.0, "answered", 2, {"items": 3.0})
+
+
+@pytest.mark.parametrize("name", ["verify", "seed_session", "large", "../verify"])
+def test_a_model_reaches_the_tools_of_its_row_and_nothing_else(faulty: str, tmp_path: Path, name: str) -> None:
+    turns = [ended(as_call(name, {"text": "a", "response": {"output": []}})), ended("right")]
+    (one,) = played(section(faulty), [row_of("faulty", ["echo"])], [turns], tmp_path)
+    assert one.counts == {"calls": 1, "refused_calls": 1}
+    assert f"there is no tool named '{name}'" in one.output[1]["output"]
+
+
+def test_wrong_arguments_go_back_to_the_model_and_a_half_call_is_text(faulty: str, tmp_path: Path) -> None:
+    rows = [row_of("faulty", ["echo"])] * 2
+    turns = [[ended(as_call("echo", {"txt": "a"})), ended("right")], [ended("<tool_call>{nothing"), ""]]
+    wrong, half = played(section(faulty), rows, turns, tmp_path)
+    assert json.loads(wrong.output[1]["output"])["detail"][0]["loc"] == ["body", "text"]
+    assert wrong.reward == 1.0
+    assert (half.ended, half.turns, half.reward) == ("answered", 1, 0.0)
+
+
+def test_limits_end_an_episode_and_are_told_apart(faulty: str, tmp_path: Path) -> None:
+    rows = [row_of("faulty", ["echo", "large"])] * 3
+    large = ended(as_call("large", {"text": "a"}))
+    turns = [[ECHO] * 4, ["never ended"], [large]]
+    found = played(section(faulty), rows, turns, tmp_path)
+    assert [one.ended for one in found] == ["turns", "cut", "tokens"]
+    assert all(one.own[-1] == 1 for one in found)
+    (short,) = played(section(faulty, max_episode_tokens=160), rows[:1], turns[:1], tmp_path)
+    assert (short.ended, short.turns) == ("tokens", 1), "a whole turn must still fit"
+    assert len(short.ids) <= 160
+
+
+@pytest.mark.parametrize(
+    ("tool", "changes", "reason"),
+    [
+        ("sleep", {"timeout_seconds": 0.5}, "POST /sleep: no answer within 0.5 s"),
+        ("fail", {}, 'status 500: {"detail":"RuntimeError: broken inside"}'),
+        ("die", {}, "its server ended (exit code 7)"),
+    ],
+)
+def test_a_failure_stops_with_one_error(
+    faulty: str, tmp_path: Path, tool: str, changes: dict[str, Any], reason: str
+) -> None:
+    turns = [ended(as_call(tool, {"text": "a"})), ended("right")]
+    with pytest.raises(UserError) as error:
+        played(section(faulty, **changes), [row_of("faulty", [tool])], [turns], tmp_path)
+    assert error.value.message.startswith("environment 'faulty': ")
+    assert reason in error.value.message
+    assert ("on_failure=mask" in str(error.value.remedy)) == (tool != "die"), "nobody is left to answer"
+
+
+def test_no_number_is_a_failure_and_a_masked_episode_is_counted(faulty: str, tmp_path: Path) -> None:
+    rows, turns = [row_of("faulty", ["echo"])] * 2, [[ended("nan")], [ended("right")]]
+    with pytest.raises(UserError, match="no finite reward: nan"):
+        played(section(faulty), rows, turns, tmp_path)
+    found = played(section(faulty, on_failure="mask"), rows, turns, tmp_path)
+    assert [one.ended for one in found] == ["failed", "answered"]
+    with pytest.raises(UserError, match="all 8 episodes of a batch failed"):
+        played(section(faulty, on_failure="mask"), rows[:1] * 8, turns[:1] * 8, tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["stop", "mask"])
+def test_a_server_that_is_killed_in_the_middle_of_an_episode_is_one_error(
+    faulty: str, tmp_path: Path, policy: str
+) -> None:
+    pids = []
+
+    def kill(environments: Environments) -> None:
+        (line,) = environments.told()
+        pids.append(int(line.rsplit(" ", 1)[1]))
+        os.kill(pids[0], signal.SIGKILL)
+
+    with pytest.raises(UserError, match="ended \\(signal 9\\)"):  # nothing to mask: nobody will answer any more
+        row, turns = row_of("faulty", ["echo"]), [ECHO, ended("right")]
+        played(section(faulty, on_failure=policy), [row], [turns], tmp_path, meanwhile=kill)
+    assert not is_alive(pids[0])
+
+
+def is_alive(pid: int) -> bool:
+    return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", list(LOGIC))
+def test_the_shipped_environments_reward_their_solution(name: str, tmp_path: Path) -> None:
+    row = next(beginnings(name, 3, 1))
+    *_, last = play(name, RLRow.of(row), [], tmp_path)
+    assert last == "reward 1  used_tools 1"
+    *_, last = play(name, RLRow.of(row), ["pink"], tmp_path)
+    assert last == "reward 0  used_tools 0"
+
+
+def test_a_turn_that_was_cut_is_a_move_and_the_last_one(tmp_path: Path) -> None:
+    rows = list(beginnings("drawers_text", 3, 2))
+    right, wrong = rows[0]["expected_answer"], "find 55"
+    found = played(section("drawers_text"), rows, [[right], [wrong]], tmp_path)
+    assert [(one.ended, one.turns, one.reward) for one in found] == [("cut", 1, 1.0), ("cut", 1, 0.0)]
+
+
+def test_other_agents_are_left_to_another_engine(faulty: str, tmp_path: Path) -> None:
+    config = Path(faulty) / "configs" / "faulty.yaml"
+    config.write_text(config.read_text().replace("simple_agent:\n      entry", "swe_agents:\n      entry"))
+    with pytest.raises(UserError, match="is a swe_agents") as error:
+        played(section(faulty), [row_of("faulty", ["echo"])], [[ECHO]], tmp_path)
+    assert "engine=nemo_rl" in str(error.value.remedy)
+
+
+def test_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="no environment named 'drawer'") as error:
+        find_environment("drawer")
+    assert error.value.remedy == "did you mean 'drawers'?"
+    with pytest.raises(UserError, match="there is no such folder"):
+        find_environment("./nowhere")
+    with pytest.raises(UserError, match="no name for an environment"):
+        new_environment("json")
+    new_environment("mine")
+    assert find_environment("mine").folder == tmp_path / "environments" / "mine"
+    with pytest.raises(UserError, match="already"):
+        new_environment("mine")
+    (tmp_path / "environments" / "mine").rename(tmp_path / "environments" / "drawers")
+    (tmp_path / "environments" / "drawers" / "mine.py").rename(tmp_path / "environments" / "drawers" / "drawers.py")
+    with pytest.raises(UserError, match="two environments are named 'drawers'"):
+        find_environment("drawers")
