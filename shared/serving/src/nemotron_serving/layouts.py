@@ -24,7 +24,7 @@ FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
 RUNTIMES = (*FOLDERS, LLAMA_CPP)
 NOT_WRITTEN = {
-    "megatron": "export the folder: Megatron-Bridge converts it itself, as `run.model=FOLDER engine=megatron_bridge` does",
+    "megatron": "export the folder: Megatron-Bridge converts it itself; give it to engine=megatron_bridge as run.model",
     "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
 }
 """Runtimes that no layout is written for, and what to do."""

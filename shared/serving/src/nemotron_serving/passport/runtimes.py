@@ -60,7 +60,7 @@ class Found:
 
     Attributes:
         texts: token ids of each text.
-        speed: tokens per second of one answer to the first prompt; 0 if it was not asked for.
+        speed: tokens per second of processor time, of one answer to the first prompt; 0 if it was not asked for.
     """
 
     readings: Readings
