@@ -32,7 +32,7 @@ ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "nemo_gym", "nemo_
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
-    "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file"),
+    "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file", "nemotron_serving.gguf_run"),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),

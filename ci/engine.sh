@@ -59,8 +59,9 @@ nemo_gym) # it serves environments to our ordinary environment
     install "$engine"
     python=$app/bin/python
     ;;
-llama_cpp) # the converter is started by `nemotron export`, with the torch and transformers of its environment
+llama_cpp) # its converter and its library are started by our commands, whose own environment is an ordinary one
     install "$engine"
+    install libllama # compiled the first time: 3 CPU minutes
     python=$NEMOTRON_ENGINES/ci-serving/bin/python
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen2Config
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_engines.modeling.build import ONLY_MADE, load_tokenizer, random_model, save_model
-from nemotron_shared.config.schema import ModelSection
+from nemotron_engines.modeling.build import ONLY_MADE, load_model, load_tokenizer, random_model, save_model
+from nemotron_shared.artifacts import Artifact, Parent, Producer, Store
+from nemotron_shared.config.schema import LoraSection, ModelSection
 
 WEIGHTS = "model.safetensors"
 SMALL = {"vocab_size": 512, "bos_token_id": 2, "eos_token_id": 5, "pad_token_id": 0}
@@ -22,11 +23,15 @@ ATTENTION = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4
 OTHERS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SMALL, **ATTENTION),
     "qwen2": lambda: Qwen2Config(**SMALL, **ATTENTION),
+    "llama64": lambda: LlamaConfig(**SMALL, **ATTENTION | {"hidden_size": 256}),
     "gpt2": lambda: GPT2Config(**SMALL, n_embd=64, n_layer=2, n_head=4),
 }
 
 
-def make(folder: Path, kind: str) -> Path:
+DENSE = {"hybrid_override_pattern": "M-M*-", "head_dim": 64, "intermediate_size": 96}
+
+
+def make(folder: Path, kind: str, overrides: dict[str, Any] | None = None) -> Path:
     """A model folder with random weights that are unlike each other, biases of routers and norms included."""
     folder.mkdir(parents=True)
     save_tokenizer(folder)
@@ -34,7 +39,9 @@ def make(folder: Path, kind: str) -> Path:
     if kind in OTHERS:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(OTHERS[kind]())
     else:
-        model = random_model(ModelSection(architecture=kind, overrides={}), load_tokenizer(folder), 7, ONLY_MADE)
+        model = random_model(
+            ModelSection(architecture=kind, overrides=overrides or {}), load_tokenizer(folder), 7, ONLY_MADE
+        )
     with torch.no_grad():
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if value.is_floating_point() and (value.dim() == 1 or "bias" in name):
@@ -173,3 +180,34 @@ def write_gguf(
 def copied(source: Path, target: Path) -> Path:
     """A copy of a folder, to be damaged."""
     return shutil.copytree(source, target)
+
+
+SECTION = LoraSection(dim=4, alpha=8, dropout=0.0, layers=None, target_modules=[], exclude_modules=[])
+
+
+def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
+    """A model in a store."""
+    made_by = Producer("sft", "train", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.train", {})
+    return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
+
+
+def with_adapters(place: Path) -> Store:
+    """A store with a base model whose experts' projections have the same shape, and one with merged adapters."""
+    from nemotron_engines.lora.adapt import adapted
+    from nemotron_engines.lora.export import merged, save_adapter
+
+    torch.set_num_threads(1)
+    base = make(place / "base", "nano3_tiny")
+    model = adapted(load_model(base, ONLY_MADE), SECTION, 3)
+    draw = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "lora_B" in name:
+                value.copy_(0.05 * torch.randn(value.shape, generator=draw))
+    save_adapter(model, place / "sft" / "adapter", str(base))
+    save_model(merged(model)[0], base, place / "sft")
+    store = Store(place / "home")
+    store.home.mkdir()
+    before = publish(store, base, "base")
+    publish(store, place / "sft", "trained", parents=[Parent(before.reference, before.manifest.digest, "model")])
+    return store

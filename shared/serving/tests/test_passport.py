@@ -24,6 +24,7 @@ from nemotron_serving.passport.compare import verified
 from nemotron_serving.passport.numbers import (
     GREEDY,
     SAME,
+    Limit,
     Readings,
     allowed_for,
     compare_numbers,
@@ -342,11 +343,11 @@ def test_numbers_and_held_out_rows_that_are_worse_are_found() -> None:
     for made, found in ((before, 0), (after, 1)):
         numbers, task = Part(NUMBERS), Part(TASK)
         compare_numbers("transformers", before, made, allowed_for({"F32"}, before, None), numbers)
-        compare_task(before, made, rows, task)
+        compare_task("transformers", before, made, rows, task)
         assert (len(numbers.findings), len(task.findings)) == (found, found)
-    assert "paired 95% interval +0.0714 to +0.0714" in dict(task.facts)["difference"]
+    assert "paired 95% interval +0.0714 to +0.0714" in dict(task.facts)["transformers, difference"]
     not_finite = Readings({"row": other * np.nan}, {"row": [1] * GREEDY}, bits)
     part = Part(NUMBERS)
-    compare_numbers("vllm", before, not_finite, 1.0, part)
+    compare_numbers("vllm", before, not_finite, Limit(1.0), part)
     assert part.findings[0].what == "gives no number for some tokens"
-    assert allowed_for({"BF16"}, before, after) > SAME == allowed_for({"F32"}, before, after)
+    assert allowed_for({"BF16"}, before, after).kl > SAME == allowed_for({"F32"}, before, after).kl

@@ -2,51 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from passport_support import change_json, change_weights, copied, make
+from passport_support import change_json, change_weights, copied, publish, with_adapters
 from safetensors.torch import load_file
 
 from nemotron_app.main import main
-from nemotron_engines.lora.adapt import adapted
-from nemotron_engines.lora.export import merged, save_adapter
 from nemotron_engines.lora.layout import pairs_in, published
-from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.passport.compare import verified
-from nemotron_shared.artifacts import Artifact, Parent, Producer, Store
-from nemotron_shared.config.schema import LoraSection
+from nemotron_shared.artifacts import Parent, Store
 
-SECTION = LoraSection(dim=4, alpha=8, dropout=0.0, layers=None, target_modules=[], exclude_modules=[])
 EXPERT = "base_model.model.model.layers.1.mixer.experts.{}.{}_proj.lora_A.weight"
-
-
-def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
-    made_by = Producer("sft", "train", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.train", {})
-    return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A base model whose experts' projections have the same shape, and a model with merged adapters."""
-    torch.set_num_threads(1)
-    place = tmp_path_factory.mktemp("adapters")
-    base = make(place / "base", "nano3_tiny")
-    model = adapted(load_model(base, ONLY_MADE), SECTION, 3)
-    draw = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "lora_B" in name:
-                value.copy_(0.05 * torch.randn(value.shape, generator=draw))
-    save_adapter(model, place / "sft" / "adapter", str(base))
-    save_model(merged(model)[0], base, place / "sft")
-    store = Store(place / "home")
-    store.home.mkdir()
-    before = publish(store, base, "base")
-    publish(store, place / "sft", "trained", parents=[Parent(before.reference, before.manifest.digest, "model")])
-    return store
+    return with_adapters(tmp_path_factory.mktemp("adapters"))
 
 
 def findings(store: Store, export: Path) -> dict[str, str]:
@@ -126,6 +99,9 @@ def test_layouts_that_exclude_each_other_are_refused(
         (["--adapter", "--for", "llama.cpp"], "an adapter alone is not converted"),
         (["--adapter", "--dtype", "bfloat16"], "an adapter keeps its type"),
         (["--for", "llama.cpp"], "nemotron engine install llama_cpp"),
+        (["--for", "llama.cpp", "--quantize", "Q8_0"], "nemotron engine install libllama"),
+        (["--quantize", "Q8_0"], "add --for llama.cpp"),
+        (["--for", "megatron"], "Megatron-Bridge converts it itself"),
     ):
         assert main(["export", "trained", str(tmp_path / "out"), "--home", str(store.home), *words]) == 2
         assert said in capsys.readouterr().err

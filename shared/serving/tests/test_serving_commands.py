@@ -280,6 +280,10 @@ def test_a_file_that_is_none(
         (["--host", "0.0.0.0", "--api-key-env", "SHORT"], "holds no key"),
         (["--engine", "vllm"], "--engine vllm: program "),
         (["--engine", "vllm", "--device", "cpu"], "needs a GPU"),
+        (["--engine", "llama.cpp"], "which GGUF file?"),
+        (["--engine", "llama.cpp", "--gguf", "absent.gguf"], "absent.gguf: no such file"),
+        (["--engine", "llama.cpp", "--gguf", "small.gguf"], "nemotron engine install libllama"),
+        (["--gguf", "small.gguf"], "add --engine llama.cpp"),
         (["--port", "70000"], "70000"),
         (["--host", "192.0.2.1", "--api-key-env", "KEY"], "cannot listen"),
     ],
@@ -290,10 +294,42 @@ def test_what_is_not_served(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("SHORT", "abc")
     monkeypatch.setenv("KEY", "a-key-that-is-long-enough")
+    monkeypatch.setenv("NEMOTRON_ENGINES", "no-engines")
+    Path("small.gguf").touch()
     assert command("serve", "small", *words) == 2
     said = capsys.readouterr().err
     assert reason in said
     assert "a-key-that-is-long-enough" not in said
+
+
+def test_llama_cpp_is_given_the_file_and_few_variables(
+    command: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small-BF16.gguf"
+    file.touch()
+    site = tmp_path / "engines" / "libllama" / "lib" / "python3.11" / "site-packages"
+    for name in ("llama_cpp_python-0.3.36", "fastapi-0.165.0"):
+        (site / f"{name}.dist-info").mkdir(parents=True)
+        (site / f"{name}.dist-info" / "METADATA").write_text(f"Name: {name.partition('-')[0]}\nVersion: 1\n")
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "engines"))
+    monkeypatch.setenv("KEY", "a-key-that-is-long-enough")
+    monkeypatch.setenv("SEED", "5")
+    started: list[Any] = []
+    monkeypatch.setattr("os.execve", lambda *given: started.append(given) or exec_ends())
+
+    def exec_ends() -> None:
+        raise KeyboardInterrupt
+
+    words = ("serve", "small", "--engine", "llama.cpp", "--gguf", str(file), "--api-key-env", "KEY")
+    command(*words)
+    (program, line, variables) = started[0]
+    assert program == tmp_path / "engines" / "libllama" / "bin" / "python"
+    assert Path(line[2]).name == "gguf_run.py" and line[3:6] == ["serve", "--model", str(file)]
+    assert variables["API_KEY"] == "a-key-that-is-long-enough" and "SEED" not in variables
+    assert "nothing beside it says which model" in "".join(capsys.readouterr())
+    (tmp_path / "passport.json").write_text('{"source": {"reference": "other:v1", "digest": "0"}}')
+    assert command(*words) == 2
+    assert "was made from other:v1" in capsys.readouterr().err
 
 
 def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
     nemotron export sft ./my-model                 the whole weights, adapters merged
     nemotron export sft ./my-model --for transformers --for llama.cpp --dtype bfloat16
                                                    the folder, and a GGUF file in it
+    nemotron export sft ./my-model --for llama.cpp --quantize Q8_0
+                                                   a GGUF file of 8 bits a weight
     nemotron export sft ./my-adapter --adapter     the LoRA adapter alone, in PEFT's layout
     nemotron export sft ./my-adapter --adapter --for vllm
                                                    with one pair of matrices for each expert
@@ -21,7 +23,7 @@ import click
 from nemotron_app import completion
 from nemotron_app.export import card, exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
-from nemotron_serving.layouts import DTYPES, FOLDERS, RUNTIMES, Layout
+from nemotron_serving.layouts import DTYPES, FOLDERS, NOT_WRITTEN, QUANTIZED, RUNTIMES, Layout
 from nemotron_serving.passport.parts import PAGE, Passport
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
@@ -38,9 +40,14 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=completion.models)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
-    "--for", "runtimes", multiple=True, type=click.Choice(RUNTIMES), help="what will load it; may be repeated"
+    "--for",
+    "runtimes",
+    multiple=True,
+    type=click.Choice([*RUNTIMES, *NOT_WRITTEN]),
+    help="what will load it; may be repeated",
 )
 @click.option("--dtype", type=click.Choice([*DTYPES]), help="of the weights (default: as they are)")
+@click.option("--quantize", type=click.Choice([*QUANTIZED]), help="type of the GGUF file, by llama.cpp's own tools")
 @click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
 @click.option("--verify/--no-verify", default=True, help="compare it with the model afterwards: see nemotron verify")
 @click.option("-d", "--dry-run", is_flag=True, help="only say what would be written, and how large it is")
@@ -51,8 +58,9 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.option("--trust-code", is_flag=True, help="take the Python files along that the model cannot do without")
 @store_options
 def command(
-    look: Look, model: str, folder: Path, runtimes: tuple[str, ...], dtype: str | None, adapter: bool, verify: bool,
-    dry_run: bool, licence: str | None, push: str | None, public: bool, force: bool, trust_code: bool,
+    look: Look, model: str, folder: Path, runtimes: tuple[str, ...], dtype: str | None, quantize: str | None,
+    adapter: bool, verify: bool, dry_run: bool, licence: str | None, push: str | None, public: bool, force: bool,
+    trust_code: bool,
 ) -> int:  # fmt: skip
     """Run the command; see the module docstring."""
     end_on_sigterm()
@@ -62,7 +70,7 @@ def command(
         raise UserError("--public is for a repository of the hub", "add --push ORGANISATION/NAME, or leave it out")
     artifact = find_model(look.store, model, family=look.family, trusted=trust_code)
     require_room(folder, force, (look.store.root, artifact.path))
-    layout = Layout(tuple(dict.fromkeys(runtimes)) or FOLDERS[:1], dtype, adapter)
+    layout = Layout(tuple(dict.fromkeys(runtimes)) or FOLDERS[:1], dtype, adapter, quantize)
     layout.require(artifact)
     require_whole_export(artifact, adapter=adapter)
     title = push.partition("/")[2] if push else folder.resolve().name

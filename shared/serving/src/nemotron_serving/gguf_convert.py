@@ -4,7 +4,7 @@
 The converter is used as it is, but for four things that it gets wrong with transformers' NemotronH:
 
 * a list of layer kinds hides dense layers from it, so it is given the pattern that the published models have;
-* the key `num_experts_per_tok`, which every such config has, makes it take a model without experts for one with them;
+* keys of experts, which every such config has, make it take a model without experts for one with them;
 * our tokenizers are not in its list of digests, so it is told which of its pre-tokenizers they are (PRE; "" if it is
   to know itself);
 * it writes 1,048,576 as the context of every hybrid model, whatever length the model was made for.
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 KINDS = {"linear_attention": "M", "mamba": "M", "moe": "E", "full_attention": "*", "attention": "*", "mlp": "-"}
+
+EXPERTS = ("num_experts_per_tok", "n_routed_experts", "n_group", "topk_group")
+"""Settings that only a model with experts may have, for llama.cpp."""
 
 
 def main(folder: Path, file: Path, dtype: str, pre: str) -> None:
@@ -34,8 +37,8 @@ def main(folder: Path, file: Path, dtype: str, pre: str) -> None:
         settings["hybrid_override_pattern"] = "".join(KINDS[kind] for kind in kinds)
         settings["num_hidden_layers"] = len(kinds)
         if "moe" not in kinds:
-            settings.pop("num_experts_per_tok", None)
-            del settings["layers_block_type"]
+            for name in (*EXPERTS, "layers_block_type"):
+                settings.pop(name, None)
     converter: Any = get_model_class(get_model_architecture(settings, ModelType.TEXT))
     converter.no_mtp = True
     known = TextModel.get_vocab_base_pre

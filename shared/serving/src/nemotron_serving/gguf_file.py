@@ -1,6 +1,6 @@
 """GGUF files: made of a model folder by llama.cpp's converter, and read back to be compared with it.
 
-convert(Path("exported"), Path("exported/my-model-BF16.gguf"))
+convert(Path("exported"), Path("exported/my-model-BF16.gguf"), "BF16")
 read = Gguf(Path("my-model-BF16.gguf"))      needs the package `gguf`: the extra nemotron-serving[gguf]
 read.settings["general.architecture"], read.tensors["blk.0.ssm_in.weight"]
 """
@@ -8,22 +8,27 @@ read.settings["general.architecture"], read.tensors["blk.0.ssm_in.weight"]
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from nemotron_engines.modeling.stored import stored_in
+from nemotron_serving.layouts import QUANTIZED
 from nemotron_shared.atomic import read_json, sync
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.environments import environment_of
 
-ENVIRONMENT = "llama_cpp"
+CONVERTER, LIBRARY = "llama_cpp", "libllama"
+"""Environments of `nemotron engine install`: Python files, and what was compiled."""
 PROGRAM = Path(__file__).with_name("gguf_convert.py")
+RUNNING = Path(__file__).with_name("gguf_run.py")
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 DIGITS = {"type": "Digits", "individual_digits": True}
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {"gpt-2": [BYTES], "smollm": [DIGITS, BYTES]}
@@ -38,11 +43,24 @@ def require_converter() -> Path:
     Raises:
         UserError: it is not installed.
     """
-    environment = environment_of(ENVIRONMENT)
+    return next(_programs(CONVERTER, "llama.cpp's converter").parent.glob("lib/python3.*/site-packages"))
+
+
+def require_library() -> Path:
+    """The Python that can import llama.cpp's compiled library.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    return _programs(LIBRARY, "llama.cpp itself") / "python"
+
+
+def _programs(name: str, what: str) -> Path:
+    environment = environment_of(name)
     assert environment is not None
     if environment.programs is None:
-        raise UserError("llama.cpp's converter is not installed", f"make its environment: {environment.install}")
-    return next(environment.programs.parent.glob("lib/python3.*/site-packages"))
+        raise UserError(f"{what} is not installed", f"make its environment: {environment.install}")
+    return environment.programs
 
 
 def pre_tokenizer(folder: Path) -> str | None:
@@ -60,26 +78,40 @@ def pre_tokenizer(folder: Path) -> str | None:
     return next((name for name, wanted in PRE_TOKENIZERS.items() if plain == wanted), None)
 
 
-def convert(folder: Path, file: Path) -> None:
-    """Write the model folder as one GGUF file, in the type that most of its values have.
+def convert(folder: Path, file: Path, dtype: str) -> None:
+    """Write the model folder as one GGUF file.
 
     A block that predicts further tokens (`mtp.*`) is left out.
 
+    Args:
+        dtype: F32, BF16, F16, or one of `QUANTIZED`.
+
     Raises:
-        UserError: with the end of what the converter said.
+        UserError: with the end of what llama.cpp's converter or tools said.
     """
+    if dtype in QUANTIZED:
+        with TemporaryDirectory(dir=file.parent) as between:
+            exact = Path(between) / f"{file.stem}.gguf"
+            convert(folder, exact, "F32")
+            _run([require_library(), "-P", RUNNING, "quantize", exact, file, dtype], {}, "tools")
+        sync(file)
+        return
     packages = require_converter()
-    dtype = file.stem.rpartition("-")[2]
-    command = [sys.executable, str(PROGRAM), str(folder), str(file), dtype, pre_tokenizer(folder) or ""]
     paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-HEAD:])
-        raise UserError(f"llama.cpp's converter failed:\n{said}", "leave --for llama.cpp out, or give another model")
+    command = [sys.executable, PROGRAM, folder, file, dtype, pre_tokenizer(folder) or ""]
+    _run(command, {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}, "converter")
     sync(file)
     if any(name.startswith("mtp.") for name in stored_in(folder)):
         say(f"{file.name}: the block that predicts further tokens (mtp.*) is left out")
+
+
+def _run(command: Sequence[str | Path], variables: dict[str, str], what: str) -> None:
+    done = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-HEAD:])
+        raise UserError(f"llama.cpp's {what} failed:\n{said}", "leave --for llama.cpp out, or give another model")
 
 
 @dataclass(frozen=True)
@@ -115,6 +147,13 @@ class Gguf:
     def tensors(self) -> dict[str, Any]:
         """Its tensors by name, not yet dequantised."""
         return {one.name: one for one in self._reader.tensors}
+
+    @property
+    def kind(self) -> str:
+        """The type that it is named after: F32, BF16, Q8_0, Q4_K_M."""
+        import gguf
+
+        return gguf.LlamaFileType(int(self.settings["general.file_type"])).name.partition("_")[2]
 
     def values(self, name: str) -> torch.Tensor:
         """One tensor in float32."""

@@ -7,6 +7,7 @@ Of an adapter, transformers takes PEFT's layout, and the servers one pair of mat
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,15 @@ from nemotron_shared.runtime.models.weights import ADAPTER, INDICES
 FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
 RUNTIMES = (*FOLDERS, LLAMA_CPP)
+NOT_WRITTEN = {
+    "megatron": "export the folder: Megatron-Bridge converts it itself; give it to engine=megatron_bridge as run.model",
+    "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
+}
+"""Runtimes that no layout is written for, and what to do."""
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """Types of an export, and safetensors' names for them."""
+QUANTIZED = {"Q8_0": 34 / 32, "Q4_K_M": 0.61}
+"""Types of a GGUF file that llama.cpp's own tools write, and bytes of a value."""
 ROUTER_BIAS = "e_score_correction_bias"
 """Always in its own type: transformers, vLLM and llama.cpp add it to scores in float32."""
 
@@ -36,11 +44,13 @@ class Layout:
         runtimes: those that it is for.
         dtype: of the weights; None keeps what they have.
         adapter: only the adapter.
+        quantize: type of the GGUF file, if it is one of llama.cpp's own.
     """
 
     runtimes: tuple[str, ...]
     dtype: str | None
     adapter: bool
+    quantize: str | None = None
 
     def require(self, artifact: Artifact) -> None:
         """Refuse what no runtime could load, before anything is written.
@@ -48,6 +58,9 @@ class Layout:
         Raises:
             UserError: with a remedy.
         """
+        for name in self.runtimes:
+            if name in NOT_WRITTEN:
+                raise UserError(f"--for {name}: no files of its own are written for it", NOT_WRITTEN[name])
         if self.adapter and LLAMA_CPP in self.runtimes:
             raise UserError("--for llama.cpp: an adapter alone is not converted", "leave --adapter out: merged weights")
         if self.adapter and self.dtype:
@@ -55,9 +68,13 @@ class Layout:
         if self.adapter and "transformers" in self.runtimes and len(self.runtimes) > 1:
             what = "--adapter: transformers (PEFT) and servers name the adapters of experts in different ways"
             raise UserError(what, "export twice, into two folders, each with its own --for")
+        if self.quantize and not self.gguf:
+            raise UserError(f"--quantize {self.quantize} is a type of GGUF files", "add --for llama.cpp")
         if self.gguf:
             from nemotron_serving import gguf_file
 
+            if self.quantize:
+                gguf_file.require_library()
             gguf_file.require_converter()
             gguf_file.pre_tokenizer(artifact.path)  # raises where llama.cpp has none like it
 
@@ -95,7 +112,7 @@ class Layout:
             from nemotron_serving import gguf_file
 
             # from the model's own files, so that norms, which stay in float32 there, are not rounded on the way
-            gguf_file.convert(artifact.path, made / self.gguf_name(artifact, title))
+            gguf_file.convert(artifact.path, made / self.gguf_name(artifact, title), self.gguf_type(artifact))
         if self.runtimes == (LLAMA_CPP,):
             for file in made.iterdir():
                 if file.suffix != ".gguf" and file.name != README:
@@ -103,7 +120,11 @@ class Layout:
 
     def gguf_name(self, artifact: Artifact, title: str) -> str:
         """As llama.cpp names such files: `my-model-BF16.gguf`."""
-        return f"{title}-{DTYPES[self.dtype or dtype_of(artifact.path)]}.gguf"
+        return f"{title}-{self.gguf_type(artifact)}.gguf"
+
+    def gguf_type(self, artifact: Artifact) -> str:
+        """What most of the GGUF file's values are."""
+        return self.quantize or DTYPES[self.dtype or dtype_of(artifact.path)]
 
     def sizes(self, artifact: Artifact, files: Mapping[str, Path], title: str) -> dict[str, int]:
         """Bytes of each file that would be written; those of weights exactly, but for their headers."""
@@ -118,6 +139,11 @@ class Layout:
         }
         if self.gguf:
             weights = sum(size for name, size in found.items() if name.endswith(".safetensors"))
+            if self.quantize:  # not exactly: norms and rows of an odd length keep more bits
+                tensors = [
+                    one for path in files.values() if path.suffix == ".safetensors" for one in stored(path).values()
+                ]
+                weights = round(sum(math.prod(one.shape) for one in tensors) * QUANTIZED[self.quantize])
             name = self.gguf_name(artifact, title)
             found = {name: weights} if self.runtimes == (LLAMA_CPP,) else found | {name: weights}
         return found

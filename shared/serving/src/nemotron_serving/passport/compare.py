@@ -5,14 +5,14 @@ from pathlib import Path
 from nemotron_engines.modeling.loaded import require_finite
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import Gguf
-from nemotron_serving.passport import numbers, settings, targets, tensors
+from nemotron_serving.passport import settings, targets, tensors
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, Passport, reason
 from nemotron_serving.passport.rows import Rows, rows_of
+from nemotron_serving.passport.runs import compare_runs
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.folder import config_of
 from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_CONFIG
 
@@ -45,14 +45,15 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         _merge(store, export, source, parts[TENSORS])
         settings.compare_folders(source.path, export, rows.texts if rows else [], parts[CONFIG])
         _by_itself(export, source.path, parts[CONFIG])
-    for file in files:
-        read = Gguf(file)
-        tensors.compare(targets.in_gguf(own, read, config_of(source.path), parts[TENSORS]), own, parts[TENSORS])
-        settings.compare_gguf(source.path, read, rows.texts if rows else [], parts[CONFIG])
-        parts[NUMBERS].not_run.append(f"{file.name}: llama.cpp itself is not installed here, so it was not run")
-    if has_folder and run and not parts[TENSORS].findings:
-        _numbers(export, source, rows, parts)
-    elif has_folder:
+    read = [Gguf(file) for file in files]
+    for file in read:
+        tensors.compare(targets.in_gguf(own, file, config_of(source.path), parts[TENSORS]), own, parts[TENSORS])
+        settings.compare_gguf(source.path, file, rows.texts if rows else [], parts[CONFIG])
+    if is_adapter:
+        return Passport(export.name, about, list(parts.values()))
+    if run and not parts[TENSORS].findings:
+        compare_runs(export if has_folder else None, read, source, rows, parts)
+    else:
         for title in (NUMBERS, TASK):
             parts[title].not_run.append("not run, because tensors differ" if run else "not asked for")
     return Passport(export.name, about, list(parts.values()))
@@ -93,45 +94,6 @@ def _by_itself(folder: Path, source: Path, part: Part) -> None:
     part.findings += [one for one in here.findings if one not in there.findings]
     part.facts += [*here.facts, *((one.where, f"{one.what}; so in the model") for one in there.findings)]
     part.not_run += here.not_run
-
-
-def _numbers(export: Path, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
-    part, own, made = parts[NUMBERS], stored_in(source.path), stored_in(export)
-    if not numbers.fits(own, Machine.here(export).memory):
-        part.not_run.append(f"the model was not run: {numbers.memory_text(own)}")
-        parts[TASK].not_run.append(part.not_run[-1])
-        return
-    held = rows.held if rows else []
-    size = int(config_of(source.path).get("vocab_size") or 0)
-    if not size:
-        part.not_run.append("config.json has no vocab_size, so there are no prompts")
-        return
-    prompts = numbers.prompts_of(size, rows)
-    dtypes = {one.dtype for one in made.values()}
-    narrowed = sorted({made[name].dtype for name, one in own.items() if made[name].dtype != one.dtype})
-    try:
-        before = numbers.read(source.path, prompts, held, trusted=source.trusted)
-    except UserError as error:
-        for title in (NUMBERS, TASK):
-            parts[title].not_run.append(f"the model cannot be run: {reason(error)}")
-        return
-    floor = None
-    if narrowed:
-        floor = numbers.read(source.path, prompts, [], numbers.rounded_to(narrowed[0]), trusted=source.trusted)
-    try:
-        after = numbers.read(export, prompts, held, trusted=source.trusted)
-    except UserError as error:
-        part.find("transformers", f"cannot load the export: {reason(error)}")
-        return
-    numbers.compare_numbers("transformers", before, after, numbers.allowed_for(dtypes, before, floor), part)
-    for runtime in ("vllm", "sglang"):
-        part.not_run.append(f"{runtime}: not run here")
-    if rows is None:
-        part.not_run.append("the model's training data is not in this store: random tokens only")
-    if held and rows is not None:
-        numbers.compare_task(before, after, rows, parts[TASK])
-    else:
-        parts[TASK].not_run.append("no held-out rows of this model are in the store")
 
 
 def by_itself(folder: Path) -> Passport:

@@ -38,6 +38,8 @@ class Part:
     facts: list[tuple[str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     not_run: list[str] = field(default_factory=list)
+    judged: bool = True
+    """Whether it is known how large each difference may be."""
 
     def find(self, where: str, what: str) -> None:
         """Note a difference."""
@@ -48,7 +50,9 @@ class Part:
         """In a word or two."""
         if self.findings:
             return f"{len(self.findings)} differ" if len(self.findings) > 1 else "1 differs"
-        return "the same" if self.facts else "not looked at"
+        if not self.facts:
+            return "not looked at"
+        return "the same" if self.judged else "measured"
 
 
 @dataclass

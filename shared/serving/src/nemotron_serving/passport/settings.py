@@ -199,15 +199,22 @@ def _what_differs(name: str, before: Any, after: Any) -> str:
     return f"is {_short(after)}, and in the model {_short(before)}"
 
 
-def _same_ids(where: str, texts: Iterable[str], old: Any, new: Any, part: Part) -> None:
-    count = 0
-    for text in texts:
-        count += 1
-        before, after = (list(one.encode(text, add_special_tokens=False)) for one in (old, new))
+def _same_ids(where: str, texts: Sequence[str], old: Any, new: Any, part: Part) -> None:
+    same_ids(where, texts, old, (list(new.encode(text, add_special_tokens=False)) for text in texts), part)
+
+
+def same_ids(where: str, texts: Sequence[str], tokenizer: Any, found: Iterable[list[int]], part: Part) -> None:
+    """Note the first text whose ids are not those of the model's tokenizer.
+
+    Args:
+        found: ids of each text.
+    """
+    for text, after in zip(texts, found, strict=True):
+        before = list(tokenizer.encode(text, add_special_tokens=False))
         if before != after:
             part.find(where, f"encodes {text[:40]!r} as {few(after, 8)}, and the model's as {few(before, 8)}")
             return
-    part.facts.append(("texts encoded", f"{count}, the same tokens"))
+    part.facts.append((f"{where}, texts encoded", f"{len(texts)}, the same tokens"))
 
 
 def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:

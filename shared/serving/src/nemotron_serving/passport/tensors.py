@@ -18,9 +18,10 @@ from nemotron_serving.passport.targets import Counterpart
 from nemotron_shared.runtime.models.folder import config_of
 
 EXACT = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2")
-BOUNDS = {"Q8_0": 4.5e-3}
+BOUNDS = {"Q8_0": 4.5e-3, "Q6_K": 2e-2, "Q5_1": 3.5e-2, "Q5_0": 6.5e-2, "Q4_K": 7.5e-2}
 """Largest difference that quantisation makes, in parts of a tensor's largest value. Measured on trained and random
-weights: 4.1e-3; half a step of a block is 1/254 of its largest value."""
+weights: 4.3e-3, 1.5e-2, 2.8e-2, 6.2e-2 and 6.3e-2. Half a step of a block is 1/254 of its largest value in Q8_0; in
+Q5_0, a value of the other sign may be off by a whole step, 1/16."""
 EXPONENTIAL = 1e-6
 """The same for -exp(A_log), which two libraries compute."""
 MERGED = {"F64": 1e-6, "F32": 1e-6, "BF16": 2**-7, "F16": 2**-10}

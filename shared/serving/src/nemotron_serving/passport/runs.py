@@ -1,0 +1,118 @@
+"""Run the model and its export side by side: a folder with transformers and vLLM, a GGUF file with llama.cpp.
+
+What a runtime may differ by is measured on that very model, by rounding as the export does: see numbers.py. Types for
+which that cannot be done are measured and not judged.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemotron_engines.modeling.build import load_tokenizer
+from nemotron_engines.modeling.stored import stored_in
+from nemotron_serving.gguf_file import Gguf
+from nemotron_serving.passport import numbers, runtimes, settings
+from nemotron_serving.passport.numbers import Readings
+from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, Part, reason
+from nemotron_serving.passport.rows import Rows
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.folder import config_of
+
+Change = Callable[[Any], Any]
+"""What is done with the loaded model first."""
+
+
+def compare_runs(
+    export: Path | None, files: Sequence[Gguf], source: Artifact, rows: Rows | None, parts: dict[str, Part]
+) -> None:
+    """Add what the runtimes show that are installed.
+
+    Args:
+        export: a folder for transformers, if there is one. files: for llama.cpp.
+        rows: of the model's data, if they are known.
+    """
+    if files and runtimes.LLAMA_CPP.python is None:
+        parts[NUMBERS].not_run.append(runtimes.LLAMA_CPP.missing)
+    held = rows.held if rows else []
+    try:
+        prompts = _prompts(source, rows, any_runtime=export is not None or runtimes.LLAMA_CPP.python is not None)
+        before = numbers.read(source.path, prompts, held, trusted=source.trusted)
+    except UserError as error:
+        for title in (NUMBERS, TASK):
+            parts[title].not_run.append(f"the model was not run: {reason(error)}")
+        return
+
+    def changed(change: Change) -> Readings:
+        return numbers.read(source.path, prompts, [], change, trusted=source.trusted)
+
+    if export is not None:
+        _compare_folder(export, source, prompts, before, changed, rows, parts)
+    for file in files if runtimes.LLAMA_CPP.python else ():
+        _compare_file(file, source, prompts, before, changed, rows, parts)
+    if rows is None:
+        parts[NUMBERS].not_run.append("the model's training data is not in this store: random tokens only")
+    if not held:
+        parts[TASK].not_run.append("no held-out rows of this model are in the store")
+
+
+def _prompts(source: Artifact, rows: Rows | None, *, any_runtime: bool) -> dict[str, list[int]]:
+    """What both are given.
+
+    Raises:
+        UserError: the model cannot be run here.
+    """
+    if not any_runtime:
+        raise UserError("nothing here could run its export", runtimes.LLAMA_CPP.missing)
+    own, size = stored_in(source.path), int(config_of(source.path).get("vocab_size") or 0)
+    if not numbers.fits(own, Machine.here(source.path).memory):
+        raise UserError(numbers.memory_text(own), "use a larger machine")
+    if not size:
+        raise UserError("config.json has no vocab_size, so there are no prompts", "add it")
+    return numbers.prompts_of(size, rows)
+
+
+def _compare_folder(
+    export: Path, source: Artifact, prompts: dict[str, list[int]], before: Readings,
+    changed: Callable[[Change], Readings], rows: Rows | None, parts: dict[str, Part],
+) -> None:  # fmt: skip
+    """Run the folder with transformers, and with vLLM in float32."""
+    own, made = stored_in(source.path), stored_in(export)
+    narrowed = sorted({made[name].dtype for name, one in own.items() if made[name].dtype != one.dtype})
+    floor = changed(numbers.rounded_to(narrowed[0])) if narrowed else None
+    allowed = numbers.allowed_for({one.dtype for one in made.values()}, before, floor)
+    try:
+        after = numbers.read(export, prompts, rows.held if rows else [], trusted=source.trusted)
+    except UserError as error:
+        parts[NUMBERS].find("transformers", f"cannot load the export: {reason(error)}")
+        return
+    numbers.compare("transformers", before, after, allowed, rows, parts)
+    if runtimes.VLLM.python is None:
+        parts[NUMBERS].not_run.append(runtimes.VLLM.missing)
+        return
+    try:
+        found = runtimes.through(runtimes.VLLM, export, prompts, rows.held if rows else [])
+    except UserError as error:  # it does not run every model on a CPU
+        parts[NUMBERS].not_run.append(f"vLLM cannot run it on a CPU: {reason(error)}")
+    else:
+        numbers.compare("vllm", before, found.readings, allowed, rows, parts)
+
+
+def _compare_file(
+    file: Gguf, source: Artifact, prompts: dict[str, list[int]], before: Readings,
+    changed: Callable[[Change], Readings], rows: Rows | None, parts: dict[str, Part],
+) -> None:  # fmt: skip
+    """Run one GGUF file with llama.cpp, and encode texts with it."""
+    texts = [*settings.TEXTS, *(rows.texts if rows else [])]
+    try:
+        found = runtimes.through(runtimes.LLAMA_CPP, file.file, prompts, rows.held if rows else [], texts)
+    except UserError as error:
+        parts[NUMBERS].find("llama.cpp", f"cannot run {file.file.name}: {reason(error)}")
+        return
+    change = numbers.as_llama_cpp_computes(file.kind)
+    floor = None if change is None else changed(change)
+    allowed = None if floor is None else numbers.allowed(before, floor)
+    numbers.compare("llama.cpp", before, found.readings, allowed, rows, parts)
+    tokenizer = load_tokenizer(source.path)
+    settings.same_ids("llama.cpp", texts, tokenizer, found.texts, parts[CONFIG])
