@@ -60,6 +60,9 @@ def test_dry_runs_and_starts_rehearse_a_model_from_elsewhere(
     assert "error: engine.peft.target_modules: 'nope' matches no layer" in capsys.readouterr().err
     assert not any((tmp_path / "home").glob("artifacts/*")), "nothing is prepared for a training that fails"
     assert train.main(words(folder, *short)) == 0 and capsys.readouterr().err.count("rehearsed: one step") == 1
+    found = ["-c", "local", f"run.home={folder.parent / 'home'}", f"run.model={folder}", "train.train_iters=3"]
+    assert train.main([*found, "--dry-run"]) == 0, "with the data that is there, whose settings are not given again"
+    assert "rehearsed: one step" in capsys.readouterr().out
     again = words(folder, "run.model=sft", "run.force=true", "train.train_iters=1")
     assert train.main(again) == 0 and "rehearsed" not in capsys.readouterr().err, "its model was trained here"
 
