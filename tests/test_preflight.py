@@ -36,7 +36,19 @@ from nemotron_shared.runtime.plan import Plan
 from nemotron_shared.runtime.start import Start, load
 from nemotron_shared.runtime.step import Made, Outcome, Step, open_run, plan_run, preview, publish
 
-OWN = {"local", "tiny", "tiny_mtp", "qa", "one_gpu", "held_out", "dpo", "dpo_tiny", "distill_tiny"}
+OWN = {
+    "local",
+    "tiny",
+    "tiny_mtp",
+    "qa",
+    "one_gpu",
+    "held_out",
+    "dpo",
+    "dpo_tiny",
+    "distill_tiny",
+    "drawers",
+    "drawers_text",
+}
 """Configs for any model; the others are recipes of a family."""
 OWN_ENGINES = {"pretrain": ("automodel", "megatron_bridge"), "sft": ("automodel", "megatron_bridge", "nemo_rl"),
                "rl": ("nemo_rl",), "eval": ("nemo_evaluator", "nemo_evaluator_launcher")}  # fmt: skip

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from test_zoo import write_chats
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
 
+from nemotron_engines.modeling.build import require_tokens
+from nemotron_shared.errors import UserError
 from stages.sft import data_prep, train
 
 
@@ -79,3 +81,27 @@ def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     assert rehearse(folder) == 2
     assert "of another shape" in capsys.readouterr().err
+
+
+def test_tokens_that_would_not_be_seen_again_are_refused(tmp_path: Path) -> None:
+    folder = write("qwen2", tmp_path / "model")
+    require_tokens(folder)
+    files = {name: (folder / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json", "config.json")}
+
+    def refusal(name: str, **changes: object) -> str:
+        (folder / name).write_text(json.dumps(json.loads(files[name]) | changes))
+        with pytest.raises(UserError) as refused:
+            require_tokens(folder)
+        (folder / name).write_text(files[name])
+        return str(refused.value)
+
+    other = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    said = refusal("tokenizer.json", pre_tokenizer=other)
+    assert "Qwen2Tokenizer splits 'It is 18:...' into other tokens than its tokenizer.json" in said
+    assert "eos_token '<|fin|>' is not a token of tokenizer.json" in refusal(
+        "tokenizer_config.json", eos_token="<|fin|>"
+    )
+    assert "eos_token_id 99999 is outside the vocabulary" in refusal("config.json", eos_token_id=99999)
+    (folder / "tokenizer.json").write_text(json.dumps(json.loads(files["tokenizer.json"]) | {"pre_tokenizer": other}))
+    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)  # the remedy
+    require_tokens(folder)

@@ -108,6 +108,7 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
+        small_models.require_tokens(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):
             folder = Path(place) / str(number) / "model"
             try:
