@@ -5,9 +5,9 @@ The converter is used as it is, but for four things that it gets wrong with tran
 
 * a list of layer kinds hides dense layers from it, so it is given the pattern that the published models have;
 * keys of experts, which every such config has, make it take a model without experts for one with them;
-* our tokenizers are not in its list of digests, so it is told which of its pre-tokenizers they are (PRE; "" if it is
+* our tokenizers are not in its list of digests, so we name the pre-tokenizer (PRE; "" if it is
   to know itself);
-* it writes 1,048,576 as the context of every hybrid model, whatever length the model was made for.
+* it writes 1,048,576 as the context of every hybrid model, regardless of the model's own length.
 """
 
 import sys

@@ -67,7 +67,7 @@ def pre_tokenizer(folder: Path) -> str | None:
     """llama.cpp's name for how the folder's tokenizer splits a text; None where only its converter could know.
 
     Raises:
-        UserError: there is no tokenizer.
+        UserError: the folder has no tokenizer.
     """
     file = folder / "tokenizer.json"
     if not file.is_file():

@@ -59,7 +59,7 @@ class Layout:
         """
         for name in self.runtimes:
             if name in NOT_WRITTEN:
-                raise UserError(f"--for {name}: no files of its own are written for it", NOT_WRITTEN[name])
+                raise UserError(f"--for {name}: it needs files that we do not write", NOT_WRITTEN[name])
         if self.adapter and LLAMA_CPP in self.runtimes:
             raise UserError("--for llama.cpp: an adapter alone is not converted", "leave --adapter out: merged weights")
         if self.adapter and self.dtype:
@@ -83,7 +83,7 @@ class Layout:
         return LLAMA_CPP in self.runtimes
 
     def copy(self) -> Callable[[Path, Path], object]:
-        """What writes one of the model's files: in another type, where one is asked for."""
+        """Writer of one of the model's files, in another type if one was given."""
         from nemotron_engines.modeling.stored import rewrite, type_for
 
         asked = DTYPES.get(self.dtype or "")

@@ -127,7 +127,7 @@ def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: 
     """Become llama.cpp's own server for a GGUF file.
 
     Raises:
-        UserError: there is no file, llama.cpp is not installed, or the file was made from another model.
+        UserError: the file does not exist, llama.cpp is not installed, or the file was made from another model.
     """
     if file is None or not file.is_file():
         what = f"--gguf {file}: no such file" if file else "--engine llama.cpp: which GGUF file?"
@@ -141,7 +141,7 @@ def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: 
     if not model.is_external and source.get("digest") not in (None, model.manifest.digest):
         raise UserError(f"{file}: was made from {source['reference']}, not {model.reference}", "export the model again")
     if not source.get("digest"):
-        say(f"{file}: nothing beside it says which model it was made from; compare them: nemotron verify")
+        say(f"{file}: it does not say which model it was made from; compare them: nemotron verify")
     say(f"[{model.reference}] llama.cpp serves {file.name} as {name}")
     os.execve(python, llama_cpp_words(python, file, name, host, port), _llama_cpp_variables(key))
 
