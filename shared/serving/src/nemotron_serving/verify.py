@@ -37,12 +37,12 @@ def command(look: Look, export: Path, against: str | None, alone: bool, run: boo
     folder = export if export.is_dir() else export.parent
     if not alone and folder.resolve().is_relative_to(look.store.root.resolve()):
         raise UserError(f"{export}: is in the store, where nothing may be written", "export it, or add --alone")
+    reference = None if alone else against or _named(folder)
     from nemotron_serving.passport.compare import by_itself, verified  # torch and transformers: seconds
 
-    if alone:
+    if reference is None:
         passport = by_itself(export)
     else:
-        reference = against or _named(folder)
         artifact = find_model(look.store, reference, family=look.family, trusted=trust_code)
         passport = verified(look.store, export, artifact, run=run)
     lines = [f"{finding.where}: {finding.what}" for finding in passport.findings]
