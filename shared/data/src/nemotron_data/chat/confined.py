@@ -94,7 +94,11 @@ class ConfinedTemplate:
     def __init__(self, source: str, label: str, **special_tokens: str | None) -> None:
         self.source, self._label = source, label
         self._known_as = pickle.dumps((source, sorted(special_tokens.items())))
-        self._ask("check")
+        try:
+            self._ask("check")
+        except UserError as error:
+            said = error.message.removeprefix("chat template, ")
+            raise error if said == error.message else UserError(f"{label}: {said}", error.remedy) from error
 
     def render(self, *conversation: Any, **options: Any) -> str:
         """See `ChatTemplate`."""
