@@ -161,13 +161,13 @@ def test_an_environment_that_is_not_replayable_is_named(
 ) -> None:
     assert main([*SHORT]) == 0
     assert "replayable" not in capsys.readouterr().err, "the shipped ones are known to be"
-    folder = drawers_with("open", 'return {"key": os.urandom(2).hex()}', tmp_path)
+    folder = drawers_with("verify", 'return {"reward": float(os.urandom(1)[0] % 2)}', tmp_path)
     assert main([*SHORT, f"engine.environments.servers=[{folder}]"]) == 0
     said = capsys.readouterr().err.splitlines()
     (known,) = [line for line in said if f"environment '{folder}': not known to be replayable" in line]
     assert f"nemotron env try {folder}" in known
     (found,) = [line for line in said if "environment 'drawers': not replayable" in line]
-    assert """answered with '""" in found
+    assert "'reward 0'" in found and "'reward 1'" in found
 
 
 def test_a_failed_episode_is_compared_with_nothing() -> None:

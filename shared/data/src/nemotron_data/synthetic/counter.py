@@ -1,13 +1,14 @@
 """Rows for `example_session_state_mgmt`, a resources server in NeMo-Gym's wheel that keeps a counter for each session.
 
-    add 31 then add 7 then get the count
-        increment_counter(count=31) -> {"success":true}
-        increment_counter(count=7)  -> {"success":true}
-        get_counter_value()         -> {"count":42}
-    42
+    add 8 then add 3 then get the count
+        increment_counter(count=8) -> {"success":true}
+        increment_counter(count=3) -> {"success":true}
+        get_counter_value()        -> {"count":15}
+    15
 
 The counter begins at a number that the question does not tell. The server rewards the right count in its session, and
-does not read the answer. Rows have the form of the wheel's examples, and the agent's name, which those lack.
+does not read the answer. Numbers have one digit, so that a small model can copy them. Rows have the form of the wheel's
+examples, and the agent's name, which those lack.
 """
 
 import re
@@ -90,10 +91,10 @@ def beginnings(seed: int, count: int, first: int = TRAINED) -> Iterator[dict[str
 
 def _row(wording: int, rng: Random, held_out: bool) -> dict[str, Any]:
     while True:
-        numbers = rng.randint(1, 99), rng.randint(1, 99)
+        numbers = rng.randint(1, 9), rng.randint(1, 9)
         if (sum(numbers) % HELD_OUT_SUMS == 0) == held_out:
             break
-    initial = rng.randint(0, 99)
+    initial = rng.randint(0, 9)
     asked = {"role": "user", "content": QUESTIONS[wording].format(*numbers)}
     return {
         "responses_create_params": {"input": [asked], "tools": TOOLS},
