@@ -37,8 +37,8 @@ class Characters:
     """Stand-in for a tokenizer and its template: each character is a token."""
 
     def chat(self, messages: Sequence[Any], tools: Any = None) -> Prompt:
-        """An empty prompt, because no model reads it."""
-        return Prompt([])
+        """The text of the messages, which no model reads."""
+        return Prompt([ord(sign) for message in messages for sign in str(message["content"])])
 
     def following(self, messages: Sequence[Any], more: Sequence[Any], tools: Any, end: str, most: int) -> Prompt | None:
         """The environment's text, if it fits."""

@@ -7,6 +7,7 @@ different ones to the same turns of the same row prove that there is none. The e
 so a training compares them without a further request.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -14,7 +15,7 @@ from typing import Any
 
 from nemotron_data.gym.episodes import Episode
 
-SHOWN = 60
+SHOWN, SHOWN_BEFORE = 60, 20
 History = tuple[tuple[int, ...], ...]
 
 
@@ -32,7 +33,7 @@ def differing(episodes: Iterable[Episode], tokenizer: Any) -> dict[str, tuple[st
         for history, answer in _exchanges(one):
             before = known.setdefault((id(one.asked), history), answer)
             if before != answer:
-                texts = (_as_text(before, tokenizer), _as_text(answer, tokenizer))
+                texts = _around_difference(_as_text(before, tokenizer), _as_text(answer, tokenizer))
                 found.setdefault(one.asked.agent.environment, texts)
                 break
     return found
@@ -54,5 +55,13 @@ def _exchanges(episode: Episode) -> Iterator[tuple[History, Any]]:
 def _as_text(answer: Any, tokenizer: Any) -> str:
     """An answer for people, in one line."""
     text = tokenizer.decode(list(answer)) if isinstance(answer, tuple) else f"reward {answer:g}"
-    text = " ".join(text.split())
-    return text if len(text) <= SHOWN else f"...{text[-SHOWN:]}"
+    return " ".join(text.split())
+
+
+def _around_difference(one: str, other: str) -> tuple[str, str]:
+    """The parts of two texts where they begin to differ."""
+    first = max(0, len(os.path.commonprefix([one, other])) - SHOWN_BEFORE)
+    one, other = (
+        "..." * (first > 0) + text[first : first + SHOWN] + "..." * (len(text) > first + SHOWN) for text in (one, other)
+    )
+    return one, other
