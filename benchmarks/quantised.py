@@ -58,6 +58,9 @@ KL is the mean over {random} random tokens and over the first tokens of a row th
 {turns}, by processor time of one thread, because the machine did other work: of a model this small they show what a \
 runtime takes for each token besides arithmetic.
 
+Rows of the tiny model are shorter than the blocks of 256 that Q4_K_M is made of, so llama.cpp takes Q5_0, Q5_1 and \
+Q8_0 in their place.
+
 {notes}
 """
 

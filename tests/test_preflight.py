@@ -36,7 +36,19 @@ from nemotron_shared.runtime.plan import Plan
 from nemotron_shared.runtime.start import Start, load
 from nemotron_shared.runtime.step import Made, Outcome, Step, open_run, plan_run, preview, publish
 
-OWN = {"local", "tiny", "tiny_mtp", "qa", "one_gpu", "held_out"}
+OWN = {
+    "local",
+    "tiny",
+    "tiny_mtp",
+    "qa",
+    "one_gpu",
+    "held_out",
+    "dpo",
+    "dpo_tiny",
+    "distill_tiny",
+    "drawers",
+    "drawers_text",
+}
 """Configs for any model; the others are recipes of a family."""
 OWN_ENGINES = {"pretrain": ("automodel", "megatron_bridge"), "sft": ("automodel", "megatron_bridge", "nemo_rl"),
                "rl": ("nemo_rl",), "eval": ("nemo_evaluator", "nemo_evaluator_launcher")}  # fmt: skip
@@ -195,6 +207,8 @@ def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> C
         recipe = case.choice not in OWN
         if run.model is not None or name in ("local", "one_gpu"):
             case.overrides.append(f"run.model={shelf / (family if recipe else 'super3_tiny')}")
+        if name == "distill_tiny":
+            case.overrides.append(f"run.teacher={shelf / 'super3_tiny'}")
         if name == "nano3_lora_automodel":
             case.overrides += [f"engine.chats.{one}={shelf / 'rows.jsonl'}" for one in ("train", "valid")]
         case.machine = machine_for(case)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from test_zoo import write_chats
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
 
+from nemotron_engines.modeling.build import require_tokens
+from nemotron_shared.errors import UserError
 from stages.sft import data_prep, train
 
 
@@ -60,6 +62,9 @@ def test_dry_runs_and_starts_rehearse_a_model_from_elsewhere(
     assert "error: engine.peft.target_modules: 'nope' matches no layer" in capsys.readouterr().err
     assert not any((tmp_path / "home").glob("artifacts/*")), "nothing is prepared for a training that fails"
     assert train.main(words(folder, *short)) == 0 and capsys.readouterr().err.count("rehearsed: one step") == 1
+    found = ["-c", "local", f"run.home={folder.parent / 'home'}", f"run.model={folder}", "train.train_iters=3"]
+    assert train.main([*found, "--dry-run"]) == 0, "with the data that is there, whose settings are not given again"
+    assert "rehearsed: one step" in capsys.readouterr().out
     again = words(folder, "run.model=sft", "run.force=true", "train.train_iters=1")
     assert train.main(again) == 0 and "rehearsed" not in capsys.readouterr().err, "its model was trained here"
 
@@ -76,3 +81,27 @@ def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
     assert rehearse(folder) == 2
     assert "of another shape" in capsys.readouterr().err
+
+
+def test_tokens_that_would_not_be_seen_again_are_refused(tmp_path: Path) -> None:
+    folder = write("qwen2", tmp_path / "model")
+    require_tokens(folder)
+    files = {name: (folder / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json", "config.json")}
+
+    def refusal(name: str, **changes: object) -> str:
+        (folder / name).write_text(json.dumps(json.loads(files[name]) | changes))
+        with pytest.raises(UserError) as refused:
+            require_tokens(folder)
+        (folder / name).write_text(files[name])
+        return str(refused.value)
+
+    other = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    said = refusal("tokenizer.json", pre_tokenizer=other)
+    assert "Qwen2Tokenizer splits 'It is 18:...' into other tokens than its tokenizer.json" in said
+    assert "eos_token '<|fin|>' is not a token of tokenizer.json" in refusal(
+        "tokenizer_config.json", eos_token="<|fin|>"
+    )
+    assert "eos_token_id 99999 is outside the vocabulary" in refusal("config.json", eos_token_id=99999)
+    (folder / "tokenizer.json").write_text(json.dumps(json.loads(files["tokenizer.json"]) | {"pre_tokenizer": other}))
+    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)  # the remedy
+    require_tokens(folder)

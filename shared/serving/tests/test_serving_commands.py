@@ -326,7 +326,7 @@ def test_llama_cpp_is_given_the_file_and_few_variables(
     assert program == tmp_path / "engines" / "libllama" / "bin" / "python"
     assert Path(line[2]).name == "gguf_run.py" and line[3:6] == ["serve", "--model", str(file)]
     assert variables["API_KEY"] == "a-key-that-is-long-enough" and "SEED" not in variables
-    assert "nothing beside it says which model" in "".join(capsys.readouterr())
+    assert "it does not say which model" in "".join(capsys.readouterr())
     (tmp_path / "passport.json").write_text('{"source": {"reference": "other:v1", "digest": "0"}}')
     assert command(*words) == 2
     assert "was made from other:v1" in capsys.readouterr().err

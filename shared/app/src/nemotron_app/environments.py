@@ -51,7 +51,8 @@ def command() -> None:
 def list_(look: Look) -> int:
     """List the environments, and those that are running."""
     found, rows = available(), list(running(look.store))
-    lines = [f"{place}: {_some(names)}" if names else f"{place}: none" for place, names in found.items()]
+    ways = {"nemo-gym": "; for those of its wheel: nemotron engine install nemo_gym"}
+    lines = [f"{place}: {_some(names) if names else 'none' + ways.get(place, '')}" for place, names in found.items()]
     if rows:
         table = [(one["name"], str(one["port"]), str(one["server"]), f"{memory_mb(one['server'])} MB") for one in rows]
         lines += ["", *table_lines(("running", "port", "process", "memory"), table)]

@@ -23,7 +23,8 @@ import click
 from nemotron_app import completion
 from nemotron_app.export import card, exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
-from nemotron_serving.layouts import DTYPES, FOLDERS, NOT_WRITTEN, QUANTIZED, RUNTIMES, Layout
+from nemotron_serving.gguf_convert import QUANTIZED
+from nemotron_serving.layouts import DTYPES, FOLDERS, NOT_WRITTEN, RUNTIMES, Layout
 from nemotron_serving.passport.parts import PAGE, Passport
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError

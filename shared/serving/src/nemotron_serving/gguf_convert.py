@@ -5,9 +5,9 @@ The converter is used as it is, but for four things that it gets wrong with tran
 
 * a list of layer kinds hides dense layers from it, so it is given the pattern that the published models have;
 * keys of experts, which every such config has, make it take a model without experts for one with them;
-* our tokenizers are not in its list of digests, so it is told which of its pre-tokenizers they are (PRE; "" if it is
+* our tokenizers are not in its list of digests, so we name the pre-tokenizer (PRE; "" if it is
   to know itself);
-* it writes 1,048,576 as the context of every hybrid model, whatever length the model was made for.
+* it writes 1,048,576 as the context of every hybrid model, regardless of the model's own length.
 """
 
 import sys
@@ -16,6 +16,8 @@ from typing import Any
 
 KINDS = {"linear_attention": "M", "mamba": "M", "moe": "E", "full_attention": "*", "attention": "*", "mlp": "-"}
 
+QUANTIZED = {"Q8_0": 34 / 32, "Q4_K_M": 0.61}
+"""Types that llama.cpp's tools make of a converted file, and bytes of a value."""
 EXPERTS = ("num_experts_per_tok", "n_routed_experts", "n_group", "topk_group")
 """Settings that only a model with experts may have, for llama.cpp."""
 

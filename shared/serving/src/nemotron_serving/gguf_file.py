@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from nemotron_engines.modeling.stored import stored_in
-from nemotron_serving.layouts import QUANTIZED
+from nemotron_serving.gguf_convert import QUANTIZED
 from nemotron_shared.atomic import read_json, sync
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
@@ -67,7 +67,7 @@ def pre_tokenizer(folder: Path) -> str | None:
     """llama.cpp's name for how the folder's tokenizer splits a text; None where only its converter could know.
 
     Raises:
-        UserError: there is no tokenizer.
+        UserError: the folder has no tokenizer.
     """
     file = folder / "tokenizer.json"
     if not file.is_file():

@@ -121,7 +121,7 @@ def quantize(source: str, target: str, kind: str) -> None:
 
 
 def serve(words: list[str]) -> None:
-    """Start the server, which would answer requests that do not say otherwise with samplers of its own taste."""
+    """Start the server, with the samplers that clients expect; its own defaults differ."""
     from llama_cpp.server import types  # ty: ignore[import-not-found]
 
     for request in (types.CreateCompletionRequest, types.CreateChatCompletionRequest):

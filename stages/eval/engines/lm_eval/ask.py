@@ -54,6 +54,10 @@ class QuietLM(HFLM):
     """
 
     run: Run
+    about = "evaluating"
+    """What is shown while it works."""
+    asked = answered = 0
+    """Answers of the current task, and those that are there."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -105,7 +109,9 @@ class QuietLM(HFLM):
 
     def _model_generate(self, context: Any, max_length: int, stop: list[str], **options: Any) -> Any:
         self.run.stop_if_requested()
+        self._show_answers(max_length - context.shape[1])
         made = super()._model_generate(context, max_length, stop, **options)
+        self.answered += len(made)
         for row in made[:, context.shape[1] :].tolist():
             text = self.tok_decode(row, skip_special_tokens=False)
             self.cut.note(row, max_length - context.shape[1], ended=any(word in text for word in stop))
@@ -118,6 +124,7 @@ class QuietLM(HFLM):
         conversation.
         """
         self._require_room(requests)
+        self.asked, self.answered = len(requests), 0
         asked = [
             Instance("generate_until", request.doc, (prompt, manner | {"until": self.ends}), request.idx)
             if (prompt := request.args[0]) in self.ids
@@ -127,6 +134,10 @@ class QuietLM(HFLM):
         ]
         texts = super().generate_until(asked, disable_tqdm=disable_tqdm)
         return [self._answer(*request.args, text) for request, text in zip(requests, texts, strict=True)]
+
+    def _show_answers(self, most: int) -> None:
+        """A model that never ends its answers takes long, and this shows why."""
+        doing(f"{self.about}: {self.answered:,} of {self.asked:,} answered, with up to {most:,} tokens each")
 
     def _answer(self, prompt: str, manner: Mapping[str, Any], text: str) -> Answer:
         cut = self.cut.of(prompt)
@@ -208,7 +219,8 @@ def evaluate_model(
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
-        doing(f"evaluating {model.reference if model else 'random weights'}: {name}")
+        lm.about = f"evaluating {model.reference if model else 'random weights'}: {name}"
+        doing(lm.about)
         torch.manual_seed(task.config.run.seed)  # for sampled answers
         if about.kind == "episode":
             samples[name] = play_episodes(task, loaded, tokenizer, about, device)

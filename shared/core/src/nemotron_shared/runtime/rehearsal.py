@@ -108,11 +108,13 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
+        small_models.require_tokens(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):
             folder = Path(place) / str(number) / "model"
             try:
                 small.write(folder, config.run.seed)
-                made = _train(step, train, arguments, [*SHORT, *_places(folder, data, step, config, tokenizer)])
+                short = [word for word in SHORT if data is None or not word.startswith("data_prep.")]
+                made = _train(step, train, arguments, [*short, *_places(folder, data, step, config, tokenizer)])
                 small_models.load_model(made.path, small_models.ONLY_MADE)
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use

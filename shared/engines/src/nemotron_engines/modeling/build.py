@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_data.tokenizers.folder import TokenizerFolder, copy_tokenizer
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_engines.kernels.experts import register_cpu_experts, register_grouped_experts
 from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install_cpu_ops, lift_time_step_limit
@@ -60,6 +60,7 @@ from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, Model
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.folder import FILE as GENERATION
 from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
@@ -349,6 +350,47 @@ def load_tokenizer(path: Path) -> Any:
         what = f"{path / 'tokenizer_config.json'}: model_max_length is not a number"
         raise UserError(what, "correct the value, or remove the key")
     return tokenizer
+
+
+TEXTS = (
+    "It is 18: the 1st of 12345.678, isn't it?",
+    "naïve café,  ÅNGSTRÖM\n\n\tЗима 東京 ½",
+    "def f(x):\n    return x",
+)
+"""On these, ways to split text differ: numbers, apostrophes, spaces, other scripts."""
+SAVE_AGAIN = "save it again with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+
+
+def require_tokens(path: Path) -> None:
+    """Check the tokenizer and the end tokens of a model that was not made here.
+
+    Data is prepared with `tokenizer.json`. Other programs, and our own answers, use the class that transformers has for
+    this type of model, and some classes bring their own way to split text.
+
+    Raises:
+        UserError: the two give different ids, or a token that ends texts is outside the vocabulary.
+    """
+    vocabulary = read_config(path).get_text_config().vocab_size
+    for name in ("config.json", GENERATION):
+        given = read_json(path / name).get("eos_token_id") if (path / name).is_file() else None
+        for number in given if isinstance(given, list) else [given]:
+            if isinstance(number, int) and number >= vocabulary:
+                what = f"{path / name}: eos_token_id {number} is outside the vocabulary of {vocabulary:,} tokens"
+                raise UserError(what, "correct the number, or remove the key")
+    if not (path / "tokenizer.json").is_file():
+        return
+    tokenizer, folder = load_tokenizer(path), TokenizerFolder(path)
+    end = folder.special_text("eos_token")
+    if end is not None and folder.tokenizer.token_to_id(end) is None:
+        what = f"{path / 'tokenizer_config.json'}: eos_token '{end}' is not a token of tokenizer.json"
+        raise UserError(what, "name a token of its vocabulary")
+    for text in TEXTS:
+        ours, theirs = (one.encode(text, add_special_tokens=False) for one in (folder.tokenizer, tokenizer))
+        if ours.ids != theirs:
+            what = (
+                f"{path}: {type(tokenizer).__name__} splits '{text[:9]}...' into other tokens than its tokenizer.json"
+            )
+            raise UserError(f"{what}, so the model would learn what it never sees", SAVE_AGAIN)
 
 
 def save_model(

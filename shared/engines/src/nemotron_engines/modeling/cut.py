@@ -19,12 +19,20 @@ from typing import Any
 
 import torch
 
-from nemotron_engines.modeling.build import ONLY_MADE, load_model, random_of, read_config, require_tensors, save_model
+from nemotron_engines.modeling.build import (
+    ONLY_MADE,
+    load_model,
+    random_of,
+    read_config,
+    require_tensors,
+    require_tokens,
+    save_model,
+)
 from nemotron_engines.modeling.loaded import type_to_save
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
 
-__all__ = ["ONLY_MADE", "load_model", "require_tensors", "smaller"]
+__all__ = ["ONLY_MADE", "load_model", "require_tensors", "require_tokens", "smaller"]
 
 SMALL = 5_000_000
 """Up to this many parameters, a model is rehearsed unchanged."""

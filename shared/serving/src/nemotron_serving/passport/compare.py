@@ -1,4 +1,4 @@
-"""Compare an export with its model, in the four parts of a passport; or look at a folder by itself."""
+"""Compare an export with its model, in the four parts of a passport; or check a folder alone."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def _merge(store: Store, export: Path, source: Artifact, part: Part) -> None:
 
 
 def _by_itself(folder: Path, source: Path, part: Part) -> None:
-    """What is wrong in a folder by itself; what is so in the model, too, is a fact of it."""
+    """Problems of a folder alone; those that the model has as well are listed as facts."""
     here, there = Part(part.title), Part(part.title)
     settings.check_folder(folder, here)
     settings.check_folder(source, there)

@@ -3,7 +3,7 @@
 tensors             each of the model's in the export, and nothing else
 config and tokens   special ids, template, limits, norms, router
 numbers             the same prompts through both, and through each runtime that is installed
-task                the rows that the model's training held back, before and after
+task                held-out rows of the model's training data, before and after
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Rows of the data that a model was trained on: some that it saw, and some that were held back."""
+"""Rows of the data that a model was trained on: some from training, and some held out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Rows:
     """Of one data artifact.
 
     Attributes:
-        held_back: the split that was held back; "" if none was.
+        held_back: the split that training did not use; "" if it used all.
         texts: of the trained rows, without special tokens.
     """
 
@@ -45,7 +45,7 @@ class Rows:
 
 
 def rows_of(store: Store, model: Artifact) -> Rows | None:
-    """Rows of the newest data in a model's history; None where there is none in this store."""
+    """Rows of the newest data in a model's history; None if this store has none."""
     if model.is_external:
         return None
     for one in (model, *reversed(ancestors(store, model))):

@@ -1,6 +1,6 @@
 """The second part of a passport: settings and tokens, of which logits on given tokens show nothing.
 
-Both folders are read as transformers reads them, so a key that one of them leaves to its default is no difference. A
+Both folders are read as transformers reads them, so a key that one of them leaves at its default does not differ. A
 GGUF file's keys are compared with what the same settings come to there.
 """
 
@@ -106,7 +106,7 @@ def _resolved(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path, part: Part) -> None:
-    """What can be wrong in a folder by itself: promises that its weights do not keep, ids that no token has."""
+    """What can be wrong in a folder alone: settings that its weights contradict, ids without a token."""
     config, tensors = config_of(folder), stored_in(folder)
     if config.get(PREDICTING) and not any(name.startswith("mtp.") for name in tensors):
         part.find(f"config.json: {PREDICTING}", f"promises {config[PREDICTING]} block that predicts further tokens, "
@@ -117,7 +117,7 @@ def check_folder(folder: Path, part: Part) -> None:
             if name in IDS and isinstance(number, int) and size and not 0 <= number < size:
                 part.find(f"config.json: {name}", f"is {number}, and there are {size} tokens")
     if not (folder / "tokenizer.json").is_file():
-        part.not_run.append("there is no tokenizer.json, so no text was looked at")
+        part.not_run.append("without tokenizer.json, no text was compared")
         return
     if (tokenizer := _tokenizer_of(folder, part)) is None:
         return
@@ -142,7 +142,7 @@ def _tokenizer_of(folder: Path, part: Part) -> Any:
 def _check_ends(folder: Path, tokenizer: Any, part: Part) -> None:
     """A model that is taught to close its answers with a token must be stopped by it."""
     if tokenizer.chat_template is None:
-        part.not_run.append("there is no chat template")
+        part.not_run.append("the model has no chat template")
         return
     try:
         text = Prompter(tokenizer).template.render(ANSWERED, None, add_generation_prompt=False)  # ty: ignore

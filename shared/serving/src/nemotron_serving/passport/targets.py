@@ -28,7 +28,7 @@ PREDICTING = "mtp."
 
 @dataclass(frozen=True)
 class Counterpart:
-    """A tensor of the model, where it lies in the export, and both of its sides in parts of equal length.
+    """A tensor of the model, its place in the export, and both versions in parts of equal length.
 
     Attributes:
         dtype: of the export's side.

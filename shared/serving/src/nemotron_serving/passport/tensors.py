@@ -1,7 +1,7 @@
 """The first part of a passport: every tensor of the model is in the export, with its values, and nothing else is.
 
 What differs is named as what it most likely is: a transposed matrix, another expert's values, rows of a query in
-another order, a factor. Rounding to a narrower type is no difference: it must give exactly these bits.
+another order, a factor. Rounding to a narrower type is allowed, and must give exactly these bits.
 """
 
 import hashlib
