@@ -7,9 +7,8 @@ different ones to the same turns of the same row prove that there is none. The e
 so a training compares them without a further request.
 """
 
-import os
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -60,7 +59,8 @@ def _as_text(answer: Any, tokenizer: Any) -> str:
 
 def _around_difference(one: str, other: str) -> tuple[str, str]:
     """The parts of two texts where they begin to differ."""
-    first = max(0, len(os.path.commonprefix([one, other])) - SHOWN_BEFORE)
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    first = max(0, alike - SHOWN_BEFORE)
     one, other = (
         "..." * (first > 0) + text[first : first + SHOWN] + "..." * (len(text) > first + SHOWN) for text in (one, other)
     )
