@@ -51,7 +51,7 @@ def drawers_text(seed: int) -> TaskRows:
 
 
 def example_session_state_mgmt(seed: int) -> TaskRows:
-    """Beginnings of NeMo-Gym's counter, with numbers that no training row adds."""
+    """Beginnings of NeMo-Gym's counter, with questions that no training row asks."""
     return TaskRows("episode", _held_out(counter.NAME, seed))
 
 

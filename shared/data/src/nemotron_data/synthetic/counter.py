@@ -26,8 +26,6 @@ QUESTIONS = (
     "what is the count after adding {} and {}?",
     "count {} and {} more",
 )
-HELD_OUT_SUMS = 5
-"""Pairs of numbers whose sum this divides are held out."""
 
 
 def _tool(name: str, **properties: Any) -> dict[str, Any]:
@@ -84,16 +82,20 @@ def demonstrations(seed: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def beginnings(seed: int, count: int, first: int = TRAINED) -> Iterator[dict[str, Any]]:
-    """`count` rows in NeMo-Gym's form; from `first` above TRAINED on, of the numbers held out."""
+    """`count` rows in NeMo-Gym's form; if `first` is above TRAINED, with the questions held out."""
     rng = Random(f"{NAME}/beginnings/{first}/{seed}")
     return (_row(rng.randrange(len(QUESTIONS)), rng, held_out=first > TRAINED) for _ in range(count))
 
 
+def is_held_out(wording: int, first: int, second: int) -> bool:
+    """Whether only held-out rows ask a question: about a tenth of them, and no pair of numbers in all wordings."""
+    return (first + 3 * second + 5 * wording) % 10 == 0
+
+
 def _row(wording: int, rng: Random, held_out: bool) -> dict[str, Any]:
-    while True:
+    numbers = rng.randint(1, 9), rng.randint(1, 9)
+    while is_held_out(wording, *numbers) != held_out:
         numbers = rng.randint(1, 9), rng.randint(1, 9)
-        if (sum(numbers) % HELD_OUT_SUMS == 0) == held_out:
-            break
     initial = rng.randint(0, 9)
     asked = {"role": "user", "content": QUESTIONS[wording].format(*numbers)}
     return {
