@@ -17,7 +17,8 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
 from nemotron_data.sources.datasets import SYNTHETIC
-from nemotron_data.synthetic.episodes import HELD_OUT, beginnings
+from nemotron_data.synthetic import BEGINNINGS, counter
+from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem
@@ -49,17 +50,23 @@ def drawers_text(seed: int) -> TaskRows:
     return TaskRows("episode", _held_out("drawers_text", seed))
 
 
+def example_session_state_mgmt(seed: int) -> TaskRows:
+    """Beginnings of NeMo-Gym's counter, with questions that no training row asks."""
+    return TaskRows("episode", _held_out(counter.NAME, seed))
+
+
 def _held_out(name: str, seed: int) -> Iterator[dict[str, Any]]:
-    for row in beginnings(name, seed, HELD_OUT_EPISODES, HELD_OUT):
+    for row in BEGINNINGS[name](seed, HELD_OUT_EPISODES, HELD_OUT):
         question = row["responses_create_params"]["input"][0]["content"]
-        yield {"question": question, "key": f"world {row['world']}", "row": row}
+        key = f"world {row['world']}" if "world" in row else f"{row['initial_count']} {question}"
+        yield {"question": question, "key": key, "row": row}
 
 
 MakeTask = Callable[[int], TaskRows]
 TASKS: Registry[MakeTask] = Registry(
     kind="task",
     group="nemotron.eval_tasks",
-    own={name: f"stages.eval.tasks:{name}" for name in ("drawers", "drawers_text")},
+    own={name: f"stages.eval.tasks:{name}" for name in ("drawers", "drawers_text", counter.NAME)},
     is_one=callable,
     what="a function (seed) -> TaskRows",
 )

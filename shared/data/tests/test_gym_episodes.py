@@ -14,20 +14,24 @@ from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.gym.catalogue import find_environment, new_environment
 from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled
 from nemotron_data.gym.play import END, Characters, as_call, play
+from nemotron_data.gym.replay import differing
 from nemotron_data.synthetic.episodes import LOGIC, beginnings
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.errors import UserError
 
 FAULTY = """
 import os, time
+SECRET = os.urandom(8).hex()
 def tool(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     return {"type": "function", "name": name, "description": "", "parameters": schema}
-TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail")]
+TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail", "draw", "secret")]
 class Episode:
     def __init__(self, row): self.row = row
     def echo(self, text: str) -> dict: return {"text": text}
     def large(self, text: str) -> dict: return {"text": "x" * (1 << 20)}
+    def draw(self, text: str) -> dict: return {"drawn": os.urandom(8).hex()}
+    def secret(self, text: str) -> dict: return {"secret": SECRET}
     def sleep(self, text: str) -> dict: time.sleep(30)
     def die(self, text: str) -> dict: os._exit(7)
     def fail(self, text: str) -> dict: raise RuntimeError("broken inside")
@@ -189,6 +193,42 @@ def test_a_turn_that_was_cut_is_a_move_and_the_last_one(tmp_path: Path) -> None:
     right, wrong = rows[0]["expected_answer"], "find 55"
     found = played(section("drawers_text"), rows, [[right], [wrong]], tmp_path)
     assert [(one.ended, one.turns, one.reward) for one in found] == [("cut", 1, 1.0), ("cut", 1, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        ("echo", "replayable as far as 7 plays on two servers show"),
+        ("draw", """not replayable: the same turns were answered with '{"drawn":"""),
+        ("secret", """not replayable: the same turns were answered with '{"secret":"""),
+    ],
+)
+def test_answers_that_do_not_follow_from_the_row_are_named(faulty: str, tmp_path: Path, tool: str, said: str) -> None:
+    row, turns = RLRow.of(row_of("faulty", [tool])), [as_call(tool, {"text": "a"}), "right"]
+    *_, reward, verdict = play(faulty, row, turns, tmp_path, again=3)
+    assert reward.startswith("reward 1")
+    assert verdict.startswith(said)
+
+
+def test_only_the_same_turns_of_the_same_row_are_compared(faulty: str, tmp_path: Path) -> None:
+    written: Any = Characters()
+    turns = [[ended(as_call(tool, {"text": "a"})), ended("right")] for tool in ("draw", "draw", "echo", "echo")]
+    rows = [row_of("faulty", ["draw", "echo"])] * 4
+    one, other, *alike = played(section(faulty), rows, turns, tmp_path)
+    assert not differing([one, other, *alike], written), "each row begins an episode of its own"
+    for episode in (other, *alike):
+        episode.asked = one.asked
+    assert not differing([one, *alike], written)
+    assert list(differing([one, *alike, other], written)) == ["faulty"]
+    other.ended = "failed"
+    assert not differing([one, *alike, other], written)
+    alike[1].reward = 0.0
+    assert differing(alike, written) == {"faulty": ("reward 1", "reward 0")}
+
+
+def test_shipped_environments_are_known_to_be_replayable_and_new_ones_are_not(faulty: str) -> None:
+    assert all(find_environment(name).known_replayable for name in LOGIC)
+    assert not find_environment(faulty).known_replayable
 
 
 def test_other_agents_are_left_to_another_engine(faulty: str, tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from nemotron_data import synthetic
 from nemotron_data.sources.datasets import input_files
+from nemotron_data.synthetic import counter
 from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, is_held_out, random_problem
+from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, facts_by_person, people
 from nemotron_data.synthetic.rows import SUM_QUESTIONS
 from nemotron_shared.config.data import SourceSection
@@ -243,3 +245,29 @@ def test_what_is_sound_is_used_as_it_is(tmp_path: Path) -> None:
     before = made.stat()
     input_files(SECTION, made, lambda seed, count: pytest.fail("the rows are there"), 20)
     assert made.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_rows_of_the_counter_hold_out_questions_and_their_demonstrations_earn_the_reward() -> None:
+    def numbers(text: str) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", text)]
+
+    trained = list(synthetic.BEGINNINGS[counter.NAME](1, 300))
+    held_out = list(synthetic.BEGINNINGS[counter.NAME](1, 300, HELD_OUT))
+    assert trained == list(synthetic.BEGINNINGS[counter.NAME](1, 300)), "the same seed gives the same rows"
+    for row in (*trained, *held_out):
+        asked = numbers(row["responses_create_params"]["input"][0]["content"])
+        assert row["expected_count"] == row["initial_count"] + sum(asked)
+        episode = counter.Episode(row)
+        for name, arguments in counter.solution(row)[:-1]:
+            getattr(episode, name)(**arguments)
+        assert episode.count == row["expected_count"]
+    asked_before = {row["responses_create_params"]["input"][0]["content"] for row in trained}
+    calls = 0
+    for chat in synthetic.DEMONSTRATIONS[counter.NAME](1, 300):
+        question, *_, answer = chat["messages"]
+        added = sum(numbers(question["content"]))
+        asked_before.add(question["content"])
+        assert chat["key"].split()[0] == str(int(answer["content"]) - added)
+        calls += len(chat["messages"]) == 8
+    assert 150 < calls < 250, "the others guess"
+    assert not asked_before & {row["responses_create_params"]["input"][0]["content"] for row in held_out}

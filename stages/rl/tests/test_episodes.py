@@ -155,6 +155,21 @@ def test_a_tool_result_of_a_megabyte_ends_its_episode_and_not_the_training(
     assert not Path(f"/proc/{server_of(capsys.readouterr().err)}").exists()
 
 
+@pytest.mark.slow
+def test_an_environment_that_is_not_replayable_is_named(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SHORT]) == 0
+    assert "replayable" not in capsys.readouterr().err, "the shipped ones are known to be"
+    folder = drawers_with("verify", 'return {"reward": float(os.urandom(1)[0] % 2)}', tmp_path)
+    assert main([*SHORT, f"engine.environments.servers=[{folder}]"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    (known,) = [line for line in said if f"environment '{folder}': not known to be replayable" in line]
+    assert f"nemotron env try {folder}" in known
+    (found,) = [line for line in said if "environment 'drawers': not replayable" in line]
+    assert "'reward 0'" in found and "'reward 1'" in found
+
+
 def test_a_failed_episode_is_compared_with_nothing() -> None:
     rewards = np.array([[1.0, np.nan, 0.0, 0.0], [np.nan, 1.0, np.nan, np.nan]])
     found = advantages_of(rewards, leave_one_out=True, normalize=True)

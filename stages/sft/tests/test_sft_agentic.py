@@ -16,7 +16,8 @@ from stages.sft.data_prep import main
 
 Row = dict[str, Any]
 Messages = list[dict[str, Any]]
-EPISODES = [(row, played(LOGIC["drawers"], row)) for row in beginnings("drawers", 5, 40)]
+DRAWERS = LOGIC["drawers"]
+EPISODES = [(row, played(DRAWERS.Episode(row), DRAWERS.solution(row), row)) for row in beginnings("drawers", 5, 40)]
 """Rows, and the messages that solve them: a question, two look-ups with their results, the answer."""
 ANSWERS = 3
 

@@ -37,6 +37,8 @@ from nemotron_shared.runtime.console import say, tell
 
 STOP_SECONDS = 10.0
 MOST_NAMED = 12
+PLAYED_AGAIN = 4
+"""How often `try` plays the episode again on each of two servers, to compare the answers."""
 
 
 @click.group("env", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -112,7 +114,7 @@ def stop(look: Look, name: str) -> int:
 @click.option("--say", "turns", multiple=True, metavar="TEXT", help="a turn of the model; default: a right answer")
 @click.option("--rows", "count", type=click.IntRange(1), default=3, show_default=True, help="rows to show")
 def try_(name: str, rows: Path | None, turns: tuple[str, ...], count: int) -> int:
-    """Show rows and tools of an environment, and play an episode with the first row."""
+    """Show rows and tools of an environment, play an episode with the first row, and again to compare the answers."""
     environment = find_environment(name)
     file = rows or environment.examples
     if not file.is_file():
@@ -126,7 +128,7 @@ def try_(name: str, rows: Path | None, turns: tuple[str, ...], count: int) -> in
         named = ", ".join(tool["parameters"].get("properties", {}))
         tell(f"tool  {tool['name']}({named})  {tool.get('description', '')}".rstrip())
     with tempfile.TemporaryDirectory() as folder:
-        for line in play(name, shown[0], turns, Path(folder)):
+        for line in play(name, shown[0], turns, Path(folder), again=PLAYED_AGAIN):
             tell(line)
     return 0
 

@@ -1,16 +1,19 @@
 """Our small server against NeMo-Gym itself: the same answers to the same requests, call by call."""
 
+import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemotron_data.formats.rl_rows import RLRow
+from nemotron_data.formats.rl_rows import RLRow, read_rl_rows, validate_prompt
 from nemotron_data.gym.catalogue import find_environment, in_wheel
 from nemotron_data.gym.client import Answer, Client, Cookies
 from nemotron_data.gym.play import play
 from nemotron_data.gym.server import serving
+from nemotron_data.synthetic import counter
 from nemotron_data.synthetic.episodes import LOGIC, beginnings
 
 pytestmark = pytest.mark.nemo_gym
@@ -61,13 +64,26 @@ def test_episodes_are_the_same(name: str, tmp_path: Path) -> None:
 
 def test_servers_of_the_wheel_are_played(tmp_path: Path) -> None:
     assert len(in_wheel()) > 90
-    environment = find_environment("example_session_state_mgmt")
-    agent = {"type": "responses_api_agents", "name": next(iter(environment.agents))}
-    tools = [{"type": "function", "name": name, "description": "", "strict": True,
-              "parameters": {"type": "object", "properties": {}}}
-             for name in ("increment_counter", "get_counter_value")]  # fmt: skip
-    prompt = {"input": [{"role": "user", "content": "add 3"}], "tools": tools}
-    row = {"responses_create_params": prompt, "initial_count": 4, "expected_count": 7, "agent_ref": agent}
-    turns = ['<tool_call>{"name": "increment_counter", "arguments": {"count": 3}}</tool_call>', "done"]
-    *_, last = play("example_session_state_mgmt", RLRow.of(row), turns, tmp_path)
-    assert last == "reward 1"
+    environment = find_environment(counter.NAME)
+    assert environment.known_replayable
+    examples = [json.loads(line) for line in environment.examples.read_text().splitlines()]
+    for row in [*counter.beginnings(5, 2), examples[0]]:
+        assert row["responses_create_params"]["tools"] == examples[0]["responses_create_params"]["tools"]
+        *said, reward = list(play(counter.NAME, RLRow.of(row), [], tmp_path))[1:]
+        assert reward == "reward 1"
+        demonstrated = counter.played(counter.Episode(row), counter.solution(row), row)
+        answers = [f"-> {message['content']}" for message in demonstrated if message["role"] == "tool"]
+        assert [line for line in said if line.startswith("->")] == answers
+        guess = str(row["expected_count"])
+        assert list(play(counter.NAME, RLRow.of(row), [guess], tmp_path))[-1] == "reward 0"
+
+
+def test_a_server_that_deals_without_a_seed_is_named(tmp_path: Path) -> None:
+    row = RLRow.of(next(counter.beginnings(5, 1)))
+    *_, verdict = play(counter.NAME, row, [], tmp_path, again=3)
+    assert verdict.startswith("replayable as far as 7 plays")
+    environment = find_environment("blackjack")
+    assert not environment.known_replayable
+    (row,) = islice(read_rl_rows(environment.examples, check=validate_prompt), 1)
+    *_, verdict = play("blackjack", row, ["<action>stand</action>"], tmp_path, again=3)
+    assert verdict.startswith("not replayable")

@@ -25,6 +25,7 @@ from datasets import Dataset
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.formats.rl_rows import PARAMETERS, read_rl_rows, validate_prompt
 from nemotron_data.gym.episodes import Asked, Ended, Environments, Episode, Loop, Sampled
+from nemotron_data.gym.replay import differing
 from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -81,6 +82,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, rollout_func=self._rollouts, **kwargs)
         self.seconds = Counter()
+        self._not_replayable: set[str] = set()
 
     def _sampled(self) -> list[dict[str, Any]]:
         """Completions of a step, by pass; the step begins here."""
@@ -140,6 +142,11 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
             raise
         finally:
             self.rows, self.turn = rows, ()
+        for name, (one, other) in differing(self._played, self.processing_class).items():
+            if name not in self._not_replayable:
+                self._not_replayable.add(name)
+                self.say(f"environment '{name}': not replayable, a resumed run gives other weights: "
+                         f"the same turns of a row were answered with '{one}' and '{other}'")  # fmt: skip
         return self._played
 
     def _note_episodes(self, played: Sequence[Episode], seconds: float, waited: float) -> None:

@@ -84,7 +84,7 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     if environments is not None and isinstance(trainer, EpisodeTrainer):
         trainer.asked = asked
         trainer.loop = Loop(environments, prompter, tokenizer, trainer.eos_token_ids, grpo.max_new_tokens)
-        for line in environments.told():
+        for line in (*environments.told(), *environments.doubts()):
             run.say(line)
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()

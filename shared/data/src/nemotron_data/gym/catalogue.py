@@ -25,7 +25,7 @@ from nemotron_shared.atomic import write_text
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.runtime.environments import environment_of, how_to_get
 
 SHIPPED = Path(__file__).resolve().parent / "environments"
 OWN = Path("environments")
@@ -34,6 +34,8 @@ NEMO_GYM = "nemo_gym"
 """The engine environment with NeMo-Gym's wheel; also the prefix of a name that NeMo-Gym is to serve."""
 TOOLS_AGENT, TURNS_AGENT = "simple_agent", "gymnasium_agent"
 """The agents whose loops are implemented here: tools (/seed_session, /TOOL, /verify), and turns (/reset, /step)."""
+REPLAYABLE = ("example_session_state_mgmt",)
+"""Servers in NeMo-Gym's wheel whose answers are known to follow from the row and the model's turns."""
 OTHER_ENGINE = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
 
 
@@ -64,6 +66,11 @@ class Environment:
     agents: Mapping[str, Agent] = field(default_factory=dict)
 
     @property
+    def known_replayable(self) -> bool:
+        """Whether its answers are known to follow from the row and the model's turns: it was read, and is tested."""
+        return self.folder.parent == SHIPPED or self.folder in map(in_wheel().get, REPLAYABLE)
+
+    @property
     def logic(self) -> Path:
         """The module with the class Episode, if it is one of ours."""
         return self.folder / f"{self.folder.name}.py"
@@ -92,8 +99,9 @@ def find_environment(name: str) -> Environment:
         found = [known[name] for known in (here, own) if name in known]
         found = found or [wheel[name] for wheel in [in_wheel()] if name in wheel]
         if not found:
-            known = [*here, *own, *in_wheel()]
-            remedy = did_you_mean(name, known, "see: nemotron env list")
+            wheel = in_wheel()
+            otherwise = "see: nemotron env list" if wheel else f"for those of NeMo-Gym, {how_to_get(NEMO_GYM)}"
+            remedy = did_you_mean(name, [*here, *own, *wheel], otherwise)
             raise UserError(f"no environment named '{asked}'", remedy)
     if len(found) > 1:
         raise UserError(f"two environments are named '{name}': {found[0]} and {found[1]}", "rename the one of yours")

@@ -164,6 +164,16 @@ class Environments:
             f"environment '{name}': port {server.port}, process {server.pid}" for name, server in self._servers.items()
         ]
 
+    def doubts(self) -> list[str]:
+        """One line for each server that is not known to give the same answers to the same turns of the same row."""
+        pairs = zip(self.settings.servers, self._found, strict=True)
+        return [
+            f"environment '{name}': not known to be replayable; if the same turns of a row get other answers, "
+            f"a resumed run gives other weights (see: nemotron env try {name})"
+            for name, one in pairs
+            if not one.known_replayable
+        ]
+
     def ask(self, row: RLRow, prompter: Prompter) -> Asked:
         """Start an episode from a row.
 

@@ -7,6 +7,8 @@
     white
     reward 1  used_tools 1
 
+`again=4` plays it four more times, and as often on a second server, and says whether the answers were the same.
+
 It is the loop of training, with the characters of the turns as its tokens.
 """
 
@@ -19,8 +21,10 @@ from typing import Any
 from nemotron_data.chat.prompt import Prompt
 from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.gym.catalogue import find_environment
-from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled, told
+from nemotron_data.gym.episodes import Asked, Environments, Episode, Loop, Sampled, told
+from nemotron_data.gym.replay import differing
 from nemotron_data.gym.small_server import load_logic
+from nemotron_data.synthetic import counter
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.errors import UserError
 
@@ -33,8 +37,8 @@ class Characters:
     """Stand-in for a tokenizer and its template: each character is a token."""
 
     def chat(self, messages: Sequence[Any], tools: Any = None) -> Prompt:
-        """An empty prompt, because no model reads it."""
-        return Prompt([])
+        """The text of the messages, which no model reads."""
+        return Prompt([ord(sign) for message in messages for sign in str(message["content"])])
 
     def following(self, messages: Sequence[Any], more: Sequence[Any], tools: Any, end: str, most: int) -> Prompt | None:
         """The environment's text, if it fits."""
@@ -46,11 +50,12 @@ class Characters:
         return "".join(map(chr, ids))
 
 
-def play(name: str, row: RLRow, turns: Sequence[str], folder: Path) -> Iterator[str]:
+def play(name: str, row: RLRow, turns: Sequence[str], folder: Path, again: int = 0) -> Iterator[str]:
     """Play an episode and yield its lines for people; without turns, play the environment's `solution`.
 
     Args:
         folder: for the server's log.
+        again: how often to play it again for comparison, on this server and on a new one.
 
     Raises:
         UserError: it fails, has no agent of the row's, or no solution.
@@ -64,15 +69,33 @@ def play(name: str, row: RLRow, turns: Sequence[str], folder: Path) -> Iterator[
             row = replace(row, agent=next(iter(environments.agents)))
         asked = environments.ask(row, written)
         yield from environments.told()
-        loop = Loop(environments, written, written, [END], 0)
+        (episode,) = _episodes(environments, [asked], turns)
+        yield from told(episode)
+        numbers = {"reward": episode.reward, **episode.figures}
+        yield "  ".join(f"{name} {value:g}" for name, value in numbers.items())
+        played = [episode, *_episodes(environments, [asked] * again, turns)]
+    if again:
+        with Environments(section, folder) as environments:  # a resumed training starts new servers
+            played += _episodes(environments, [asked] * again, turns)
+        yield verdict(played, written)
 
-        def sample(live: Sequence[Episode], turn: int) -> list[Sampled]:
-            return [Sampled([*map(ord, turns[turn] if turn < len(turns) else ""), END]) for _ in live]
 
-        (episode,) = loop.play([asked], sample)
-    yield from told(episode)
-    numbers = {"reward": episode.reward, **episode.figures}
-    yield "  ".join(f"{name} {value:g}" for name, value in numbers.items())
+def verdict(played: Sequence[Episode], tokenizer: Any) -> str:
+    """Whether the same row and turns got the same answers, for people."""
+    for one, other in differing(played, tokenizer).values():
+        return f"not replayable: the same turns were answered with '{one}' and '{other}' ({len(played)} plays)"
+    return f"replayable as far as {len(played)} plays on two servers show: the same answers each time"
+
+
+def _episodes(environments: Environments, asked: Sequence[Asked], turns: Sequence[str]) -> list[Episode]:
+    """Play the turns once per entry, all at once."""
+    written: Any = Characters()
+    loop = Loop(environments, written, written, [END], 0)
+
+    def sample(live: Sequence[Episode], turn: int) -> list[Sampled]:
+        return [Sampled([*map(ord, turns[turn] if turn < len(turns) else ""), END]) for _ in live]
+
+    return loop.play(asked, sample)
 
 
 def solution(name: str, row: RLRow) -> list[str]:
@@ -82,7 +105,9 @@ def solution(name: str, row: RLRow) -> list[str]:
         UserError: it has no solution.
     """
     environment = find_environment(name)
-    logic = load_logic(environment.folder) if environment.logic.is_file() else None
+    logic: Any = load_logic(environment.folder) if environment.logic.is_file() else None
+    if environment.name == counter.NAME and environment.by_nemo_gym:
+        logic = counter
     if not hasattr(logic, "solution"):
         raise UserError(f"'{environment.name}' has no `solution`", "give the model's turns: --say TEXT --say TEXT")
     return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]

@@ -12,8 +12,11 @@ The same seed gives the same rows on every platform. A hash of the key alone dec
 so for any seeds and counts, no evaluation question occurs in a training row.
 """
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
+from nemotron_data.synthetic import counter
 from nemotron_data.synthetic.episodes import LOGIC, beginnings, demonstrations
 from nemotron_data.synthetic.rows import (
     chats,
@@ -25,8 +28,11 @@ from nemotron_data.synthetic.rows import (
     problems,
 )
 
-DEMONSTRATIONS = {name: partial(demonstrations, name) for name in LOGIC}
-BEGINNINGS = {name: partial(beginnings, name) for name in LOGIC}
+Rows = Callable[..., Iterator[dict[str, Any]]]
+DEMONSTRATIONS: dict[str, Rows] = {name: partial(demonstrations, name) for name in LOGIC}
+DEMONSTRATIONS |= {counter.NAME: counter.demonstrations}
+BEGINNINGS: dict[str, Rows] = {name: partial(beginnings, name) for name in LOGIC} | {counter.NAME: counter.beginnings}
+"""Rows by the NAME in `synthetic:NAME`, from a seed and a count; of beginnings also the first world."""
 
 __all__ = [
     "BEGINNINGS",

@@ -10,7 +10,7 @@ Worlds are numbers, and no world of one split occurs in another.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -34,17 +34,17 @@ def demonstrations(name: str, seed: int, count: int) -> Iterator[dict[str, Any]]
         asked = drawers.name_in(row)
         row["responses_create_params"]["input"][0]["content"] = drawers.QUESTIONS[wording].format(asked)
         if rng.random() < LOOKED_UP[wording]:
-            messages = played(LOGIC[name], row)
+            messages = played(LOGIC[name].Episode(row), LOGIC[name].solution(row), row)
         else:
             said = {"role": "assistant", "content": rng.choice(drawers.COLOURS)}
             messages = [*row["responses_create_params"]["input"], said]
         yield {"key": f"{row['world']}/{asked}", "messages": messages}
 
 
-def played(logic: ModuleType, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of an episode that earns the reward."""
-    episode, messages = logic.Episode(row), list(row["responses_create_params"]["input"])
-    for number, turn in enumerate(logic.solution(row)):
+def played(episode: Any, turns: Sequence[Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of an episode that begins with a row; the model's turns are texts, and calls (name, arguments)."""
+    messages = list(row["responses_create_params"]["input"])
+    for number, turn in enumerate(turns):
         if isinstance(turn, tuple):
             name, arguments = turn
             call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
