@@ -71,8 +71,8 @@ def start(look: Look, name: str, port: int) -> int:
     if any(one["name"] == environment.name for one in running(look.store)):
         raise UserError(f"'{environment.name}' is running already", f"stop it: nemotron env stop {environment.name}")
     place = folder / f"{environment.name}.json"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     parent = os.getppid()
     with serving(environment, folder / f"{environment.name}.log", port) as server:
         about = {"name": environment.name, "port": server.port, "process": os.getpid(), "server": server.pid}
