@@ -537,6 +537,14 @@ def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_pa
         assert "resize_token_embeddings(" in said
 
 
+def test_only_models_with_our_mamba_code_are_slow_without_its_kernels(shelf: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(shelf / "nano3", tmp_path / "other")
+    (other / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 512}))
+    for folder, slow in ((shelf / "nano3", True), (other, False)):
+        said = told("sft", "super3", "local", f"run.model={folder}", home=tmp_path)[1]
+        assert ("run on the pure-torch Mamba reference code" in said) == slow
+
+
 def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
     said = told("pretrain", "super3", "tiny", "model.architecture=nano3", home=tmp_path)[1]
     assert "at least 494.0 GB for weights, gradients and optimizer of 30.9B parameters" in said

@@ -42,7 +42,7 @@ from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import require_loadable
+from nemotron_shared.runtime.models.folder import config_of, require_loadable
 from nemotron_shared.runtime.needs import Needs, Problem, count, requirements
 
 TOKENIZER = "tokenizer.json"
@@ -215,6 +215,13 @@ def _parameters(model: Artifact) -> Parameters | None:
     return Parameters(**known) if known else parameters_in(model.path)
 
 
+def _runs_our_mamba(model: Artifact | None) -> bool:
+    """Whether a model has the Mamba layers that our reference code replaces; other architectures bring their own."""
+    if model is None or not (model.path / "config.json").is_file():
+        return True
+    return config_of(model.path).get("model_type") == NEMOTRON_H
+
+
 def local_needs(
     config: StageConfig[ModelLoadingEngine], inputs: Inputs, machine: Machine, more: Sequence[Requirement] = ()
 ) -> Needs:
@@ -226,7 +233,8 @@ def local_needs(
     engine, parameters = config.engine, size_of(config, inputs).total
     kernels = bool(machine.gpus) and engine.device != "cpu" and all(map(machine.version_of, KERNELS))
     others: list[Problem] = []
-    if parameters > LARGEST_REFERENCE_MODEL and not (kernels or engine.allow_reference_kernels):
+    slow = parameters > LARGEST_REFERENCE_MODEL and not (kernels or engine.allow_reference_kernels)
+    if slow and _runs_our_mamba(inputs.get("model")):
         what = f"a model of {parameters / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code"
         remedy = f"{HOW_TO_COMPILE}, or set engine.allow_reference_kernels=true if slow is fine"
         others.append(Problem(what, remedy))

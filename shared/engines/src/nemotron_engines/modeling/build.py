@@ -34,7 +34,7 @@ from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_engines.kernels.experts import register_cpu_experts, register_grouped_experts
 from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.kernels.packed_attention import register_packed_attention
-from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
     is_quantized,
@@ -123,9 +123,11 @@ def random_of(
 
 
 @cache
-def install_kernels() -> None:
-    """Choose the Mamba code once per process, and print the choice; on a GPU, also fuse the norms."""
-    say(install_cpu_ops())
+def install_kernels(model_type: str | None = NEMOTRON_H) -> None:
+    """Choose the Mamba code once per process, and print the choice for models that use it; on a GPU, fuse the norms."""
+    line = install_cpu_ops()
+    if model_type == NEMOTRON_H:
+        say(line)
     if torch.cuda.is_available():
         fuse_norms()
 
@@ -196,11 +198,12 @@ def load_model(
     Raises:
         UserError: the folder is damaged, its tensors are not finite, or they do not match its config.json.
     """
-    install_kernels()
+    install_kernels(config_of(path).get("model_type"))
     model = _load_checked(path, engine, trusted=trusted, dtype=dtype)
     say_what_is_there(model)
     lift_time_step_limit(model)
-    announce(model.num_parameters(), engine.allow_reference_kernels)
+    if model.config.model_type == NEMOTRON_H:
+        announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
 
 
@@ -297,7 +300,7 @@ def _load_checked(
 
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled from another process."""
-    install_kernels()
+    install_kernels(config.model_type)
     with torch.device("meta"):
         model = class_of(engine).from_config(
             config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)
