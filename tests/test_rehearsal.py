@@ -1,6 +1,7 @@
 """A training is rehearsed before anything is prepared: what would fail is said, and nothing stays behind."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,12 @@ from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
 
+from nemotron_app.main import main
+from nemotron_engines.checks import TRAINING_BYTES
+from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_engines.modeling.build import require_tokens
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.machine import Machine
 from stages.sft import data_prep, train
 
 
@@ -67,6 +72,21 @@ def test_dry_runs_and_starts_rehearse_a_model_from_elsewhere(
     assert "rehearsed: one step" in capsys.readouterr().out
     again = words(folder, "run.model=sft", "run.force=true", "train.train_iters=1")
     assert train.main(again) == 0 and "rehearsed" not in capsys.readouterr().err, "its model was trained here"
+
+
+@pytest.mark.slow
+def test_adapters_that_finetune_chooses_are_rehearsed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write("llama", tmp_path / "model")
+    write_chats(tmp_path / "chats.jsonl")
+    here = Machine.here(tmp_path)
+    needed = TRAINING_BYTES * parameters_in(folder).total
+    small = replace(here, memory=int(needed / 0.8))  # enough to train all weights, but not for anything besides
+    monkeypatch.setattr(Machine, "here", lambda *_: small)
+    words = ["finetune", str(folder), str(tmp_path / "chats.jsonl"), "--dry-run", "data_prep.chat_template=plain"]
+    assert main([*words, f"run.home={tmp_path / 'home'}"]) == 0
+    assert "rehearsed: one step" in capfd.readouterr().err
 
 
 @pytest.mark.slow

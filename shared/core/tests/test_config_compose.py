@@ -407,3 +407,9 @@ def test_the_entries_of_a_list_are_what_was_typed(configs: Path) -> None:
 def test_any_text_can_be_an_override(configs: Path, text: str) -> None:
     assert compose(configs, "default", [override("run.data", text)]).tree.run.data == text
     assert compose(configs, "default", [override("run.data", [text, "b"])]).tree.run.data == [text, "b"]
+
+
+@pytest.mark.parametrize("value", [{"a": 16, "b": [None, "two words", {"c": 0.5}], "d": {}}, [], None, True, 1e-05])
+def test_any_value_can_be_an_override(configs: Path, value: object) -> None:
+    found = compose(configs, "default", [override("+run.more", value)]).tree.run.more
+    assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == value

@@ -35,11 +35,19 @@ class Said(str):
         return Said, (str(self), self.origin)
 
 
-def override(key: str, value: str | Sequence[str]) -> str:
-    """`key=value` or `key=[one,'and two']`, quoted for Hydra's grammar where necessary."""
-    if not isinstance(value, str):
-        return f"{key}=[{','.join(map(quoted, value))}]"
-    return f"{key}={quoted(value)}"
+def override(key: str, value: Any) -> str:
+    """`key=value`, `key=[one,'and two']` or `key={dim:16,layers:null}`, quoted for Hydra's grammar where necessary."""
+    return f"{key}={_written(value)}"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_written(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, str):
+        return quoted(value)
+    return "null" if value is None else str(value).lower()
 
 
 def override_key(override: str) -> str:
