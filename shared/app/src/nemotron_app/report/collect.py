@@ -25,10 +25,12 @@ from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.families import families
-from nemotron_shared.stages import RESULTS, TRAINING, products
+from nemotron_shared.stages import RESULTS, STAGES, TRAINING, products
 
 # Artifact kind, as in its name after the family -> the pipeline step that makes it, in pipeline order.
 STEPS = {made.kind: made.step for made in products()}
+OF_SOME_METHODS = {made.kind for stage in STAGES.values() for made in stage.other_data}
+"""Not missing where there is none."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Collected:
     samples: dict[str, list[dict[str, Any]]]
     lineage: str
     pipeline: Mapping[str, Any]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of artifacts to show, in pipeline order."""
+        return [kind for kind in STEPS if kind in self.artifacts or kind not in OF_SOME_METHODS]
 
     @property
     def when(self) -> str:
@@ -134,6 +141,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
     """
     chosen = choose(store, family, results)
     artifacts, problems = chosen.found, chosen.problems
+    absent = {kind: why for kind, why in chosen.absent.items() if kind not in OF_SOME_METHODS}
     if not artifacts and problems:
         raise UserError(problems[0])
     if not artifacts:
@@ -164,9 +172,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
     ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
     lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
     newer = _newer(store, family, artifacts)
-    return Collected(
-        family, artifacts, chosen.absent, problems, newer, metrics, data, scores, samples, lineage, pipeline
-    )
+    return Collected(family, artifacts, absent, problems, newer, metrics, data, scores, samples, lineage, pipeline)
 
 
 def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list[str]:

@@ -48,7 +48,7 @@ def print_report(collected: Collected, html_path: Path, console: "Console | None
     console = console or output.open_console()
     results, task = collected.results, shown_task(collected.results)
     score = f"{task} {wording.metric_name(results['tasks'][task]['metric'])}" if task else "score"
-    rows = [_row(collected, kind) for kind in STEPS]
+    rows = [_row(collected, kind) for kind in collected.kinds]
     if not console.is_terminal:
         rows = [[cell.translate(PLAIN).encode("ascii", "replace").decode() for cell in row] for row in rows]
     title = " ".join(filter(None, (collected.family, collected.config)))
@@ -97,10 +97,10 @@ def _row(collected: Collected, kind: str) -> list[str]:
 def summary(collected: Collected) -> dict[str, Any]:
     """The table and all scores as plain JSON values."""
     steps = []
-    for kind, name in STEPS.items():
+    for kind in collected.kinds:
         artifact = collected.artifacts.get(kind)
         step: dict[str, Any] = {
-            "step": name,
+            "step": STEPS[kind],
             "artifact": artifact and artifact.reference,
             "absent": collected.absent.get(kind),
             "created_at": artifact and artifact.manifest.created_at,

@@ -168,7 +168,7 @@ def render(collected: Collected) -> str:
         "only_texts": bool(results["tasks"]) and {task["kind"] for task in results["tasks"].values()} == {"text"},
         "figures": figures_table(results),
         "asked": max(map(len, collected.samples.values()), default=0),
-        "data": {kind: step for kind, step in STEPS.items() if kind.endswith("-data")},
+        "data": {kind: STEPS[kind] for kind in collected.kinds if kind.endswith("-data")},
         "data_table": data_table,
         "data_counts": data_counts,
         "rejected_rows": rejected_rows,
