@@ -25,6 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model folder that can be looked at, below the working folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    machine = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 40, "free_disk_gb": 9, "packages": {}}
+    (tmp_path / "machine.yaml").write_text(json.dumps(machine))
     (tmp_path / "model").mkdir()
     write_model(tmp_path / "model")
     save_tokenizer(tmp_path / "model")
@@ -41,8 +43,13 @@ def dry_run(run, *words: str, ok: bool = True) -> subprocess.CompletedProcess[st
     return run(*nemotron("super3", "sft", "-c", "tiny", "--dry-run", "--json", *words), ok=ok)
 
 
+def look(run, *words: str) -> subprocess.CompletedProcess[str]:
+    """A dry run for another machine, which rehearses nothing: there are no real weights here."""
+    return dry_run(run, "--machine", "machine.yaml", *words, ok=False)
+
+
 def of_the_reference(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Problems with the name of a model. That a rehearsal finds no weights in it does not matter here."""
+    """Problems with the name of a model, not with the machine."""
     return [one for one in last_json(done)["problems"] if one.startswith("run.model")]
 
 
@@ -50,7 +57,7 @@ def test_trust_remote_code_is_answered_with_a_line_where_no_code_is_needed(run, 
     text = "defaults: [tiny, _self_]\nmodel:\n  trust_remote_code: true\n"
     (folder.parent / "theirs.yaml").write_text(text)
     for words in (("-c", "theirs.yaml"), ("model.trust_remote_code=true",), ("+engine.trust_remote_code=true",)):
-        done = dry_run(run, f"run.model={folder}", *words, ok=False)
+        done = look(run, f"run.model={folder}", *words)
         assert "trust_remote_code is not needed: transformers knows the model; no code of it runs" in done.stderr
         assert not of_the_reference(done)
         assert words[0] != "-c" or "theirs.yaml:3: model.trust_remote_code" in done.stderr
@@ -95,7 +102,7 @@ def test_a_folder_is_taken_by_the_path_that_guides_write(run, folder: Path, caps
     folder.rename(path)
     (folder.parent / "theirs.yaml").write_text(f"defaults: [tiny, _self_]\nrun:\n  model: {place}\n")
     for words in ((f"run.model={place}",), ("-c", "theirs.yaml")):
-        done = dry_run(run, *words, ok=False)
+        done = look(run, *words)
         assert (of_the_reference(done), last_json(done)["inputs"]["model"]) == ([], str(path))
     assert main(["model", "import", place, "--as", "mine"]) == 0
     assert capsys.readouterr().out == "mine:v1\n"
@@ -104,7 +111,7 @@ def test_a_folder_is_taken_by_the_path_that_guides_write(run, folder: Path, caps
 def test_an_artifact_keeps_the_name_that_a_folder_without_a_slash_has_too(run, folder: Path) -> None:
     assert main(["model", "import", "./model", "--as", "model"]) == 0
     for name, found in {"model": "model:v1", "./model": str(folder)}.items():
-        assert last_json(dry_run(run, f"run.model={name}", ok=False))["inputs"]["model"] == found
+        assert last_json(look(run, f"run.model={name}"))["inputs"]["model"] == found
 
 
 @pytest.mark.parametrize(
