@@ -21,7 +21,7 @@ CONFIGS = [
     for file in sorted((ROOT / "stages" / stage / "config").glob("*.yaml"))
 ]
 FEW = ("pretrain/super3", "sft/tiny", "rl/nano3")
-NO_SIZE = ("one_gpu", "local", "qa", "nano3_lora_automodel", "nano3_lora_one_gpu")
+NO_SIZE = ("one_gpu", "local", "qa", "dpo", "drawers", "drawers_text", "nano3_lora_automodel", "nano3_lora_one_gpu")
 """Configs that say nothing of GPUs: they are planned for the machine that asks."""
 
 TOO_FEW = ("pretrain/nano3", "sft/nano3", "sft/ultra3")
@@ -50,8 +50,10 @@ def test_every_config_has_a_plan(config: str, capsys: pytest.CaptureFixture[str]
     assert estimate["assumptions"]
     assert (estimate["seconds"] is None) == estimate["steps_are_a_limit"] == (estimate["steps"] >= 10**6)
     if config.endswith(("tiny", "tiny_mtp")):
-        assert 6e8 < sum(estimate["memory"].values()) < 1e9  # the process counts, too
-        assert estimate["device"] == "CPU core" and estimate["seconds"] < 300
+        # DPO trains beside a second model, on rows that are estimated as long as the context
+        most, longest = (3e9, 600) if config == "rl/dpo_tiny" else (1e9, 300)
+        assert 6e8 < sum(estimate["memory"].values()) < most  # the process counts, too
+        assert estimate["device"] == "CPU core" and estimate["seconds"] < longest
     elif not config.endswith(NO_SIZE):
         assert estimate["device"] == "H100" and estimate["fits"] == (config not in TOO_FEW), estimate["memory"]
         assert not any(re.search("cannot be shared out|cannot split", problem) for problem in found["problems"])

@@ -28,7 +28,6 @@ from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.engine import engine_of, refuse
-from nemotron_shared.runtime.inputs import is_named
 from nemotron_shared.runtime.preflight import data_settings, preflight
 from nemotron_shared.runtime.process import ending_with_us, launch_command
 from nemotron_shared.runtime.spec import Made, Step
@@ -53,7 +52,8 @@ def is_rehearsed(checked: Preflight[Any]) -> bool:
     """Whether a training is rehearsed before it starts: its model comes from elsewhere, and is here."""
     arguments, model, config = checked.start.arguments, checked.inputs.get("model"), checked.config
     foreign = model is not None and (model.is_external or model.manifest.producer.verb == "import")
-    if not checked.step.trains or not foreign or arguments.rehearse or arguments.rehearsed or arguments.machine:
+    asked = arguments.rehearse or arguments.rehearsed or arguments.machine
+    if not checked.step.trains or not foreign or asked or checked.imports:  # its weights may not be here yet
         return False
     # where settings depend on data that does not exist yet, there is no config yet
     return config is None or (isinstance(config, SupervisedConfig) and engine_of(config).small_models is not None)
@@ -102,9 +102,8 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     if model.trusted:
         return "not rehearsed: only the training itself runs the model's Python files"
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
-    # data found by its settings would be refused together with them, so pass them again, for fewer rows
-    named = is_named(checked, "data") or not data_settings(checked)
-    data = checked.inputs.get("data") if named else None
+    # data would be refused together with settings that are not its own, so prepare some with these, of fewer rows
+    data = None if data_settings(checked) else checked.inputs.get("data")
     tokenizer = _tokenizer(step, start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
         small_models.require_tensors(model.path)
