@@ -130,15 +130,19 @@ class Prompter:
         """The text of a conversation, and where names of control tokens in it are cut."""
         if self.template is None:
             raise UserError("this model has no chat template", "give it text to continue, or another model")
-        for number, message in enumerate(messages):
-            _require_characters(f"messages[{number}]", message)
-        guard = None
-        if holds_control(self._control, messages, tools):
-            messages, tools, guard = guarded(self._control, messages, tools)
+        messages, tools, guard = self._guarded(messages, tools)
         text = self.template.render(messages, tools, **options)
         rendered = Rendered(text, []) if guard is None else without_guard(text, [], guard)
         self._require_text(rendered.text)
         return rendered
+
+    def _guarded(self, messages: Sequence[Message], tools: Any) -> Any:
+        """The conversation with guards around control tokens' names, and what guards them; None if it holds none."""
+        for number, message in enumerate(messages):
+            _require_characters(f"messages[{number}]", message)
+        if holds_control(self._control, messages, tools):
+            return guarded(self._control, messages, tools)
+        return messages, tools, None
 
     def answered(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None
@@ -150,11 +154,7 @@ class Prompter:
         """
         if self.template is None:
             raise UserError("this model has no chat template", "give one: chat_template.jinja in its folder")
-        for number, message in enumerate(messages):
-            _require_characters(f"messages[{number}]", message)
-        guard = None
-        if holds_control(self._control, messages, tools):
-            messages, tools, guard = guarded(self._control, messages, tools)
+        messages, tools, guard = self._guarded(messages, tools)
         text, spans = self.template.render_with_spans(messages, tools)
         text, spans, cuts = Rendered(text, spans) if guard is None else without_guard(text, spans, guard)
         self._require_text(text)
