@@ -24,17 +24,14 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.chat.shown import told
-from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
-from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
-from nemotron_engines.modeling.generation import embeddings_of
+from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.rows import order_of_epoch
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.library import DPOConfig, DPOTrainer
+from stages.rl.engines.trl.starting import load_beginning
 from stages.rl.pairs import CHOSEN, REJECTED, read_pairs
 from stages.rl.schema import RLConfig, TRLEngine
 
@@ -116,23 +113,14 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     """Raise the probability of the better answers over that of the worse ones, relative to the starting model."""
     config, run = task.config, task.run
     assert config.dpo is not None, "the engine chose this method"
-    set_threads(config.run.threads)
-    base = task.inputs["model"]
-    folder = base.path if base is not None else run.directory / "tokenizer"
-    if base is None:  # random weights, if the config allows them
-        distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
-    model = starting_weights(task, folder)
-    adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
-    data, tokenizer = task.input("data").path, load_tokenizer(folder)
-    prompter = Prompter(tokenizer, embeddings=embeddings_of(model))
-    rows, valid = encoded(data / "train.jsonl", prompter, run.say), None
+    begun, data = load_beginning(task), task.input("data").path
+    rows, valid = encoded(data / "train.jsonl", begun.prompter, run.say), None
     if (data / "val.jsonl").is_file():
-        valid = encoded(data / "val.jsonl", prompter, run.say, config.train.eval_rows)
+        valid = encoded(data / "val.jsonl", begun.prompter, run.say, config.train.eval_rows)
     with mamba_out_allowed():
         trainer = PairTrainer(
-            model=model,
-            # the frozen weights below adapters are the reference
-            ref_model=None if adapters else starting_weights(task, folder),
+            model=begun.model,
+            ref_model=begun.reference(task),
             args=DPOConfig(
                 **trainer_settings(config, run, validate=valid is not None),
                 beta=config.dpo.reference_policy_kl_penalty,
@@ -142,12 +130,12 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
             data_collator=collate,
             train_dataset=rows,
             eval_dataset=valid,
-            processing_class=tokenizer,
-            peft_config=adapters,
+            processing_class=begun.tokenizer,
+            peft_config=begun.adapters,
             callbacks=callbacks(config, run, None),
         )
     trainer.seed = config.run.seed
-    return train_to_end(trainer, config, run, folder, RESULTS)
+    return train_to_end(trainer, config, run, begun.folder, RESULTS)
 
 
 def encoded(file: Path, prompter: Prompter, say: Callable[[str], None], most: int | None = None) -> Dataset:

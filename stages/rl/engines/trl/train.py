@@ -5,15 +5,11 @@ from typing import Any
 
 from datasets import Dataset
 
-from nemotron_data.chat.prompt import Prompt, Prompter
+from nemotron_data.chat.prompt import Prompt
 from nemotron_data.gym.episodes import Asked, Environments, Loop
-from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
-from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
-from nemotron_engines.modeling.generation import embeddings_of
+from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.training import MOST_BATCHES
-from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.distill import load_teacher
@@ -21,6 +17,7 @@ from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
+from stages.rl.engines.trl.starting import load_beginning
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -35,17 +32,9 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
 
 def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | None) -> Outcome:
     """Train with running environments, if the config has any."""
-    config, run = task.config, task.run
-    set_threads(config.run.threads)
-    base = task.inputs["model"]
-    folder = base.path if base is not None else run.directory / "tokenizer"
-    if base is None:  # random weights, if the config allows them
-        distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
-    model = starting_weights(task, folder)
-    # TRL adds the adapters itself
-    adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
-    data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
-    prompter, asked = Prompter(tokenizer, embeddings=embeddings_of(model)), dict[str, Asked]()
+    config, run, grpo = task.config, task.run, task.config.grpo
+    begun, data, asked = load_beginning(task), task.input("data").path, dict[str, Asked]()
+    prompter, tokenizer = begun.prompter, begun.tokenizer
 
     def read(file: Path) -> tuple[Dataset, dict[str, Prompt]]:
         if environments is None:
@@ -61,13 +50,13 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         valid, prompts = valid.select(range(min(len(valid), config.train.eval_rows))), prompts | others
     with mamba_out_allowed():
         trainer = (EpisodeTrainer if environments else ScheduledGRPOTrainer)(
-            model=model,
+            model=begun.model,
             args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
             reward_funcs=[named(reward.name) for reward in config.rewards],
             train_dataset=rows,
             eval_dataset=valid,
             processing_class=tokenizer,
-            peft_config=adapters,
+            peft_config=begun.adapters,
             callbacks=callbacks(config, run, None),
         )
     sizes = grpo.num_prompts_per_step, grpo.num_generations_per_prompt, grpo.updates_per_step
@@ -90,10 +79,10 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
     if config.distillation is not None:
-        trainer.teacher, trainer.kl_type = load_teacher(task, model, tokenizer), config.distillation.kl_type
+        trainer.teacher, trainer.kl_type = load_teacher(task, begun.model, tokenizer), config.distillation.kl_type
     elif penalty := grpo.reference_policy_kl_penalty:
-        trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
-    made = train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
+        trainer.compare_with(begun.reference(task), penalty)
+    made = train_to_end(trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
     if isinstance(trainer, EpisodeTrainer) and trainer.seconds:
         run.say(f"time of the steps: {trainer.split()}")
     return made

@@ -1,0 +1,47 @@
+"""What a training begins with, whatever its method: the model, its adapters, its tokenizer and template."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedModel
+
+from nemotron_data.chat.prompt import Prompter
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.lora.adapt import lora_config
+from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
+from nemotron_engines.modeling.generation import embeddings_of
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.spec import Task
+from stages.rl.schema import RLConfig, TRLEngine
+
+
+class Beginning(NamedTuple):
+    """What a training begins with.
+
+    Attributes:
+        folder: of the tokenizer, and of the model unless its weights are random.
+        adapters: PEFT's config, with which TRL adds the adapters itself; None to train all weights.
+    """
+
+    folder: Path
+    model: PreTrainedModel
+    adapters: Any
+    tokenizer: Any
+    prompter: Prompter
+
+    def reference(self, task: Task[RLConfig[TRLEngine]]) -> PreTrainedModel | None:
+        """The starting model once more, to compare with; None if it is there below the adapters."""
+        return None if self.adapters else starting_weights(task, self.folder)
+
+
+def load_beginning(task: Task[RLConfig[TRLEngine]]) -> Beginning:
+    """Load the model of the config, or make one with random weights, if the config allows them."""
+    config, base = task.config, task.inputs["model"]
+    set_threads(config.run.threads)
+    folder = base.path if base is not None else task.run.directory / "tokenizer"
+    if base is None:
+        distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
+    model = starting_weights(task, folder)
+    adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
+    tokenizer = load_tokenizer(folder)
+    return Beginning(folder, model, adapters, tokenizer, Prompter(tokenizer, embeddings=embeddings_of(model)))
