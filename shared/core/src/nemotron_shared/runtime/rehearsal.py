@@ -79,7 +79,8 @@ def rehearse_apart(checked: Preflight[Any]) -> str:
     if done.returncode:
         message, _, remedy = f"\n{said}".rpartition("\nerror: ")[2].partition("\n")
         raise UserError(message or f"the rehearsal ended with exit code {done.returncode}", remedy.strip() or None)
-    return said.splitlines()[-1].removeprefix(f"[{checked.step.stage}] ")
+    told = f"[{checked.step.stage}] "  # libraries may say something after it
+    return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
 
 
 def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str:

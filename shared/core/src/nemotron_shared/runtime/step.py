@@ -120,23 +120,31 @@ def plan_run(step: Step, start: Start, prepare: Script | None = None) -> Plan[An
 
 def _plan_run(step: Step, start: Start, prepare: Script | None) -> Plan[Any]:
     checked = preflight(step, start)
-    rehearsed = bool(checked.prepares) and is_rehearsed(checked)
-    plan = _prepared_plan(step, start, prepare, checked)
-    if plan.finished is None and not rehearsed and is_rehearsed(checked) and not has_begun(plan):
-        say(f"[{step.stage}] {rehearse_apart(checked)}")
-    return plan
-
-
-def _prepared_plan(step: Step, start: Start, prepare: Script | None, checked: Preflight[Any]) -> Plan[Any]:
+    rehearsed = False
     if checked.prepares and prepare is not None:
         refuse(checked.problems + checked.lacking)
-        if is_rehearsed(checked):
-            say(f"[{step.stage}] {rehearse_apart(checked)}")
+        rehearsed = _rehearse(checked)
         say(f"{checked.prepares}: preparing it first")
         made = prepare(start)
         assert isinstance(made, Made), "a start prepares data, and previews none"
         use_prepared(checked, made.artifact)
         complete(checked)
+    plan = _decided_plan(checked)
+    if plan.finished is None and not rehearsed and not has_begun(plan):
+        _rehearse(checked)
+    return plan
+
+
+def _rehearse(checked: Preflight[Any]) -> bool:
+    """Rehearse a training from someone else's model; returns whether it was needed."""
+    if not is_rehearsed(checked):
+        return False
+    say(f"[{checked.step.stage}] {rehearse_apart(checked)}")
+    return True
+
+
+def _decided_plan(checked: Preflight[Any]) -> Plan[Any]:
+    """The plan, once everything is checked, and models from elsewhere are imported."""
     for note in checked.notes:
         say(note)
     if checked.problems:
