@@ -5,7 +5,6 @@ precedence.
 """
 
 import getpass
-import json
 import math
 import os
 import re
@@ -179,8 +178,7 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
             if value := getattr(loaded.wandb, name):
                 said.append(Said(override(f"logger.wandb_{name}", value), table))
     for key, value in flat(profile.set):
-        text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value, default=str)}"
-        if own := for_one_stage(text, stage):
+        if own := for_one_stage(override(key, value), stage):
             said.append(Said(own, loaded.origins.get(f"set.{key}", loaded.origins.get("set", origin))))
     return said
 

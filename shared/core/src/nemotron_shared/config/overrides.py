@@ -45,9 +45,9 @@ def _written(value: Any) -> str:
         return f"{{{','.join(f'{key}:{_written(one)}' for key, one in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_written, value))}]"
-    if isinstance(value, str):
-        return quoted(value)
-    return "null" if value is None else str(value).lower()
+    if value is None or isinstance(value, bool | int | float):
+        return "null" if value is None else str(value).lower()
+    return quoted(str(value))  # a date of TOML or YAML, say
 
 
 def override_key(override: str) -> str:
