@@ -173,6 +173,20 @@ def last_json(result: "CompletedProcess[str]") -> Any:
     return json.loads(result.stdout)
 
 
+EPISODES = ("-c", "drawers", "train.train_iters=4", "train.eval_interval=2", "train.eval_rows=8",
+            "checkpoint.save_interval=2", "grpo.num_prompts_per_step=4", "data_prep.synthetic_problems=60",
+            "scheduler.lr_warmup_iters=0", "logger.tensorboard=false")  # fmt: skip
+"""A few steps of RL with an environment, from `learn_to_call_tools`."""
+
+
+def learn_to_call_tools(home: Path) -> None:
+    """Fine-tune a model, in this store, that calls the tools of `drawers`, if not always rightly."""
+    from stages.sft.train import main
+
+    words = ("-c", "drawers", "train.train_iters=90", "data_prep.synthetic_chats=1500", "logger.tensorboard=false")
+    assert main([*words, f"run.home={home}"]) == 0
+
+
 # Overrides that make a tiny run last seconds, for tests of behaviour rather than learning.
 SHORT = {
     "pretrain": ("train.train_iters=6", "train.eval_interval=3", "train.eval_rows=8", "checkpoint.save_interval=2",

@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Forked, script
-
-from stages.sft.train import main as fine_tune
+from support import EPISODES, Forked, learn_to_call_tools, script
 
 pytestmark = pytest.mark.slow
-SHORT = ("-c", "drawers", "train.train_iters=4", "train.eval_interval=2", "train.eval_rows=8",
-         "checkpoint.save_interval=2", "grpo.num_prompts_per_step=4", "data_prep.synthetic_problems=60",
-         "scheduler.lr_warmup_iters=0", "logger.tensorboard=false")  # fmt: skip
 TIMES = {"seconds", "memory_gb", "environment/seconds", "environment/sampling_seconds",
          "environment/training_seconds"}  # fmt: skip
 
@@ -25,10 +20,7 @@ TIMES = {"seconds", "memory_gb", "environment/seconds", "environment/sampling_se
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learnt to call tools, if not always rightly."""
     folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEMOTRON_HOME", str(folder))
-        words = ("-c", "drawers", "train.train_iters=90", "data_prep.synthetic_chats=1500", "logger.tensorboard=false")
-        assert fine_tune([*words]) == 0
+    learn_to_call_tools(folder)
     return folder / "artifacts" / "super3-sft-model"
 
 
@@ -48,7 +40,7 @@ def store(model: Path, tmp_path: Path) -> Callable[[str], Path]:
 def start(home: Path, log: Path, *words: str) -> Forked:
     with log.open("w") as errors:
         environment = os.environ | {"NEMOTRON_HOME": str(home)}
-        return Forked([*script("rl"), *SHORT, *words], log.parent, environment, errors, errors, group=True)
+        return Forked([*script("rl"), *EPISODES, *words], log.parent, environment, errors, errors, group=True)
 
 
 def lines_of(home: Path) -> list[dict[str, Any]]:
@@ -58,14 +50,14 @@ def lines_of(home: Path) -> list[dict[str, Any]]:
 
 def test_a_killed_run_goes_on_with_the_same_bytes(run, store: Callable[[str], Path], tmp_path: Path) -> None:
     whole, killed = store("home"), store("killed")
-    run(*script("rl"), *SHORT)
+    run(*script("rl"), *EPISODES)
     assert any(line.get("environment/turns", 0) > 1 for line in lines_of(whole))
     process = start(killed, tmp_path / "log")
     while not any(killed.glob("runs/*/checkpoints/checkpoint-2/COMPLETE")):
         assert process.poll() is None, (tmp_path / "log").read_text()
         time.sleep(0.01)
     process.kill_group()
-    again = run(*script("rl"), *SHORT, env={"NEMOTRON_HOME": str(killed)})
+    again = run(*script("rl"), *EPISODES, env={"NEMOTRON_HOME": str(killed)})
     assert "continuing from step 2" in again.stderr
     assert lines_of(killed) == lines_of(whole)
     files = [home / "artifacts/super3-rl-model/v1/model.safetensors" for home in (whole, killed)]

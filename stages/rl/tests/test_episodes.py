@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import short
+from support import EPISODES, learn_to_call_tools, short
 
 from nemotron_data.gym.environments.drawers import drawers
 from nemotron_shared.config.environments import EnvironmentsSection
 from stages.rl.engines.trl.batches import advantages_of
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.train import main
-from stages.sft.train import main as fine_tune
 
-SHORT = ("-c", "drawers", "train.train_iters=4", "train.eval_interval=2", "train.eval_rows=8",
-         "checkpoint.save_interval=2", "grpo.num_prompts_per_step=4", "data_prep.synthetic_problems=60",
-         "scheduler.lr_warmup_iters=0", "logger.tensorboard=false")  # fmt: skip
 Step = dict[str, Any]
 
 
@@ -27,10 +23,7 @@ Step = dict[str, Any]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a model that has learnt to call tools, if not always rightly."""
     folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEMOTRON_HOME", str(folder))
-        words = ("-c", "drawers", "train.train_iters=90", "data_prep.synthetic_chats=1500", "logger.tensorboard=false")
-        assert fine_tune([*words]) == 0
+    learn_to_call_tools(folder)
     return folder
 
 
@@ -68,7 +61,7 @@ def lines_of(store: Path) -> list[Step]:
 
 @pytest.mark.slow
 def test_the_environments_tokens_count_nowhere_and_all_turns_are_exact(store: Path, passes: list[Step]) -> None:
-    assert main([*SHORT]) == 0
+    assert main([*EPISODES]) == 0
     steps = [line for line in lines_of(store) if "loss" in line]
     assert sum(line["environment/turns"] for line in steps) > len(steps), "some episodes have several turns"
     for line, one in zip(steps, passes, strict=True):
@@ -87,7 +80,7 @@ def test_masked_episodes_teach_nothing(
     store: Path, passes: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = drawers_with("verify", 'if self.world % 2: raise RuntimeError("this world is broken")', tmp_path)
-    words = [*SHORT, f"engine.environments.servers=[{folder}]"]
+    words = [*EPISODES, f"engine.environments.servers=[{folder}]"]
     assert main(words) == 2, "the first failure stops"
     passes.clear()
     assert main([*words, "engine.environments.on_failure=mask"]) == 0
@@ -135,7 +128,7 @@ def test_a_fault_of_an_environment_ends_the_training_with_one_error(
     method, statement, reason = FAULTS[name]
     folder = drawers_with(method, statement, tmp_path)
     words = (f"engine.environments.servers=[{folder}]", "engine.environments.timeout_seconds=1")
-    assert main([*SHORT, *words]) == 2
+    assert main([*EPISODES, *words]) == 2
     said = capsys.readouterr().err
     (error,) = [line for line in said.splitlines() if "error:" in line]
     assert "environment 'drawers': " in error and reason in error
@@ -148,7 +141,7 @@ def test_a_tool_result_of_a_megabyte_ends_its_episode_and_not_the_training(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = drawers_with("open", 'return {"key": "x" * (1 << 20)}', tmp_path)
-    assert main([*SHORT, f"engine.environments.servers=[{folder}]"]) == 0
+    assert main([*EPISODES, f"engine.environments.servers=[{folder}]"]) == 0
     steps = [line for line in lines_of(store) if "loss" in line]
     assert any(line["environment/out_of_tokens"] > 0 for line in steps)
     assert all(line["environment/failed"] == 0 for line in steps)
@@ -159,10 +152,10 @@ def test_a_tool_result_of_a_megabyte_ends_its_episode_and_not_the_training(
 def test_an_environment_that_is_not_replayable_is_named(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*SHORT]) == 0
+    assert main([*EPISODES]) == 0
     assert "replayable" not in capsys.readouterr().err, "the shipped ones are known to be"
     folder = drawers_with("verify", 'return {"reward": float(os.urandom(1)[0] % 2)}', tmp_path)
-    assert main([*SHORT, f"engine.environments.servers=[{folder}]"]) == 0
+    assert main([*EPISODES, f"engine.environments.servers=[{folder}]"]) == 0
     said = capsys.readouterr().err.splitlines()
     (known,) = [line for line in said if f"environment '{folder}': not known to be replayable" in line]
     assert f"nemotron env try {folder}" in known
