@@ -70,13 +70,24 @@ def trls(model: Path, steps: int, folder: Path) -> list[tuple[float, float, floa
         return trained(model, steps, folder, client)
 
 
+def rows_for_trl(steps: int) -> Any:
+    """The prompts of these steps, and the rows that the environments begin with."""
+    from datasets import Dataset
+
+    from nemotron_data.synthetic.episodes import beginnings
+
+    rows = list(beginnings("drawers", 1, PROMPTS * steps))
+    asked = [[{"role": "user", "content": one["responses_create_params"]["input"][0]["content"]}] for one in rows]
+    return Dataset.from_list(
+        [{"prompt": prompt, "row": json.dumps(one)} for prompt, one in zip(asked, rows, strict=True)]
+    )
+
+
 def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple[float, float, float]]:
     """Train with TRL's loop; its environments are objects whose methods are the tools."""
-    from datasets import Dataset
     from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
     from trl.chat_template_utils import qwen3_template
 
-    from nemotron_data.synthetic.episodes import beginnings
     from nemotron_engines.modeling.build import install_kernels, load_tokenizer, set_threads
     from stages.rl.engines.trl.library import GRPOConfig, GRPOTrainer
 
@@ -136,11 +147,6 @@ def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple
     tokenizer: Any = load_tokenizer(model)
     tokenizer.response_template = qwen3_template  # TRL knows templates by their text, and ours is not among them
     tokenizer.chat_template = tokenizer.chat_template.replace("{%- if tools %}", "{%- if false %}")
-    rows = list(beginnings("drawers", 1, PROMPTS * steps))
-    asked = [[{"role": "user", "content": one["responses_create_params"]["input"][0]["content"]}] for one in rows]
-    data = Dataset.from_list(
-        [{"prompt": prompt, "row": json.dumps(one)} for prompt, one in zip(asked, rows, strict=True)]
-    )
     settings = GRPOConfig(
         output_dir=str(folder / "trl"), max_steps=steps, per_device_train_batch_size=PROMPTS * GENERATIONS,
         num_generations=GENERATIONS, max_completion_length=TOKENS, max_tool_calling_iterations=TURNS, beta=0.0,
@@ -148,7 +154,7 @@ def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple
         disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False,
     )  # fmt: skip
     loaded = AutoModelForCausalLM.from_pretrained(model)
-    trainer = GRPOTrainer(model=loaded, args=settings, reward_funcs=[environment], train_dataset=data,
+    trainer = GRPOTrainer(model=loaded, args=settings, reward_funcs=[environment], train_dataset=rows_for_trl(steps),
                           processing_class=tokenizer, environment_factory=Drawers)  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Clock())
