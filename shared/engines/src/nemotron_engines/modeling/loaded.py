@@ -11,7 +11,7 @@ import torch
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL
-from nemotron_engines.modeling.stored import stored, stored_in
+from nemotron_engines.modeling.stored import Stored, stored, stored_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
 
@@ -78,6 +78,12 @@ def _require_floats(file: Path) -> None:
             raise UserError(what, "use the model in bfloat16 or float32")
 
 
+def of_8_bits(tensors: Mapping[str, Stored]) -> tuple[list[str], list[str]]:
+    """Names of the tensors of 8 bits, and of those among them without a scale, which alone makes them numbers."""
+    small = [name for name, one in tensors.items() if one.dtype.startswith("F8_") and not name.endswith(SCALES)]
+    return small, [name for name in small if not any(f"{name}{ending}" in tensors for ending in SCALES)]
+
+
 def require_scales(path: Path) -> None:
     """Refuse weights of 8 bits whose scales are lost, or would be: the library drops those that it does not know.
 
@@ -85,10 +91,10 @@ def require_scales(path: Path) -> None:
         UserError: naming the tensor.
     """
     tensors = stored_in(path)
-    small = [name for name, one in tensors.items() if one.dtype.startswith("F8_") and not name.endswith(SCALES)]
-    lost = next((name for name in small if not any(f"{name}{ending}" in tensors for ending in SCALES)), None)
-    if lost is not None:
-        what = f"{path}: {lost} is stored as {tensors[lost].dtype}, and its scale is missing: {lost}{SCALES[0]}"
+    small, lost = of_8_bits(tensors)
+    if lost:
+        name = lost[0]
+        what = f"{path}: {name} is stored as {tensors[name].dtype}, and its scale is missing: {name}{SCALES[0]}"
         raise UserError(what, "download or make the model again, in bfloat16 or with its scales")
     told = config_of(path).get("quantization_config")
     method = told.get("quant_method") if isinstance(told, dict) else None

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from nemotron_engines.lora.layout import pairs_in, published
-from nemotron_engines.modeling.loaded import SCALES
+from nemotron_engines.modeling.loaded import SCALES, of_8_bits
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
@@ -139,10 +139,9 @@ def check_types(folder: Path, source: Mapping[str, Stored], part: Part) -> None:
 def check_scales(folder: Path, part: Part) -> None:
     """Values of 8 bits are numbers only together with a scale."""
     tensors = stored_in(folder)
-    small = [name for name, one in tensors.items() if one.dtype.startswith("F8_") and not name.endswith(SCALES)]
-    for name in small:
-        if not any(f"{name}{ending}" in tensors for ending in SCALES):
-            part.find(name, f"is stored as {tensors[name].dtype}, and its scale is missing ({name}{SCALES[0]})")
+    small, lost = of_8_bits(tensors)
+    for name in lost:
+        part.find(name, f"is stored as {tensors[name].dtype}, and its scale is missing ({name}{SCALES[0]})")
     if small:
         part.facts.append(("of 8 bits", f"{len(small)} tensors"))
 
