@@ -83,13 +83,36 @@ def rows_for_trl(steps: int) -> Any:
     )
 
 
+def settings_for_trl(steps: int, folder: Path) -> Any:
+    """TRL's settings, as near to ours as they can be."""
+    from stages.rl.engines.trl.library import GRPOConfig
+
+    return GRPOConfig(
+        output_dir=str(folder / "trl"), max_steps=steps, per_device_train_batch_size=PROMPTS * GENERATIONS,
+        num_generations=GENERATIONS, max_completion_length=TOKENS, max_tool_calling_iterations=TURNS, beta=0.0,
+        learning_rate=6e-4, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, bf16=False,
+        disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False,
+    )  # fmt: skip
+
+
+def tokenizer_for_trl(model: Path) -> Any:
+    """The model's tokenizer, with a template that TRL reads calls of."""
+    from trl.chat_template_utils import qwen3_template
+
+    from nemotron_engines.modeling.build import load_tokenizer
+
+    tokenizer: Any = load_tokenizer(model)
+    tokenizer.response_template = qwen3_template  # TRL knows templates by their text, and ours is not among them
+    tokenizer.chat_template = tokenizer.chat_template.replace("{%- if tools %}", "{%- if false %}")
+    return tokenizer
+
+
 def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple[float, float, float]]:
     """Train with TRL's loop; its environments are objects whose methods are the tools."""
     from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
-    from trl.chat_template_utils import qwen3_template
 
-    from nemotron_engines.modeling.build import install_kernels, load_tokenizer, set_threads
-    from stages.rl.engines.trl.library import GRPOConfig, GRPOTrainer
+    from nemotron_engines.modeling.build import install_kernels, set_threads
+    from stages.rl.engines.trl.library import GRPOTrainer
 
     set_threads(1)
     install_kernels()
@@ -144,18 +167,15 @@ def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple
                 times.append((time.monotonic() - self.began, waited - self.before, logs["reward"]))
                 self.began, self.before = time.monotonic(), waited
 
-    tokenizer: Any = load_tokenizer(model)
-    tokenizer.response_template = qwen3_template  # TRL knows templates by their text, and ours is not among them
-    tokenizer.chat_template = tokenizer.chat_template.replace("{%- if tools %}", "{%- if false %}")
-    settings = GRPOConfig(
-        output_dir=str(folder / "trl"), max_steps=steps, per_device_train_batch_size=PROMPTS * GENERATIONS,
-        num_generations=GENERATIONS, max_completion_length=TOKENS, max_tool_calling_iterations=TURNS, beta=0.0,
-        learning_rate=6e-4, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, bf16=False,
-        disable_tqdm=True, remove_unused_columns=False, dataloader_pin_memory=False,
-    )  # fmt: skip
     loaded = AutoModelForCausalLM.from_pretrained(model)
-    trainer = GRPOTrainer(model=loaded, args=settings, reward_funcs=[environment], train_dataset=rows_for_trl(steps),
-                          processing_class=tokenizer, environment_factory=Drawers)  # fmt: skip
+    trainer = GRPOTrainer(
+        model=loaded,
+        args=settings_for_trl(steps, folder),
+        reward_funcs=[environment],
+        train_dataset=rows_for_trl(steps),
+        processing_class=tokenizer_for_trl(model),
+        environment_factory=Drawers,
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Clock())
     trainer.train()
