@@ -111,11 +111,11 @@ def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple
     """Train with TRL's loop; its environments are objects whose methods are the tools."""
     from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 
-    from nemotron_engines.modeling.build import install_kernels, set_threads
+    from nemotron_engines.modeling.build import NEMOTRON_H, install_kernels, set_threads
     from stages.rl.engines.trl.library import GRPOTrainer
 
     set_threads(1)
-    install_kernels()
+    install_kernels(NEMOTRON_H)
     waited = 0.0
 
     def post(path: str, body: Any, cookies: Cookies) -> Answer:

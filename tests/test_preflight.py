@@ -285,7 +285,8 @@ def no_data(case: Case) -> bool:
     needed = any(word.startswith("run.data=/") for word in case.overrides)
     case.overrides = [word for word in case.overrides if not word.startswith(("run.data=/", "run.home="))]
     case.overrides.append(f"run.home={case.place / 'home'}")  # where the data may be prepared
-    return needed and (case.tree.run.missing_data == "error" or case.tree.data_prep.source is None)
+    nothing = case.tree.data_prep.source is None and not case.tree.data_prep.get("tasks")
+    return needed and (case.tree.run.missing_data == "error" or nothing)
 
 
 def no_source(case: Case) -> bool:

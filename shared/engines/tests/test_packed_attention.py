@@ -78,7 +78,7 @@ def test_another_attention_stays(wanted):
 )
 def test_an_older_torch_keeps_what_transformers_has(monkeypatch, capsys, version, experts, attention):
     for name in ("fuse_norms", "install_kernels"):
-        monkeypatch.setattr(build, name, lambda: None)
+        monkeypatch.setattr(build, name, lambda *_: None)
     monkeypatch.setattr(build.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(build.torch, "__version__", version)
     engine = ModelLoadingEngine(name="x", device="auto", attn_implementation="sdpa", allow_reference_kernels=True)

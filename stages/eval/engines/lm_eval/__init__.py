@@ -3,6 +3,7 @@
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.folder import config_of
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.eval.schema import EvalConfig, LMEvalEngine
@@ -20,9 +21,10 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
 
     def run(self, task: Task[EvalConfig[LMEvalEngine]]) -> Outcome:
         """Score and compare the models."""
-        from nemotron_engines.modeling.build import install_kernels
+        from nemotron_engines.modeling.build import NEMOTRON_H, install_kernels
         from stages.eval.engines.lm_eval.ask import evaluate_model
-        from stages.eval.evaluate import evaluate
+        from stages.eval.evaluate import evaluate, models_to_score
 
-        install_kernels()  # before the fork that may run half the models, so the notice appears once
+        for model in models_to_score(task).values():  # before the fork that may run half of them, so it is told once
+            install_kernels(NEMOTRON_H if model is None else config_of(model.path).get("model_type"))
         return evaluate(task, lambda model, tasks: evaluate_model(task, model, tasks))

@@ -123,7 +123,7 @@ def random_of(
 
 
 @cache
-def install_kernels(model_type: str | None = NEMOTRON_H) -> None:
+def install_kernels(model_type: str | None) -> None:
     """Choose the Mamba code once per process, and print the choice for models that use it; on a GPU, fuse the norms."""
     line = install_cpu_ops()
     if model_type == NEMOTRON_H:
@@ -135,7 +135,7 @@ def install_kernels(model_type: str | None = NEMOTRON_H) -> None:
 def _from_config(
     config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    install_kernels()
+    install_kernels(config.model_type)
     set_seed(seed)
     model = class_of(engine).from_config(
         config, dtype=dtype, trust_remote_code=False, **_implementations(config, engine)
