@@ -130,7 +130,8 @@ class Case:
         assert prepare is not None
         plan = plan_run(prepare, start)
         with open_run(prepare, plan) as run:
-            return publish(prepare, plan, run, Outcome(data_folder(run.fresh_output())))
+            rows = {"rows": "pairs"} if self.tree.data_prep.get("pairs") else {}
+            return publish(prepare, plan, run, Outcome(data_folder(run.fresh_output()), rows))
 
 
 @cache
