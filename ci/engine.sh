@@ -55,9 +55,10 @@ nemo_run) # a program in it is asked by the command, whose own environment is an
     install "$engine"
     python=$app/bin/python
     ;;
-nemo_gym) # it serves environments to our ordinary environment
+nemo_gym) # it serves environments to our ordinary environment, and its agents ask a model that we serve
     install "$engine"
-    python=$app/bin/python
+    python=$NEMOTRON_ENGINES/ci-stages/bin/python
+    UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-stages uv sync --locked --quiet --all-packages
     ;;
 llama_cpp) # its converter and its library are started by our commands, whose own environment is an ordinary one
     install "$engine"

@@ -12,6 +12,7 @@ from pathlib import Path
 from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
+from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_shared.runtime.step import (
     Made,
     Preview,
@@ -59,6 +60,7 @@ STEP = Step(
     contents=lambda config: {
         "model.architecture": load_architecture(config.model.architecture, {}),
         **contents_of("engine.environments", getattr(config.engine, "environments", None)),
+        **contents_of("engine", config.engine if isinstance(config.engine, NeMoRLGRPOEngine) else None),
     },
     engines=ENGINES,
     chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards],

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nemotron_data.formats.rl_rows import RLRow
-from nemotron_data.gym.catalogue import find_environment, new_environment
+from nemotron_data.gym.catalogue import config_for_runner, find_environment, new_environment
 from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled
 from nemotron_data.gym.play import END, Characters, as_call, play
 from nemotron_data.gym.replay import differing
@@ -257,3 +258,14 @@ def test_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "environments" / "drawers" / "mine.py").rename(tmp_path / "environments" / "drawers" / "drawers.py")
     with pytest.raises(UserError, match="two environments are named 'drawers'"):
         find_environment("drawers")
+
+
+def test_nemo_gyms_runner_gets_an_environment_by_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = new_environment("mine")
+    written = yaml.safe_load(Path(config_for_runner(find_environment("mine"), tmp_path / "run")).read_text())
+    assert list(written["mine"]["resources_servers"]) == [str(tmp_path / folder)]
+    own = yaml.safe_load((folder / "configs" / "mine.yaml").read_text())
+    assert written["mine_simple_agent"] == own["mine_simple_agent"]

@@ -192,6 +192,8 @@ def test_tools_reach_the_template_as_they_were_sent(url: str, model: Model, monk
     body = json.dumps({"messages": QUESTION, "tools": tools, "max_tokens": 1}).encode()
     status, _, content = ask(url, "/v1/chat/completions", body)
     assert status == 400 and " ".join(map(json.dumps, tools)) in json.loads(content)["error"]["message"]
+    body = json.dumps({"messages": QUESTION, "tools": tools, "max_tokens": 1, "chat_template_kwargs": {"tools": None}})
+    assert ask(url, "/v1/chat/completions", body.encode())[0] == 200
 
 
 def test_what_the_model_would_not_see_is_refused_or_told(
@@ -245,6 +247,7 @@ def test_what_the_model_would_not_see_is_refused_or_told(
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"chat_template_kwargs": {"messages": []}}, "not an option"),
+        ({"chat_template_kwargs": {"tools": []}}, "not an option"),
         ({"chat_template_kwargs": {"self": 1}}, "not an option"),
         ({"chat_template_kwargs": {"padding": True}}, "padding: not an option of a template"),
         ({"temperature": True}, "temperature"),

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from nemotron_engines.nemo_rl.dialect import grpo_file
 from nemotron_engines.nemo_rl.needs import check_config
-from nemotron_engines.nemo_rl.translate import resolved, with_variables
+from nemotron_engines.nemo_rl.translate import POLICY_SERVER, resolved, with_variables
 from nemotron_engines.nemo_rl.versions import load_bases
 from nemotron_engines.overrides import at, has, leaves
 from nemotron_shared.config.compose import compose
@@ -84,7 +84,16 @@ def test_every_yaml_that_names_the_engine_is_in_the_list() -> None:
     names = {
         path.stem for path in CONFIG.glob("*.yaml") if compose(CONFIG, path.stem, []).tree.engine.name == "nemo_rl"
     }
-    assert names == {*RECIPES, "default"}  # which is super3
+    assert names == {*RECIPES, "default", "drawers_nemo_rl"}  # default is super3
+
+
+def test_named_environments_are_started_instead_of_those_of_the_base() -> None:
+    check(config_of("drawers_nemo_rl"))
+    values = built("drawers_nemo_rl")
+    assert values["env"]["nemo_gym"] == {"config_paths": [POLICY_SERVER, "<drawers.yaml>"]}
+    assert values["env"]["should_use_nemo_gym"]
+    with pytest.raises(UserError, match=r"engine\.servers.*\n.*set engine\.environment=nemo_gym"):
+        config_of("drawers_nemo_rl", "engine.environment=math")
 
 
 def test_nano3_runs_on_the_newer_version_with_its_own_data_keys() -> None:

@@ -178,8 +178,10 @@ class Api:
         if wanted.reasoning_effort == "none":
             options = {"enable_thinking": False, **options}
         messages = asked_messages(wanted.messages)
-        prompt = self.model.prompter.chat(messages, tools or None, **options)
-        self._require_shown(messages, tools)
+        shown = [] if "tools" in options else tools
+        others = {name: option for name, option in options.items() if name != "tools"}
+        prompt = self.model.prompter.chat(messages, shown or None, **others)
+        self._require_shown(messages, shown)
         most = self.model.room(prompt, wanted.limit, self.most_tokens)
         begin = OPEN if self.whole_answers and prompt.in_thought else ""
         texts = [Text(self.model.tokenizer, wanted.stops, markup=not self.whole_answers, in_thought=prompt.in_thought,

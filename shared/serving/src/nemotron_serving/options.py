@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from nemotron_serving.model import Model
 
 MODEL = "NAME[:V] | FOLDER | hf://ORG/NAME"
+SMALL = 20_000_000
+"""Bytes of weights."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,15 @@ class Chosen:
         from nemotron_engines.modeling.build import set_threads
         from nemotron_serving.model import ready
 
-        set_threads(self.threads)
+        set_threads(self.threads or (1 if is_small(self.artifact.path) else None))
         kernels = self.allow_reference_kernels
         return ready(self.artifact, device=self.device, size=size, most_waiting=most_waiting, slow_kernels=kernels)
+
+
+def is_small(folder: Path) -> bool:
+    """Whether one thread computes as fast as several, which wait for each other whenever the machine has other work."""
+    weights = folder / "model.safetensors"  # an adapter has another name, and large models have several files
+    return weights.is_file() and weights.stat().st_size < SMALL
 
 
 def model_options(default_newest: bool) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
@@ -56,7 +65,9 @@ def model_options(default_newest: bool) -> Callable[[Callable[..., int | None]],
         @click.option(
             "--device", type=click.Choice(["auto", "cpu"]), default="auto", help="auto: a GPU if there is one"
         )
-        @click.option("--threads", type=click.IntRange(min=1), help="CPU threads (default: as many as torch likes)")
+        @click.option(
+            "--threads", type=click.IntRange(min=1), help="CPU threads (default: torch's choice; one for tiny models)"
+        )
         @click.option("--trust-code", is_flag=True, help="run the Python files of a model that cannot do without")
         @click.option("--allow-reference-kernels", is_flag=True, help="a large model on the slow pure-torch kernels")
         @store_options

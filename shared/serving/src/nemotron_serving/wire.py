@@ -166,8 +166,13 @@ class ChatCompletion(Asked):
     @field_validator("chat_template_kwargs")
     @classmethod
     def only_options(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Allow only numbers, texts and booleans, and nothing that the server sets itself."""
+        """Allow only numbers, texts and booleans, and nothing that the server sets itself.
+
+        As in vLLM, `tools: null` hides the request's tools from the template, for a model that knows them by heart.
+        """
         for name, option in (value or {}).items():
+            if name == "tools" and option is None:
+                continue
             if name in SET_BY_SERVER or name in NOT_FOR_TEMPLATES or isinstance(option, dict | list):
                 raise ValueError(f"{name}: not an option of a template")
         return value

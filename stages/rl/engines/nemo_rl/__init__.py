@@ -73,4 +73,5 @@ def places_without_run(config: Config, model: str | None = None) -> Places:
     """Names in place of paths, before a run has started."""
     engine = config.engine
     ours = engine.environment != "base"
-    return placeholders(model, train=ours, valid=ours and (engine.train_rows is None or engine.valid_rows is not None))
+    valid = ours and (engine.train_rows is None or engine.valid_rows is not None)
+    return placeholders(model, train=ours, valid=valid, environments=engine.servers)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from nemotron_data.gym.catalogue import config_for_runner, find_environment
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import train_with_nemo_rl
@@ -32,7 +33,9 @@ def places(task: GRPOTask) -> Places:
     unused = require_rows([file for file in (train, valid) if file], engine.environment, task.config.grpo)
     if unused:
         task.run.say(f"row parameters that the math environment ignores: {unused}")
-    return run_places(task.run, model_folder(task), train, valid)
+    into = task.run.directory.resolve() / "environments"
+    environments = [config_for_runner(find_environment(name), into) for name in engine.servers]
+    return run_places(task.run, model_folder(task), train, valid, environments)
 
 
 def model_folder(task: GRPOTask) -> Path:

@@ -31,7 +31,8 @@ from stages.rl.schema import RLConfig
 pytestmark = pytest.mark.nemo_rl
 
 CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
-RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "super49b", "tiny", "nano3"]
+RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "super49b", "tiny", "nano3",
+           "drawers_nemo_rl"]  # fmt: skip
 JUDGE = """
 import json, sys
 from omegaconf import OmegaConf

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.nemo_rl
 
@@ -20,7 +21,7 @@ SYNTHETIC = (
     "run.missing_model=random",
     "model.architecture=super3_tiny",
 )
-ROWS = ("data_prep.synthetic_problems=40", "data_prep.holdout.rows=8")
+ROWS = ("data_prep.synthetic_problems=264", "data_prep.holdout.rows=8")  # no recipe's step has more prompts than 256
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -57,8 +58,18 @@ def test_without_a_gpu_config_tokenizer_and_rows_go_through_nemo_rls_own_code(
 ) -> None:
     done = run(recipe, "engine.stop_before_training=true", *overrides, version=version)
     assert done.returncode == 0, done.stderr
-    assert "reads 32 rows to train and 8 to validate" in done.stderr
+    assert "reads 256 rows to train and 8 to validate" in done.stderr
     assert "nothing is published" in done.stderr
+
+
+def test_rows_and_servers_of_an_environment_go_to_nemo_gym(run: Run, tmp_path: Path) -> None:
+    done = run("drawers_nemo_rl", "engine.stop_before_training=true", "data_prep.source=synthetic:drawers")
+    assert done.returncode == 0, done.stderr
+    assert "reads 256 rows to train" in done.stderr
+    (written,) = (tmp_path / "home" / "runs").glob("nano3-rl-model-*/nemo_rl.yaml")
+    (*_, file) = yaml.safe_load(written.read_text())["env"]["nemo_gym"]["config_paths"]
+    (folder,) = yaml.safe_load(Path(file).read_text())["drawers"]["resources_servers"]
+    assert (Path(folder) / "app.py").is_file()
 
 
 def test_without_a_gpu_training_stops_with_one_clear_error(run: Run) -> None:
@@ -80,7 +91,7 @@ def test_its_own_driver_comes_up_to_placement_with_the_config_we_write(run: Run,
     said = done.stdout + done.stderr
     assert "ResourceInsufficientError" in said, said[-3000:]
     assert "Requested 1 GPUs, but only 0" in said
-    assert "32 samples" in said  # its training data loader has our rows
+    assert "256 samples" in said  # its training data loader has our rows
 
 
 def test_a_model_folder_with_code_is_refused_until_it_is_allowed(run: Run, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_parallel_plan_of_super_49b_can_be_imported(checkout: Path) -> None:
 
 def test_conversations_go_through_nemo_rls_own_code_without_a_gpu(checkout: Path, tmp_path: Path) -> None:
     turns = [{"role": "user", "content": "What is 3+4?"}, {"role": "assistant", "content": "3+4 is 7."}]
-    (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 6)
+    (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 8)
     provide_tokenizer("tiny", tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "nemotron_h"}')
     (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
@@ -67,4 +67,4 @@ def test_conversations_go_through_nemo_rls_own_code_without_a_gpu(checkout: Path
     own = {"NEMOTRON_HOME": str(tmp_path / "home"), "NO_VCS_VERSION": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "reads 6 rows to train and 0 to validate" in done.stderr
+    assert "reads 8 rows to train and 0 to validate" in done.stderr

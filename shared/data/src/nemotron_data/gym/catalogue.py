@@ -15,14 +15,13 @@ import keyword
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from nemotron_shared.atomic import write_text
-from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.environments import environment_of, how_to_get
@@ -56,12 +55,14 @@ class Environment:
     Attributes:
         by_nemo_gym: NeMo-Gym serves it; else `small_server` does.
         server: its config section: `entrypoint`, and settings of the environment itself.
+        config: the file with this section.
         agents: by name.
     """
 
     name: str
     folder: Path
     by_nemo_gym: bool
+    config: Path = Path()
     server: Mapping[str, Any] = field(default_factory=dict)
     agents: Mapping[str, Agent] = field(default_factory=dict)
 
@@ -114,15 +115,36 @@ def find_environment(name: str) -> Environment:
     return _with_configs(environment)
 
 
-def contents_of(key: str, section: EnvironmentsSection | None) -> dict[str, Any]:
-    """The files of the environments that `key` of a config names, on which a `Step`'s result depends."""
-    if section is None:
+class Named(Protocol):
+    """A section of a config that names environments."""
+
+    servers: list[str]
+
+
+def contents_of(key: str, section: Named | None) -> dict[str, Any]:
+    """The files of the environments that the section `key` of a config names, on which a `Step`'s result depends."""
+    if section is None or not section.servers:
         return {}
     folders = [find_environment(name).folder for name in section.servers]
     files = {
         folder.name: [path for path in tree_files(folder) if "__pycache__" not in path.parts] for folder in folders
     }
     return {key: {name: {path.name: file_digest(path) for path in paths} for name, paths in files.items()}}
+
+
+def config_for_runner(environment: Environment, into: Path) -> str:
+    """The config by which NeMo-Gym's own runner starts an environment: a path in its wheel, or a file in `into`.
+
+    The runner looks for servers in its wheel and in its working directory, unless the key that names one is a path.
+    """
+    name = environment.name
+    if environment.folder == in_wheel().get(name):
+        return f"resources_servers/{name}/configs/{environment.config.name}"
+    sections = yaml.safe_load(environment.config.read_text(encoding="utf-8"))
+    for section in filter(lambda one: "resources_servers" in one, sections.values()):
+        section["resources_servers"] = {str(environment.folder): one for one in section["resources_servers"].values()}
+    write_text(into / f"{name}.yaml", yaml.safe_dump(sections, sort_keys=False))
+    return str(into / f"{name}.yaml")
 
 
 def new_environment(name: str, parent: Path = OWN) -> Path:
@@ -170,7 +192,7 @@ def _with_configs(environment: Environment) -> Environment:
     files = sorted(
         (environment.folder / "configs").glob("*.yaml"), key=lambda file: (file.stem != environment.name, file)
     )
-    server: dict[str, Any] | None = None
+    config, server = Path(), None
     agents: dict[str, Agent] = {}
     for file in files:
         try:
@@ -180,6 +202,7 @@ def _with_configs(environment: Environment) -> Environment:
         sections = {name: one for name, one in (content or {}).items() if isinstance(one, dict)}
         names = {name for name, one in sections.items() if "resources_servers" in one}
         if server is None and names:
+            config = file
             server = next(iter(sections[min(names)]["resources_servers"].values()), {})
         for name, one in sections.items():
             for kind, told in (one.get("responses_api_agents") or {}).items():
@@ -191,7 +214,7 @@ def _with_configs(environment: Environment) -> Environment:
     if environment.by_nemo_gym and (judge := _asks_a_model(server or {})):
         what = f"environment '{environment.name}' needs another model ({judge}), and none is served here"
         raise UserError(what, OTHER_ENGINE)
-    return Environment(environment.name, environment.folder, environment.by_nemo_gym, server or {}, agents)
+    return replace(environment, config=config, server=server or {}, agents=agents)
 
 
 def _asks_a_model(server: Mapping[str, Any]) -> str | None:

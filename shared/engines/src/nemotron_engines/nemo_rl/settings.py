@@ -83,10 +83,21 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
     environment: Literal["math", "nemo_gym", "base"]
     """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: the environment and data in `engine.base`
     (`run.data: null`)."""
+    servers: list[str]
+    """Environments, as `nemotron env list` names them, instead of NeMo-Gym's servers in `engine.base`. `[]`: those."""
     train_rows: str | None
     """JSONL file of rows for the environment, instead of a data artifact (`run.data: null`)."""
     valid_rows: str | None
     """The same for validation. `null` with train_rows: no validation."""
+
+    @model_validator(mode="after")
+    def servers_are_asked(self) -> "NeMoRLGRPOEngine":
+        """Require NeMo-Gym where its servers are named."""
+        if self.servers and self.environment != "nemo_gym":
+            text = f"these are NeMo-Gym's, but engine.environment is {self.environment}"
+            text += "\n  set engine.environment=nemo_gym"
+            raise PydanticCustomError("servers", "{text}", {"text": text, "below": "servers"})
+        return self
 
     def own_files(self) -> tuple[str | None, ...]:
         """Files that are read besides the data artifact."""

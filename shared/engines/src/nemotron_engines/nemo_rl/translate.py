@@ -12,7 +12,7 @@ NeMo-RL derives from them.
 import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,8 @@ REFINABLE = frozenset(
 FOREVER = 10_000_000_000
 WARMUP_START = 0.1
 """Share of the learning rate at the first step of a warm-up, as in NeMo-RL's own configs."""
+POLICY_SERVER = "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml"
+"""NeMo-Gym's server for the trained model, in its wheel."""
 VERIFIER = "hf_math_verify"
 """Without this argument, NeMo-RL's math environment gives every answer a reward of 0."""
 
@@ -66,15 +68,22 @@ class Places:
     checkpoints: str
     logs: str
     run_name: str
+    environments: tuple[str, ...] = ()
+    """Config files of the environments in `engine.servers`."""
 
 
-def placeholders(model: str | None = None, *, train: bool = True, valid: bool = True) -> Places:
+def placeholders(
+    model: str | None = None, *, train: bool = True, valid: bool = True, environments: Sequence[str] = ()
+) -> Places:
     """Placeholders for a check without a run. `train`, `valid`: whether we provide the data."""
     rows = "<train.jsonl>" if train else None, "<val.jsonl>" if valid else None
-    return Places(model or "<run.model>", *rows, "<checkpoints>", "<logs>", "check")
+    configs = tuple(f"<{Path(name).name}.yaml>" for name in environments)
+    return Places(model or "<run.model>", *rows, "<checkpoints>", "<logs>", "check", configs)
 
 
-def run_places(run: Run, model: Path, train: Path | None, valid: Path | None) -> Places:
+def run_places(
+    run: Run, model: Path, train: Path | None, valid: Path | None, environments: Sequence[str] = ()
+) -> Places:
     """Paths of a run, all absolute, because NeMo-RL runs in its checkout."""
     return Places(
         model=str(model.resolve()),
@@ -83,6 +92,7 @@ def run_places(run: Run, model: Path, train: Path | None, valid: Path | None) ->
         checkpoints=str(run.checkpoints.resolve() / "nemo_rl"),
         logs=str(run.directory.resolve() / "nemo_rl_logs"),
         run_name=run.name,
+        environments=tuple(environments),
     )
 
 
@@ -166,17 +176,23 @@ def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
         raise UserError(what, f"available: {known}")
     if engine.environment == "base":
         return {}
+    # all of the section is replaced: it also configures the base's own servers, which are not started then
+    servers = {"env.nemo_gym": {"config_paths": [POLICY_SERVER, *places.environments]}} if engine.servers else {}
     if version.data_keys == "flat":
-        return {"data.train_jsonl_fpath": places.train, "data.validation_jsonl_fpath": places.valid}
+        return servers | {"data.train_jsonl_fpath": places.train, "data.validation_jsonl_fpath": places.valid}
     rows, shared = {}, {}
     if engine.environment == "math":  # question and answer of our rows unchanged, without a prompt file
         rows = {"dataset_name": "ResponseDataset", "input_key": "question", "output_key": "expected_answer"}
         env = {"processor": "math_hf_data_processor", "env_name": "math"}
         shared = {"data.default": env | {"prompt_file": None, "system_prompt_file": None}}
-    return shared | {
-        "data.train": rows | {"data_path": places.train},
-        "data.validation": rows | {"data_path": places.valid} if places.valid else None,
-    }
+    return (
+        servers
+        | shared
+        | {
+            "data.train": rows | {"data_path": places.train},
+            "data.validation": rows | {"data_path": places.valid} if places.valid else None,
+        }
+    )
 
 
 def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, copies: int, *, megatron: bool) -> Flat:
