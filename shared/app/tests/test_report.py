@@ -491,8 +491,8 @@ def test_nothing_to_report_and_foreign_results_are_errors(tmp_path: Path) -> Non
         build_report(store, FAMILY)
 
 
-def test_episodes_are_shown_turn_by_turn_with_what_is_masked(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path))
+def build_episodes(store: Store) -> None:
+    """A pipeline whose model was trained and evaluated in an environment."""
     made = build_pipeline(store, evaluation=False)
     figures = {"turns": 2.0, "calls": 1.0, "used_tools": 0.75}
     seconds = {"sampling_seconds": 0.5, "seconds": 0.1, "training_seconds": 0.4}
@@ -521,6 +521,11 @@ def test_episodes_are_shown_turn_by_turn_with_what_is_masked(tmp_path: Path) -> 
     }
     files = {"samples/rl/drawers.jsonl": lines([row | {"turns": turns}]), "results.json": json.dumps(found)}
     publish(store, "eval-results", "EvalResultsArtifact", files, {"model": model})
+
+
+def test_episodes_are_shown_turn_by_turn_with_what_is_masked(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    build_episodes(store)
     page = page_of(store)
     assert "No. 0, after RL: wrong" in page.text
     assert "prompt, 20 tokens, masked What is the key of 55?" in page.text

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, needs_browser
-from test_report import FAMILY, build_pipeline
+from test_report import FAMILY, build_episodes, build_pipeline
 from test_report_overlay import working
 
 from nemotron_app.inspect.measure import inspect_data
@@ -16,6 +16,7 @@ from nemotron_shared.artifacts import Store
 
 pytestmark = [pytest.mark.slow, needs_browser]
 TAB, RIGHT, HOME, ESCAPE, ENTER = "\ue004", "\ue014", "\ue011", "\ue00c", "\ue007"
+PAGES = ["report", "compared", "inspection", "episodes"]
 FOCUS = "return document.activeElement"
 
 
@@ -31,10 +32,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found["compared"].write_text(compare.render(trainings, "Seven", "Trainings compared"), encoding="utf-8")
     inspection = found["report"].with_name("inspection.html")
     inspection.write_text(render(inspect_data(made["rl-data"].reference, store), 200), encoding="utf-8")
+    episodes = Store.open(str(tmp_path_factory.mktemp("episodes")))
+    build_episodes(episodes)
+    found["episodes"] = build_report(episodes, FAMILY).html_path
     return {name: path.as_uri() for name, path in (found | {"inspection": inspection}).items()}
 
 
-@pytest.mark.parametrize("page", ["report", "compared", "inspection"])
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_nothing_is_wider_than_the_screen(browser: Browser, pages: dict[str, str], page: str, width: int) -> None:
     browser.open(pages[page], width)
@@ -44,7 +48,7 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, pages: dict[str, str
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("page", ["report", "compared", "inspection"])
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("width", [390, 1280])
 def test_everyone_can_use_it(browser: Browser, pages: dict[str, str], page: str, width: int, dark: bool) -> None:
     browser.open(pages[page], width, dark=dark)
