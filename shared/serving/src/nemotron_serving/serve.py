@@ -69,7 +69,8 @@ def command(
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
         if vllm.name == "python":  # the command of vLLM for CPUs looks for a package of another name, and ends
-            words[:3] = [str(vllm), "-m", "vllm.entrypoints.openai.api_server", "--model", words[2], "--enforce-eager"]
+            program = str(Path(__file__).with_name("vllm_run.py"))
+            words[:3] = [str(vllm), "-P", program, "serve", "--model", words[2], "--enforce-eager"]
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
     with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
         from nemotron_serving.api import Api

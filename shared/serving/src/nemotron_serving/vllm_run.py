@@ -1,25 +1,44 @@
 """vLLM itself, started with the Python of the environment `vllm_cpu`, where nothing of ours can be imported.
 
     python vllm_run.py read FOLDER ASKED.json FOUND.npz     what it makes of prompts, in float32
+    python vllm_run.py serve --model FOLDER ...             its own server, with its own options
 
 ASKED and FOUND are those of `nemotron_serving.passport.runtimes`. A model that vLLM cannot load ends with exit code 1,
 and the last line of stderr says why.
+
+On a CPU, vLLM refuses experts without a gate, as all Nemotron 3 models have. Those of its pinned version are computed
+here, in plain torch, and everything that shows it says so (PATCH).
 """
 
 import json
 import os
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-os.environ |= {
-    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+os.environ |= {  # not on a GPU, if there is one: this build is for CPUs, and the torch beside it is not
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "",
 }  # fmt: skip
+if sys.argv[1:2] == ["read"]:
+    os.environ |= {
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }  # fmt: skip
 import numpy as np
+import torch
 from vllm import LLM, SamplingParams  # ty: ignore[import-not-found]
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # ty: ignore[import-not-found]
+from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig  # ty: ignore[import-not-found]
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import (  # ty: ignore[import-not-found]
+    CPUUnquantizedExperts,
+)
+from vllm.model_executor.layers.fused_moe.oracle import unquantized  # ty: ignore[import-not-found]
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # ty: ignore[import-not-found]
 
+PATCHED = "0.32.0"
+"""The version whose parts are replaced here; others are left as they are."""
+PATCH = "with our patch for experts without a gate"
 EVERY = -1
 """As many log-probabilities as there are tokens."""
 
@@ -31,7 +50,7 @@ def read(folder: str, asked: dict[str, Any], target: str) -> None:
         model=folder, dtype="float32", max_model_len=longest + asked["greedy"] + asked["speed"],
         max_logprobs=EVERY, max_num_seqs=1, enforce_eager=True, enable_prefix_caching=False,
     )  # fmt: skip
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"patch": PATCH if UngatedExperts.used else ""}
     for name, ids in asked["prompts"].items():
         made = _made(model, ids, max_tokens=1, prompt_logprobs=EVERY, logprobs=EVERY)
         rows = [*made.prompt_logprobs[1:], made.outputs[0].logprobs[0]]  # nothing predicts the first token
@@ -62,5 +81,74 @@ def _made(model: Any, ids: list[int], **settings: Any) -> Any:
     return model.generate([{"prompt_token_ids": ids}], chosen, use_tqdm=False)[0]
 
 
+class UngatedExperts(CPUUnquantizedExperts):
+    """Experts of up, relu squared, down: `down(relu(up(x))^2)`, one expert after another."""
+
+    used = False
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if not UngatedExperts.used:
+            print(f"vLLM {PATCH}", file=sys.stderr, flush=True)
+        UngatedExperts.used = True
+
+    @staticmethod
+    def _supports_no_act_and_mul() -> bool:
+        return True
+
+    @staticmethod
+    def _supports_activation(activation: MoEActivation) -> bool:
+        return activation == MoEActivation.RELU2_NO_MUL
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Leave them as they are: (experts, inner, hidden) and (experts, hidden, inner)."""
+
+    def apply(
+        self, output: torch.Tensor, hidden_states: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor,
+        topk_weights: torch.Tensor, topk_ids: torch.Tensor, **_: Any,
+    ) -> None:  # fmt: skip
+        """Add each expert's answer to those of its tokens (tokens, hidden), times its weight (tokens, chosen)."""
+        total = torch.zeros_like(hidden_states, dtype=torch.float32)
+        for expert in topk_ids.unique().tolist():
+            tokens, places = (topk_ids == expert).nonzero(as_tuple=True)
+            inner = torch.relu(hidden_states[tokens] @ w1[expert].T).square()
+            total.index_add_(0, tokens, (inner @ w2[expert].T).float() * topk_weights[tokens, places, None].float())
+        output.copy_(total)
+
+
+def patch() -> None:
+    """Let vLLM choose those experts; its refusal is the last thing that it does with such a layer's settings."""
+    check, kernels = FusedMoEConfig.__post_init__, unquantized.backend_to_kernel_cls
+
+    def checked(settings: Any) -> None:
+        try:
+            check(settings)
+        except NotImplementedError as error:
+            if "is_act_and_mul=False" not in str(error):
+                raise
+
+    FusedMoEConfig.__post_init__ = checked
+    unquantized.backend_to_kernel_cls = lambda backend: [*kernels(backend), UngatedExperts]
+
+
+def refuse_heads(folder: str) -> None:
+    """End with one sentence where vLLM would end with pages."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    size = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
+    if size and size not in (sizes := CPUAttentionBackend.get_supported_head_sizes()):
+        sys.exit(f"on a CPU, vLLM takes attention heads of {', '.join(map(str, sizes))}, and this model's are of {size}")
+
+
+if version("vllm-cpu") == PATCHED:  # in each of its processes, which import this file again
+    patch()
 if __name__ == "__main__":
-    read(sys.argv[2], json.loads(Path(sys.argv[3]).read_text()), sys.argv[4])
+    mode, *words = sys.argv[1:]
+    if mode == "read":
+        refuse_heads(words[0])
+        read(words[0], json.loads(Path(words[1]).read_text()), words[2])
+    else:
+        from vllm.entrypoints.launchers.api_server.entry import main  # ty: ignore[import-not-found]
+
+        refuse_heads(words[words.index("--model") + 1])
+        sys.argv = ["vllm", *words]
+        main()

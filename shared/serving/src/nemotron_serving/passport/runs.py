@@ -96,7 +96,7 @@ def _compare_folder(
     except UserError as error:  # it does not run every model on a CPU
         parts[NUMBERS].not_run.append(f"vLLM cannot run it on a CPU: {reason(error)}")
     else:
-        numbers.compare("vllm", before, found.readings, allowed, rows, parts)
+        numbers.compare(f"vLLM {found.patch}".strip(), before, found.readings, allowed, rows, parts)
 
 
 def _compare_file(

@@ -61,11 +61,13 @@ class Found:
     Attributes:
         texts: token ids of each text.
         speed: tokens per second of processor time, of one answer to the first prompt; 0 if it was not asked for.
+        patch: what of the runtime was replaced by code of ours, if anything.
     """
 
     readings: Readings
     texts: list[list[int]]
     speed: float
+    patch: str
 
 
 def through(
@@ -102,6 +104,7 @@ def through(
                 ),
                 [found[f"text {number}"].tolist() for number in range(len(texts))],
                 float(found["speed"]) if speed else 0.0,
+                str(found["patch"]) if "patch" in found else "",
             )
 
 
@@ -109,7 +112,7 @@ def _last_words(done: "subprocess.CompletedProcess[str]", runtime: Runtime) -> s
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     if done.returncode < 0:
         return f"{runtime.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-    return lines[-1].strip() if lines else f"{runtime.name} ended with exit code {done.returncode}"
+    return lines[-1].strip().removeprefix("[rank0]: ") if lines else f"{runtime.name} ended with exit code {done.returncode}"
 
 
 def _normalised(logits: np.ndarray) -> np.ndarray:
