@@ -25,6 +25,7 @@ if sys.argv[1:2] == ["read"]:
     os.environ |= {
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }  # fmt: skip
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB; else it wants 92% of the machine's memory, or ends
 import numpy as np
 import torch
 from vllm import LLM, SamplingParams  # ty: ignore[import-not-found]

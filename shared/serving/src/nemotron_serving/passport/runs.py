@@ -94,7 +94,7 @@ def _compare_folder(
     try:
         found = runtimes.through(runtimes.VLLM, export, prompts, rows.held if rows else [])
     except UserError as error:  # it does not run every model on a CPU
-        parts[NUMBERS].not_run.append(f"vLLM cannot run it on a CPU: {reason(error)}")
+        parts[NUMBERS].not_run.append(f"vLLM cannot run it: {reason(error)}")
     else:
         numbers.compare(f"vLLM {found.patch}".strip(), before, found.readings, allowed, rows, parts)
 
