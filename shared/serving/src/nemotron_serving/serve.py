@@ -164,7 +164,7 @@ def _llama_cpp_variables(key: str | None) -> dict[str, str]:
 
 
 def vllm_cpu_words(words: list[str], folder: Path) -> list[str]:
-    """The same for vLLM for CPUs, which our program starts, in float32 if the weights are: by itself, it rounds them."""
+    """The same for vLLM for CPUs, which our program starts; in float32 if the weights are, which it would round."""
     config = config_of(folder)
     narrow = (config.get("dtype") or config.get("torch_dtype")) in ("bfloat16", "float16")
     program = str(Path(__file__).with_name("vllm_run.py"))

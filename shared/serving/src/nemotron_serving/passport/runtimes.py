@@ -111,10 +111,10 @@ def through(
 
 
 def _last_words(done: "subprocess.CompletedProcess[str]", runtime: Runtime) -> str:
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
     if done.returncode < 0:
         return f"{runtime.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-    return lines[-1].strip().removeprefix("[rank0]: ") if lines else f"{runtime.name} ended with exit code {done.returncode}"
+    return lines[-1] if lines else f"{runtime.name} ended with exit code {done.returncode}"
 
 
 def _normalised(logits: np.ndarray) -> np.ndarray:
