@@ -23,7 +23,8 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-# on a CPU, vLLM packs the weights for oneDNN and drops them, and TRL finds nowhere to put those of the next step
+# on a CPU, vLLM packs the weights for oneDNN and drops them, and TRL, which loads them anew before each step, finds no
+# place for them
 vllm._custom_ops._supports_onednn = False
 folder = sys.argv[1]
 trainer = GRPOTrainer(
