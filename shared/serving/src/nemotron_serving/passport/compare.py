@@ -8,7 +8,7 @@ from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import settings, targets, tensors
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, Passport, reason
 from nemotron_serving.passport.rows import Rows, rows_of
-from nemotron_serving.passport.runs import compare_runs
+from nemotron_serving.passport.runs import compare_adapter, compare_runs
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.errors import UserError
@@ -38,7 +38,7 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
     say(f"[{source.reference}] comparing {export.name} with it")
     own = stored_in(source.path)
     if is_adapter:
-        _adapter(store, export, source, rows, parts)
+        _adapter(store, export, source, rows, parts, run=run)
     if has_folder:
         tensors.compare(targets.in_folder(own, export, parts[TENSORS]), own, parts[TENSORS])
         tensors.check_types(export, own, parts[TENSORS])
@@ -59,7 +59,9 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
     return Passport(export.name, about, list(parts.values()))
 
 
-def _adapter(store: Store, export: Path, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
+def _adapter(
+    store: Store, export: Path, source: Artifact, rows: Rows | None, parts: dict[str, Part], *, run: bool
+) -> None:
     trained = source.path / ADAPTER
     if not trained.is_dir():
         raise UserError(f"{source.reference}: has no adapter that {export} could be", "give another --against")
@@ -67,8 +69,17 @@ def _adapter(store: Store, export: Path, source: Artifact, rows: Rows | None, pa
     tensors.compare(pairs, stored_in(trained), parts[TENSORS])
     settings.compare_adapters(trained, export, parts[CONFIG])
     settings.compare_tokenizers(source.path, export, rows.texts if rows else [], parts[CONFIG])
-    for title in (NUMBERS, TASK):
-        parts[title].not_run.append("an adapter alone is not run: its base model is elsewhere")
+    base = _base(store, source)
+    if base is None or not run or parts[TENSORS].findings:
+        why = "not asked for" if not run else "tensors differ" if base else "its base model is not in this store"
+        for title in (NUMBERS, TASK):
+            parts[title].not_run.append(f"not run: {why}")
+    else:
+        compare_adapter(export, base, source, rows, parts)
+
+
+def _base(store: Store, source: Artifact) -> Artifact | None:
+    return next((one.artifact for one in inputs(store, source) if one.role == "model" and one.artifact), None)
 
 
 def _merge(store: Store, export: Path, source: Artifact, part: Part) -> None:
@@ -76,7 +87,7 @@ def _merge(store: Store, export: Path, source: Artifact, part: Part) -> None:
     adapter = source.path / ADAPTER
     if not (adapter / ADAPTER_CONFIG).is_file():
         return
-    base = next((one.artifact for one in inputs(store, source) if one.role == "model" and one.artifact), None)
+    base = _base(store, source)
     if base is None:
         part.not_run.append("the base model is not in this store, so the merge of the adapter was not checked")
         return

@@ -12,7 +12,7 @@ from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import numbers, runtimes, settings
-from nemotron_serving.passport.numbers import Readings
+from nemotron_serving.passport.numbers import Limit, Readings
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, Part, reason
 from nemotron_serving.passport.rows import Rows
 from nemotron_shared.artifacts import Artifact
@@ -22,6 +22,7 @@ from nemotron_shared.runtime.models.folder import config_of
 
 Change = Callable[[Any], Any]
 """What is done with the loaded model first."""
+NO_ROWS = "no held-out rows of this model are in the store"
 
 
 def compare_runs(
@@ -54,7 +55,7 @@ def compare_runs(
     if rows is None:
         parts[NUMBERS].not_run.append("the model's training data is not in this store: random tokens only")
     if not held:
-        parts[TASK].not_run.append("no held-out rows of this model are in the store")
+        parts[TASK].not_run.append(NO_ROWS)
 
 
 def _prompts(source: Artifact, rows: Rows | None, *, any_runtime: bool) -> dict[str, list[int]]:
@@ -88,15 +89,42 @@ def _compare_folder(
         parts[NUMBERS].find("transformers", f"cannot load the export: {reason(error)}")
         return
     numbers.compare("transformers", before, after, allowed, rows, parts)
+    _through_vllm(export, prompts, before, allowed, rows, parts)
+
+
+def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
+    """Compare the merged model with its base and an exported adapter beside it, in vLLM.
+
+    Where merging rounded the weights, how far the two may be apart is not known.
+    """
+    held = rows.held if rows else []
+    try:
+        if runtimes.VLLM.python is None:
+            raise UserError(runtimes.VLLM.missing, "install it")
+        prompts = _prompts(source, rows, any_runtime=True)
+        before = numbers.read(source.path, prompts, held, trusted=source.trusted)
+    except UserError as error:
+        parts[NUMBERS].not_run.append(f"an adapter alone is run by vLLM: {reason(error)}")
+    else:
+        rounded = {one.dtype for one in stored_in(source.path).values()} & {"BF16", "F16"}
+        _through_vllm(base.path, prompts, before, None if rounded else Limit(numbers.SAME), rows, parts, adapter)
+    if not held:
+        parts[TASK].not_run.append(NO_ROWS)
+
+
+def _through_vllm(
+    folder: Path, prompts: dict[str, list[int]], before: Readings, allowed: Limit | None, rows: Rows | None,
+    parts: dict[str, Part], adapter: Path | None = None,
+) -> None:  # fmt: skip
     if runtimes.VLLM.python is None:
         parts[NUMBERS].not_run.append(runtimes.VLLM.missing)
         return
     try:
-        found = runtimes.through(runtimes.VLLM, export, prompts, rows.held if rows else [])
+        found = runtimes.through(runtimes.VLLM, folder, prompts, rows.held if rows else [], adapter=adapter)
     except UserError as error:  # it does not run every model on a CPU
-        parts[NUMBERS].not_run.append(f"vLLM cannot run it on a CPU: {reason(error)}")
+        parts[NUMBERS].not_run.append(f"vLLM cannot run it: {reason(error)}")
     else:
-        numbers.compare("vllm", before, found.readings, allowed, rows, parts)
+        numbers.compare(f"vLLM {found.patch}".strip(), before, found.readings, allowed, rows, parts)
 
 
 def _compare_file(

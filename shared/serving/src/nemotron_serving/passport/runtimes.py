@@ -30,7 +30,7 @@ class Runtime:
     Attributes:
         name: as users know it.
         environment: what `nemotron engine install` calls it.
-        program: what is started there: `program read MODEL ASKED.json FOUND.npz`.
+        program: what is started there: `program read MODEL ASKED.json FOUND.npz [ADAPTER]`.
     """
 
     name: str
@@ -61,21 +61,24 @@ class Found:
     Attributes:
         texts: token ids of each text.
         speed: tokens per second of processor time, of one answer to the first prompt; 0 if it was not asked for.
+        patch: what of the runtime was replaced by code of ours, if anything.
     """
 
     readings: Readings
     texts: list[list[int]]
     speed: float
+    patch: str
 
 
 def through(
     runtime: Runtime, model: Path, prompts: dict[str, list[int]], held: Sequence[Row], texts: Sequence[str] = (),
-    speed: int = 0,
+    speed: int = 0, adapter: Path | None = None,
 ) -> Found:  # fmt: skip
     """Ask a runtime that is installed.
 
     Args:
         speed: tokens of an answer that is timed.
+        adapter: what vLLM adds to the model.
 
     Raises:
         UserError: it cannot load or run the model; the message ends with what it said.
@@ -87,6 +90,7 @@ def through(
         questions = {"prompts": prompts, "greedy": GREEDY, "held": rows, "texts": list(texts), "speed": speed}
         asked.write_text(json.dumps(questions))
         command = [runtime.python, "-P", runtime.program, "read", model.absolute(), asked, answered]
+        command += [adapter.absolute()] if adapter else []
         quiet = os.environ | {"GGML_NO_BACKTRACE": "1"}  # else a failed assertion starts a debugger
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=quiet
@@ -102,14 +106,15 @@ def through(
                 ),
                 [found[f"text {number}"].tolist() for number in range(len(texts))],
                 float(found["speed"]) if speed else 0.0,
+                str(found["patch"]) if "patch" in found else "",
             )
 
 
 def _last_words(done: "subprocess.CompletedProcess[str]", runtime: Runtime) -> str:
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
     if done.returncode < 0:
         return f"{runtime.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-    return lines[-1].strip() if lines else f"{runtime.name} ended with exit code {done.returncode}"
+    return lines[-1] if lines else f"{runtime.name} ended with exit code {done.returncode}"
 
 
 def _normalised(logits: np.ndarray) -> np.ndarray:
