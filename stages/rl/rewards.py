@@ -53,10 +53,19 @@ def environment(completion: str, expected: str) -> float:
     raise UserError("the reward 'environment' is given by environments", "name them in engine.environments")
 
 
+MODEL = "model"
+"""The reward from the reward model in `run.reward_model`."""
+
+
+def model(completion: str, expected: str) -> float:
+    """The score that a reward model gives the answer, which the engine computes of its tokens, not of its text."""
+    raise UserError("the reward 'model' is given by a reward model", "name it in run.reward_model")
+
+
 REWARDS: Registry[Reward] = Registry(
     kind="reward",
     group="nemotron.rewards",
-    own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed", ENVIRONMENT)},
+    own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed", ENVIRONMENT, MODEL)},
     is_one=callable,
     what="a function (completion, expected) -> float",
 )

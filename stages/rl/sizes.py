@@ -13,6 +13,8 @@ from nemotron_shared.runtime.needs import Problem
 from stages.rl import data_prep
 from stages.rl.schema import RLConfig
 
+WHO_LEARNS = {"dpo": "DPO learns", "reward_modeling": "a reward model learns"}
+
 
 def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
     """Problems with model and data that do not depend on the machine."""
@@ -20,14 +22,14 @@ def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterato
     data = inputs.get("data")
     if data is not None and not data.is_external:
         holds_pairs = data.manifest.metadata.get("rows") == data_prep.PAIRS.name
-        if holds_pairs != (config.dpo is not None):
+        if holds_pairs != (config.on_pairs is not None):
             has, wants = ("pairs of answers", "GRPO asks questions")
             if not holds_pairs:
-                has, wants = ("questions", "DPO learns from pairs of answers")
+                has, wants = ("questions", f"{WHO_LEARNS[config.other_method]} from pairs of answers")
             remedy = "name other data: run.data=NAME:vN, or choose the other method by the config"
             yield Problem(f"{data.reference} holds {has}, and {wants}", remedy, "run.data")
             return
-    if config.dpo is not None:
+    if config.on_pairs is not None:
         return  # a step may ask a pair twice
     asked = config.grpo.num_prompts_per_step
     try:

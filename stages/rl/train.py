@@ -26,6 +26,7 @@ from nemotron_shared.runtime.step import (
     run_engine,
     run_program,
 )
+from nemotron_shared.stages import STAGES
 from stages.rl import data_prep
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
@@ -39,6 +40,7 @@ STEP = Step(
     description=__doc__,
     schema=RLConfig,
     produces="{family}-rl-model",
+    other_results=STAGES["rl"].other_results,
     artifact_type="ModelArtifact",
     sections=(
         "engine",
@@ -46,6 +48,7 @@ STEP = Step(
         "train",
         "grpo",
         "dpo",
+        "reward_modeling",
         "distillation",
         "rewards",
         "optimizer",
@@ -53,7 +56,7 @@ STEP = Step(
         "checkpoint",
     ),
     consumes=("data", "model"),
-    extra=("teacher",),
+    extra=("teacher", "reward_model"),
     prepare=data_prep.STEP,
     check=rl_problems,
     sources=lambda config: own_sources(config.model, config.engine),

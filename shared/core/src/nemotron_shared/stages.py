@@ -4,8 +4,8 @@ STAGES["sft"].result.name("super3")     "super3-sft-model"
 STAGES["sft"].before                    "pretrain"
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 ArtifactType = Literal[
@@ -14,6 +14,7 @@ ArtifactType = Literal[
     "SplitJsonlDataArtifact",
     "EvalDataArtifact",
     "ModelArtifact",
+    "RewardModelArtifact",
     "TokenizerArtifact",
     "EvalResultsArtifact",
 ]
@@ -49,6 +50,7 @@ class Stage:
         label: the model's name for people.
         role: the key in evaluation's `run` section that names its model.
         other_data: what it reads instead with some methods.
+        other_results: what it makes instead where the config has a section of that name.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Stage:
     label: str | None = None
     role: str | None = None
     other_data: tuple[Product, ...] = ()
+    other_results: Mapping[str, Product] = field(default_factory=dict)
 
 
 STAGES = {
@@ -100,6 +103,7 @@ STAGES = {
             label="after RL",
             role="model",
             other_data=(Product("rl-pairs", "SplitJsonlDataArtifact", "rl data prep"),),
+            other_results={"reward_modeling": Product("reward-model", "RewardModelArtifact", "rl")},
         ),
         Stage(
             "eval",
@@ -118,4 +122,4 @@ TRAINING = tuple(stage for stage in STAGES.values() if stage.model is not None)
 def products() -> Iterator[Product]:
     """All products, in pipeline order."""
     for stage in STAGES.values():
-        yield from (stage.data, *stage.other_data, stage.result)
+        yield from (stage.data, *stage.other_data, *stage.other_results.values(), stage.result)

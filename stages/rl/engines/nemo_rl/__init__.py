@@ -35,6 +35,8 @@ class NeMoRL(Engine[Config]):
         if (other := config.other_method) is not None:
             yield Problem(f"engine nemo_rl trains by GRPO here, and not by {other}", "set engine=trl", other)
             return
+        if config.run.reward_model is not None:
+            yield Problem("engine nemo_rl has its own rewards", "set run.reward_model=null", "run.reward_model")
         own_data = config.engine.environment == "base"
         if own_data and config.run.data is not None:
             yield Problem(

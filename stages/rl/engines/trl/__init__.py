@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer and DPOTrainer, in this process."""
+"""TRL's GRPOTrainer, DPOTrainer and RewardTrainer, in this process."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
 from nemotron_shared.runtime.spec import Outcome, Task
-from stages.rl.rewards import ENVIRONMENT
+from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -26,7 +26,8 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if (config.distillation is None) != (config.run.teacher is None):
             missing = "run.teacher=NAME:vN, or a folder" if config.distillation else "a section distillation"
             yield Problem("distillation and run.teacher belong together", f"add {missing}", "run.teacher")
-        if config.dpo is not None:
+        yield from self._reward_model_problems(config)
+        if config.on_pairs is not None:
             return
         if config.distillation is not None:
             if config.grpo.updates_per_step > 1:
@@ -48,6 +49,18 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if grpo.use_dynamic_sampling and processes > 1:
             what = f"dynamic sampling of engine trl runs in one process, not {processes}"
             yield Problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
+
+    def _reward_model_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Problem]:
+        """Refuse a reward model without its use, and adapters in one that is made."""
+        wanted = MODEL in [reward.name for reward in config.rewards]
+        if wanted != (config.run.reward_model is not None):
+            missing = "run.reward_model=NAME:vN, or a folder" if wanted else "rewards=[{name: model, weight: 1.0}]"
+            yield Problem("the reward 'model' and run.reward_model belong together", f"add {missing}", "run.reward_model")
+        if wanted and config.engine.environments is not None:
+            remedy = "leave it out of rewards, and run.reward_model too"
+            yield Problem("the reward 'model' scores answers of one turn", remedy, "rewards")
+        if config.reward_modeling is not None and config.engine.peft is not None:
+            yield Problem("reward models are trained whole, without adapters", "set engine=trl", "engine.peft")
 
     def _environment_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Problem]:
         """Refuse what episodes of several turns cannot do."""
@@ -78,6 +91,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
         """Train; imports the libraries."""
+        if task.config.reward_modeling is not None:
+            from stages.rl.engines.trl.reward import make_reward_model
+
+            return make_reward_model(task)
         if task.config.dpo is not None:
             from stages.rl.engines.trl.dpo import train_on_pairs
 

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.modeling.build import load_model
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Task
 from stages.rl.engines.trl.sampling import SamplingTrainer
+from stages.rl.engines.trl.starting import require_same_vocabulary
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -70,8 +69,5 @@ def load_teacher(task: Task[RLConfig[TRLEngine]], student: PreTrainedModel, toke
     """
     teacher = task.input("teacher")
     model = load_model(teacher.path, task.config.engine, trusted=teacher.trusted, dtype=torch.float32)
-    theirs = TokenizerFolder(teacher.path).tokenizer.get_vocab()
-    if theirs != tokenizer.get_vocab() or model.config.vocab_size != student.config.vocab_size:
-        what = f"run.teacher: {teacher.reference} has another vocabulary than the model that learns from it"
-        raise UserError(what, "take a teacher that was trained with the same tokenizer")
+    require_same_vocabulary("teacher", teacher, model, student, tokenizer)
     return model.eval().requires_grad_(False).to(student.device)

@@ -172,7 +172,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         times = {"environment/seconds": waited, "environment/sampling_seconds": seconds - waited}
         self._note("train", **figures, **times)
 
-    def _judged(self, prompts: list[str], completions: list[str], expected: list[str]) -> np.ndarray:
+    def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
         """The environment's reward, and other rewards of the last answer; NaN if the environment failed."""
         found = []
         for episode, right in zip(self._played, expected, strict=True):
@@ -187,4 +187,4 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         """Rewards of one episode per row."""
         self.rows = numbers
         self._play([row["prompt"] for row in rows])
-        return self._judged([], [], [row["expected"] for row in rows])
+        return self._judged([], [], [row["expected"] for row in rows], [])

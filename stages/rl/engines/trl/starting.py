@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from nemotron_data.chat.prompt import Prompter
-from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Task
 from stages.rl.schema import RLConfig, TRLEngine
@@ -45,3 +47,17 @@ def load_beginning(task: Task[RLConfig[TRLEngine]]) -> Beginning:
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     tokenizer = load_tokenizer(folder)
     return Beginning(folder, model, adapters, tokenizer, Prompter(tokenizer, embeddings=embeddings_of(model)))
+
+
+def require_same_vocabulary(
+    role: str, found: Artifact, other: PreTrainedModel, model: PreTrainedModel, tokenizer: Any
+) -> None:
+    """Refuse another model that would read the ids of the model in training as other tokens.
+
+    Raises:
+        UserError: naming the role.
+    """
+    theirs = TokenizerFolder(found.path).tokenizer.get_vocab()
+    if theirs != tokenizer.get_vocab() or other.config.vocab_size != model.config.vocab_size:
+        what = f"run.{role}: {found.reference} has another vocabulary than the model that learns from it"
+        raise UserError(what, "take one that was trained with the same tokenizer")

@@ -16,6 +16,7 @@ from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
+from stages.rl.engines.trl.reward import Scorer
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.engines.trl.starting import load_beginning
 from stages.rl.schema import RLConfig, TRLEngine
@@ -78,6 +79,8 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
+    if config.run.reward_model is not None:
+        trainer.scorer = Scorer(task, begun.model, tokenizer)
     if config.distillation is not None:
         trainer.teacher, trainer.kl_type = load_teacher(task, begun.model, tokenizer), config.distillation.kl_type
     elif penalty := grpo.reference_policy_kl_penalty:

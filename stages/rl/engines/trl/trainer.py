@@ -28,7 +28,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
 from stages.rl.engines.trl.library import GRPOTrainer
-from stages.rl.rewards import rewarded
+from stages.rl.rewards import MODEL, rewarded
 
 
 def own_tokens(inputs: Mapping[str, Any]) -> Tensor:
@@ -106,6 +106,8 @@ class JudgedTrainer(TeachingRowsTrainer):
     """What is added to these for the completions' lengths, (completions, 1) float64, 0 or less."""
     prompts: Mapping[str, Prompt]
     """Prompts by the names in the rows."""
+    scorer: Callable[[Sequence[Sequence[int]]], list[float]]
+    """Scores of conversations from their ids, for the reward `model`."""
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Ids of each prompt, without inputs for vision models."""
@@ -113,16 +115,23 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
         """The rewards of all processes' completions, (completions, rewards)."""
-        judged = self._judged(prompts, completions, [row["expected"] for row in inputs])
+        judged = self._judged(prompts, completions, [row["expected"] for row in inputs], ids)
         penalties = overlong_penalty([len(one) for one in ids], *self.overlong)
         found = torch.from_numpy(np.column_stack([judged, penalties])).to(self.accelerator.device)
         gathered = self.accelerator.gather(found)
         self._rewards, self._penalties = np.split(gathered.cpu().numpy(), [-1], axis=1)
         return gathered[:, :-1].float()
 
-    def _judged(self, prompts: list[str], completions: list[str], expected: list[str]) -> np.ndarray:
-        answers = list(zip([self.prompts[name].text for name in prompts], completions, expected, strict=True))
-        return np.array([[rewarded(name, *answer) for name in self.reward_func_names] for answer in answers])
+    def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
+        asked = [self.prompts[name] for name in prompts]
+        answers = list(zip([prompt.text for prompt in asked], completions, expected, strict=True))
+
+        def judged(name: str) -> list[float]:
+            if name == MODEL:
+                return self.scorer([[*prompt.ids, *own] for prompt, own in zip(asked, ids, strict=True)])
+            return [rewarded(name, *answer) for answer in answers]
+
+        return np.array([judged(name) for name in self.reward_func_names]).T
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Sample the completions of a batch, and add our advantages."""
@@ -198,7 +207,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         ids, _, _ = self._tokenize_prompts(prompts)
         completions, _ = self._generate_single_turn(ids, None, {}, 1)
         texts = tokenizer.batch_decode(completions, skip_special_tokens=True)  # ty: ignore[missing-union-attribute]
-        return self._judged(prompts, texts, [row["expected"] for row in rows])
+        return self._judged(prompts, texts, [row["expected"] for row in rows], completions)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -266,6 +266,7 @@ class Store:
                     raise
                 raise missing_place(reference, error, expect or "ModelArtifact") from error
         if expect is not None and artifact.manifest.type != expect:
+            require_kind(artifact.reference, artifact.manifest.type, expect)
             raise UserError(
                 f"{artifact.reference} is of type {artifact.manifest.type}, and {expect} is needed here",
                 "see `nemotron artifacts list` for the types of all artifacts",
@@ -372,6 +373,24 @@ class Store:
         has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
         near = did_you_mean(wanted, known_as) if isinstance(wanted, str) else None
         raise NotFound(f"no {reference} in {self.root}", near or f"{reference.name} has: {has}")
+
+
+MODELS: dict[ArtifactType, tuple[str, str]] = {
+    "ModelArtifact": ("a language model, which writes answers", "a reward model, made with `rl -c reward`"),
+    "RewardModelArtifact": ("a reward model, which scores answers and writes none", "a language model"),
+}
+"""What each kind of model is, and what to give in its place."""
+
+
+def require_kind(label: str, found: ArtifactType, expect: ArtifactType) -> None:
+    """Refuse a reward model for a language model, and the other way round.
+
+    Raises:
+        UserError: saying what it is.
+    """
+    if found != expect and found in MODELS and expect in MODELS:
+        what, instead = MODELS[found]
+        raise UserError(f"{label} is {what}", f"give {instead}")
 
 
 def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserError:

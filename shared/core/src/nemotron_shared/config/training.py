@@ -10,7 +10,7 @@ An engine that several stages share is written against these, with its own secti
     def translate(config: SupervisedConfig[AutomodelEngine], ...) -> ...
 """
 
-from typing import ClassVar, Generic, Literal
+from typing import ClassVar, Generic, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -170,6 +170,15 @@ class DPOSection(Section):
     """Compare the mean log-probability of an answer's tokens and not their sum, so that length counts less."""
 
 
+class RewardModelingSection(Section):
+    """Reward modelling: a model learns a number for an answer from pairs of a better and a worse one."""
+
+    global_batch_size: int = Field(ge=1)
+    """Pairs per step, over all processes. A multiple of the micro batch, of pairs as well, times the processes."""
+    center_rewards_coefficient: float = Field(ge=0)
+    """Weight of the squared sum of a pair's two rewards, which keeps rewards around 0. 0: they may lie anywhere."""
+
+
 class DistillationSection(Section):
     """On-policy distillation: a model learns a teacher's distribution of each token of its own completions."""
 
@@ -177,11 +186,18 @@ class DistillationSection(Section):
     """Distance to the teacher: `forward` KL covers all that the teacher may say, `reverse` keeps to what it would."""
 
 
+OtherMethod = Literal["dpo", "reward_modeling", "distillation"]
+OTHER_METHODS: tuple[OtherMethod, ...] = get_args(OtherMethod)
+"""Methods of the stage rl besides GRPO, each with a section of that name."""
+
+
 class RLRun(RunSection):
     """What this run reads, where it writes, and how it starts."""
 
     teacher: How[str | None]
     """Model to learn from with `distillation`, of the same vocabulary: an artifact, or a folder as in `run.model`."""
+    reward_model: How[str | None]
+    """Reward model for the reward `model`, of the same vocabulary: an artifact, or a folder as in `run.model`."""
 
 
 class OptimizerSection(Section):
@@ -356,6 +372,9 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     dpo: Extra[DPOSection | None]
     """Learn from pairs of answers instead of by GRPO; `null`: GRPO. The configs `dpo` and `dpo_tiny` have such a
     section."""
+    reward_modeling: Extra[RewardModelingSection | None]
+    """Make a reward model of pairs of answers, instead of a better language model; `null`: do not. The configs `reward`
+    and `reward_tiny` have such a section."""
     distillation: Extra[DistillationSection | None]
     """Learn from the model in `run.teacher` instead of from rewards; `null`: do not. The config `distill_tiny` has such
     a section."""
@@ -363,31 +382,40 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     @property
     def rows_per_step(self) -> int:
         """Completions of a step, or pairs of answers."""
-        if self.dpo is not None:
-            return self.dpo.global_batch_size
+        if self.on_pairs is not None:
+            return self.on_pairs.global_batch_size
         return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
 
     @property
     def rows_per_update(self) -> int:
         """What one update learns from, of a step."""
-        return self.rows_per_step if self.dpo is not None else self.rows_per_step // self.grpo.updates_per_step
+        return self.rows_per_step if self.on_pairs else self.rows_per_step // self.grpo.updates_per_step
 
     @property
-    def other_method(self) -> Literal["dpo", "distillation"] | None:
+    def on_pairs(self) -> DPOSection | RewardModelingSection | None:
+        """The section of a method that learns from pairs of answers; None for one that samples its own."""
+        return self.dpo or self.reward_modeling
+
+    @property
+    def other_method(self) -> OtherMethod | None:
         """The method, if it is not GRPO."""
-        return "dpo" if self.dpo is not None else "distillation" if self.distillation is not None else None
+        return next((name for name in OTHER_METHODS if getattr(self, name) is not None), None)
 
     @property
-    def keeps_reference(self) -> bool:
-        """Whether a second model stays in memory: the one that training starts from, or a teacher."""
-        return self.other_method is not None or self.grpo.reference_policy_kl_penalty > 0
+    def further_models(self) -> int:
+        """How many other models stay in memory: the one that training starts from or a teacher, and a reward model."""
+        if self.reward_modeling is not None:
+            return 0
+        compared = self.other_method is not None or self.grpo.reference_policy_kl_penalty > 0
+        return compared + (self.run.reward_model is not None)
 
     @property
     def unused(self) -> dict[str, str]:
         """With another method, the settings of GRPO that it does without as well."""
         keys = [f"grpo.{name}" for name in GRPOSection.model_fields]
-        if self.dpo is not None:
-            return super().unused | dict.fromkeys((*keys, "rewards"), "with dpo, which samples nothing")
+        if self.on_pairs is not None:
+            why = f"with {self.other_method}, which samples nothing"
+            return super().unused | dict.fromkeys((*keys, "rewards"), why)
         if self.distillation is not None:
             why = "with distillation, which learns from a teacher and not from rewards"
             return super().unused | dict.fromkeys((key for key in keys if key not in SAMPLING), why)
@@ -396,17 +424,17 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     @model_validator(mode="after")
     def one_method(self) -> "GRPOConfig[EngineT]":
         """Take one method."""
-        if self.dpo is not None and self.distillation is not None:
-            raise ValueError("dpo and distillation are two methods: set one of them to null")
+        if len(chosen := [name for name in OTHER_METHODS if getattr(self, name) is not None]) > 1:
+            raise ValueError(f"{' and '.join(chosen)} are {len(chosen)} methods: set all but one of them to null")
         return self
 
     @model_validator(mode="after")
     def divisible(self) -> "GRPOConfig[EngineT]":
         """A step's completions must be made of whole updates, and those of whole micro batches."""
         step, updates, micro = self.rows_per_step, self.grpo.updates_per_step, self.train.micro_batch_size
-        if self.dpo is not None:
+        if self.on_pairs is not None:
             if micro and step % micro:
-                what = f"dpo.global_batch_size {step} is not a multiple of train.micro_batch_size {micro}"
+                what = f"{self.other_method}.global_batch_size {step} is not a multiple of train.micro_batch_size {micro}"
                 raise ValueError(f"{what}; change one of them")
             return self
         whole = f"{step} completions per step (num_prompts_per_step x num_generations_per_prompt)"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts import Artifact, ArtifactType, Store
 from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.artifacts.manifest import HEX_DIGEST
@@ -38,6 +38,8 @@ from nemotron_shared.runtime.start import Preflight
 from nemotron_shared.stages import STAGES
 
 SECTION = "data_prep"
+REWARD_MODEL = "reward_model"
+"""The role of a model that scores answers; the models of all other roles write them."""
 REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
 """Data preparation settings that a config may leave to the user."""
 
@@ -283,9 +285,10 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str) -> No
         UserError: it is missing or damaged, or needs code that is not trusted.
     """
     store, outside, trusted = checked.store, parse_outside(reference), checked.start.arguments.trust_code
+    kind: ArtifactType = "RewardModelArtifact" if role == REWARD_MODEL else "ModelArtifact"
     if outside is None:
         look_before_hashing(reference)
-        artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
+        artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect=kind)
         shown = artifact.reference
     else:
         found = find(store, outside, weights=True, trusted=trusted)
@@ -297,7 +300,7 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str) -> No
         return
     require_intact(artifact, store.home, again)
     checked.inputs[role] = replace(artifact, trusted=trusted)
-    require_usable(reference, artifact, trusted=trusted)
+    require_usable(reference, artifact, kind, trusted=trusted)
 
 
 def _take(checked: Preflight, found: Found) -> None:

@@ -8,6 +8,7 @@ Only data and hooks: what happens, and in which order, is written in the stage's
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
@@ -21,6 +22,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Estimate, Needs, Problem
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.stages import Product
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=True)
 Inputs = Mapping[str, Artifact | None]
@@ -84,6 +86,7 @@ class Step:
         schema: pydantic class of the stage's configuration.
         produces: artifact name with `{family}` in it; `artifact_type`: its type.
         other_names: names of that kind that `run.data` may ask for instead.
+        other_results: what is made instead where the config has a section of that name.
         sections: config sections that the result depends on.
         consumes: input roles, each a key of the config's `run` section.
         optional: roles that are used if they exist.
@@ -108,6 +111,7 @@ class Step:
     artifact_type: ArtifactType
     sections: tuple[str, ...]
     other_names: tuple[str, ...] = ()
+    other_results: Mapping[str, Product] = field(default_factory=dict)
     consumes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
@@ -130,11 +134,25 @@ class Step:
         """Whether an engine does the work; data preparation has none."""
         return self.engines is not None
 
-    def artifact_name(self, run: RunSection) -> str:
-        """Name of the artifact for the run's family; of several, the one that `run.data` refers to."""
+    def artifact_name(self, run: RunSection, sections: Mapping[Any, Any] = MappingProxyType({})) -> str:
+        """Name of the artifact for the run's family; of several, the one that `run.data` refers to.
+
+        Args:
+            sections: of the config, by name.
+        """
+        if (other := self._other_result(sections.get)) is not None:
+            return other.name(run.family)
         asked = (run.data or "").removeprefix(SCHEME).partition(":")[0]
         names = [name.format(family=run.family) for name in (self.produces, *self.other_names)]
         return asked if asked in names else names[0]
+
+    def type_made(self, config: StageConfig) -> ArtifactType:
+        """Type of the artifact that a config makes."""
+        other = self._other_result(lambda section: getattr(config, section))
+        return self.artifact_type if other is None else other.type
+
+    def _other_result(self, section: Callable[[str], Any]) -> Product | None:
+        return next((made for name, made in self.other_results.items() if section(name) is not None), None)
 
     def engine_module(self, config: StageConfig) -> str | None:
         """Module of the engine the config chooses; None for a step without engines."""

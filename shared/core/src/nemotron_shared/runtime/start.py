@@ -107,7 +107,7 @@ class Preflight(Generic[ConfigT]):
     @property
     def name(self) -> str:
         """Name of the artifact to be made."""
-        return self.step.artifact_name(self.run)
+        return self.step.artifact_name(self.run, self.composed.tree)
 
     @property
     def is_decided(self) -> bool:

@@ -230,7 +230,7 @@ def _publish(step: Step, plan: Plan[Any], run: Run, outcome: Outcome) -> Artifac
     artifact = plan.store.publish(
         outcome.directory,
         name=plan.name,
-        type=step.artifact_type,
+        type=step.type_made(plan.config),
         fingerprint=identity.fingerprint,
         producer=producer(step.stage, step.verb, step.directory, identity.result, identity.code, plan.command),
         parents=plan.parents(),

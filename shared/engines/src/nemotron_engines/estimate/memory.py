@@ -85,7 +85,7 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
     weight = 2 if frozen and getattr(engine, "dtype", "") == "bfloat16" else 4
     return replace(
         plain,
-        weight=weight + (4 if _keeps_reference(config) else 0),
+        weight=weight + 4 * _further_models(config),
         gradient=0 if frozen else 4,
         optimizer=0 if frozen else 2 if getattr(engine, "optimizer", "") == "adamw_8bit" else 8,
         shards=getattr(engine, "strategy", "ddp") == "fsdp2",
@@ -96,8 +96,8 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
     )
 
 
-def _keeps_reference(config: TrainingConfig) -> bool:
-    return isinstance(config, GRPOConfig) and config.keeps_reference
+def _further_models(config: TrainingConfig) -> int:
+    return config.further_models if isinstance(config, GRPOConfig) else 0
 
 
 CONTEXT_BYTES = 4 * 10**9

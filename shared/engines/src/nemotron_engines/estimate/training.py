@@ -99,7 +99,7 @@ def _row_tokens(config: TrainingConfig) -> int:
     """Tokens of a full row, or the likely length of a prompt with its completion."""
     whole = getattr(config.engine, "max_total_sequence_length", None)
     if isinstance(config, GRPOConfig):
-        if config.dpo is not None:
+        if config.on_pairs is not None:
             return 2 * ANSWER_TOKENS
         return whole // 2 if whole else 2 * config.grpo.max_new_tokens
     chats: Any = getattr(config.engine, "chats", None) if getattr(config.engine, "data", "packed") == "chat" else None
@@ -130,7 +130,7 @@ def _seconds(
         seconds = core_seconds(work, layout.devices, tokens)
     else:
         seconds = step_seconds(work, device, layout, tokens)
-    if not isinstance(config, GRPOConfig) or config.dpo is not None:
+    if not isinstance(config, GRPOConfig) or config.on_pairs is not None:
         return seconds
     training = sum(seconds.values())
     if device is None:
@@ -164,7 +164,7 @@ def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, 
         )
     else:
         said.append(f"unknown GPU '{whose}'; known: {', '.join(DEVICES)}")
-    if isinstance(config, GRPOConfig) and config.dpo is not None:
+    if isinstance(config, GRPOConfig) and config.on_pairs is not None:
         said.append(f"pairs: two answers with their prompts, of {ANSWER_TOKENS:,} tokens each")
     elif isinstance(config, GRPOConfig):
         said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")

@@ -4,7 +4,7 @@ import json
 import pickle
 import shutil
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -188,18 +188,24 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
 
 
 def load_model(
-    path: Path, engine: ModelLoadingEngine, *, trusted: bool = False, dtype: torch.dtype = torch.float32
+    path: Path,
+    engine: ModelLoadingEngine,
+    *,
+    trusted: bool = False,
+    dtype: torch.dtype = torch.float32,
+    class_for: Callable[[type[PreTrainedConfig]], Any] | None = None,
 ) -> PreTrainedModel:
     """A model from a Hugging Face folder. Pickles are read weights-only.
 
     Args:
         trusted: the folder's Python files may run, if it cannot be loaded otherwise.
+        class_for: the class for a type of config; None for language models.
 
     Raises:
         UserError: the folder is damaged, its tensors are not finite, or they do not match its config.json.
     """
     install_kernels(config_of(path).get("model_type"))
-    model = _load_checked(path, engine, trusted=trusted, dtype=dtype)
+    model = _load_checked(path, engine, trusted=trusted, dtype=dtype, class_for=class_for)
     say_what_is_there(model)
     lift_time_step_limit(model)
     if model.config.model_type == NEMOTRON_H:
@@ -254,6 +260,7 @@ def _load_checked(
     trusted: bool,
     dtype: torch.dtype,
     headers: Path | None = None,
+    class_for: Callable[[type[PreTrainedConfig]], Any] | None = None,
     **placed: Any,
 ) -> PreTrainedModel:
     """Load the model, and check that its folder matches its config.
@@ -273,7 +280,7 @@ def _load_checked(
         require_scales(path)
     try:
         # Mismatched sizes are accepted here, and reported below with all other differences.
-        loaded: Any = class_of(engine).from_pretrained(
+        loaded: Any = (class_for(type(config)) if class_for else class_of(engine)).from_pretrained(
             headers or path,
             config=config,
             dtype=dtype,

@@ -41,6 +41,9 @@ KEPT: dict[str, Metric] = {
     "rewards/accuracies": "pair_accuracy",
     "rewards/margins": "reward_margin",
     "eval_rewards/accuracies": "valid_pair_accuracy",
+    "accuracy": "pair_accuracy",
+    "margin": "reward_margin",
+    "eval_accuracy": "valid_pair_accuracy",
     "dynamic_sampling_num_gen_batches": "dynamic_sampling_num_gen_batches",
     "load_balancing_loss": "load_balancing_loss",
 }

@@ -139,6 +139,10 @@ class StageTrainer(InterruptibleTrainer):
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)  # ty: ignore[missing-attribute]
         return self.lr_scheduler
 
+    def class_of_model(self) -> Any:
+        """The class that loads a checkpoint."""
+        return class_of(self.stage_config.engine)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load every weight, or fail.
 
@@ -152,7 +156,7 @@ class StageTrainer(InterruptibleTrainer):
             export.load_adapter(self.model, Path(resume_from_checkpoint))  # ty: ignore[missing-attribute]
             return
         with self.stage_run.interruptible():
-            saved = class_of(self.stage_config.engine).from_pretrained(
+            saved = self.class_of_model().from_pretrained(
                 resume_from_checkpoint, dtype=torch.float32, trust_remote_code=False
             )
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]

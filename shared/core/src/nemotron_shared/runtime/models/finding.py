@@ -8,15 +8,17 @@ find_model(store, "hf://org/name", family="super3", trusted=False) imported firs
 from dataclasses import replace
 from pathlib import Path
 
-from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts import Artifact, ArtifactType, Store
 from nemotron_shared.artifacts.artifact import folder_at
 from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.store import require_kind
 from nemotron_shared.artifacts.verified import remove_and_make, require_intact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import (
     config_of,
+    model_type,
     needs_code,
     require_loadable,
     require_own_files,
@@ -53,7 +55,7 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
         artifact = store.resolve(reference, family=family, expect="ModelArtifact")
     again = f"bring it in again: nemotron model import {reference}" if outside else remove_and_make(artifact)
     require_intact(artifact, store.home, again)
-    require_usable(reference or artifact.reference, artifact, trusted=trusted)
+    require_usable(reference or artifact.reference, artifact, "ModelArtifact", trusted=trusted)
     return replace(artifact, trusted=trusted)
 
 
@@ -81,8 +83,11 @@ def look_before_hashing(reference: str) -> None:
         require_whole(reference, folder, config_of(folder))
 
 
-def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
-    """Refuse a folder without weights, links out of it, incomplete weights, and untrusted code.
+def require_usable(label: str, artifact: Artifact, kind: ArtifactType, *, trusted: bool) -> None:
+    """Refuse a folder without weights, another kind of model, links out of it, incomplete weights, and untrusted code.
+
+    Args:
+        kind: `ModelArtifact` for a language model, or `RewardModelArtifact`.
 
     Raises:
         UserError: with a remedy.
@@ -93,6 +98,8 @@ def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
         require_own_files(artifact.path)
     require_small(artifact.path)
     config = config_of(artifact.path)
+    if config:
+        require_kind(label, model_type(config), kind)
     if artifact.is_external or artifact.manifest.producer.verb == "import":
         require_whole(label, artifact.path, config)
     if needs_code(config):  # a type unknown here may be known in the engine's own environment

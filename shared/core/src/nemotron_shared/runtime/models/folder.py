@@ -11,6 +11,7 @@ from typing import Any
 
 from nemotron_shared.atomic import LARGEST_JSON, read_json, require_size, write_text
 from nemotron_shared.errors import UserError, printable
+from nemotron_shared.stages import ArtifactType
 
 # Code that comes with a model: whether it is needed, and refusing to run it without permission.
 #
@@ -115,6 +116,20 @@ def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
         if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):
             said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is not a model setting"
             raise UserError(f"{printable(str(file))}: {printable(said)}", f"remove {printable(key)} from the file")
+
+
+# Two kinds of models: those that write, and those that give an answer a number.
+
+SCORING = re.compile(r"\w*ForSequenceClassification")
+"""Names of transformers' classes with one head for a whole text."""
+
+
+def model_type(config: dict[str, Any]) -> ArtifactType:
+    """What a model of this config.json is: a reward model, if its class scores whole texts; else a language model."""
+    classes = config.get("architectures")
+    names = classes if isinstance(classes, list) else []
+    scores = any(isinstance(name, str) and SCORING.fullmatch(name) for name in names)
+    return "RewardModelArtifact" if scores else "ModelArtifact"
 
 
 # Size limits for config and tokenizer files: libraries read them whole, and a sparse file of any size costs nothing.

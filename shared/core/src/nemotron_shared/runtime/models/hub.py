@@ -33,7 +33,7 @@ from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, size
-from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import config_of, model_type, needs_code, require_loadable
 from nemotron_shared.runtime.models.references import HubModel
 from nemotron_shared.runtime.models.weights import (
     LARGEST_HEADER,
@@ -214,7 +214,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
         metadata = {"weights": _parameters(model, found, files, folder, weight_names)} if weights else {}
     chosen = dict(sorted(entries.items()))
     manifest = Manifest(
-        name=model.name(), version=0, type="ModelArtifact" if weights else "TokenizerArtifact",
+        name=model.name(), version=0, type=model_type(config) if weights else "TokenizerArtifact",
         created_at=utc(time.time()), fingerprint=table_digest(chosen), digest=table_digest(chosen), files=chosen,
         producer=NOBODY, parents=(), sources=(), metadata=metadata, metrics={},
     )  # fmt: skip

@@ -31,7 +31,7 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
-from nemotron_shared.runtime.models.folder import config_of, is_blob, require_inside, require_loadable, require_small
+from nemotron_shared.runtime.models.folder import config_of, is_blob, model_type, require_inside, require_loadable, require_small
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
@@ -187,7 +187,7 @@ def pinned(store: Store, wanted: HubModel, *, weights: bool) -> Artifact | None:
 
 def import_hub(store: Store, look: Look) -> Artifact:
     """Download and publish an inspected model, or reuse an undamaged import of it."""
-    wanted, weights = look.model, look.artifact.manifest.type == "ModelArtifact"
+    wanted, weights = look.model, look.artifact.manifest.type != "TokenizerArtifact"
     name = wanted.name("" if weights else TOKENIZER)
     with made_once(store, name, str(wanted)):
         there = pinned(store, wanted, weights=weights)
@@ -244,7 +244,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         require_whole(label, folder, config)
     again = ["model", "import", label, *(["--as", name] if name else []), *(["--trust-code"] if trusted else [])]
     name = name or artifact_name(folder.resolve().name)
-    type: ArtifactType = "ModelArtifact" if config else "TokenizerArtifact"
+    type = model_type(config) if config else "TokenizerArtifact"
     require_name(store, name, type)
     with made_once(store, name, label), staging(store, name) as staged:
         for path in wanted:

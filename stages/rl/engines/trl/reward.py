@@ -1,0 +1,103 @@
+"""Make a reward model of pairs of a better and a worse answer with TRL's RewardTrainer, and score answers with it.
+
+    ids    11 12 13 21 22  2      of the better conversation
+                           ^      its reward, at the token that ends the answer
+
+The loss of a pair is that of the README.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from nemotron_engines.modeling.scoring import load_scoring, score_of, with_score
+from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
+from nemotron_shared.runtime.spec import Outcome, Task
+from stages.rl.engines.trl.library import RewardConfig, RewardTrainer
+from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, collate, common, read_both
+from stages.rl.engines.trl.starting import load_beginning, require_same_vocabulary
+from stages.rl.pairs import CHOSEN, REJECTED
+from stages.rl.schema import RLConfig, TRLEngine
+
+BEFORE = "valid_pair_accuracy_before"
+"""Share of the validation pairs that the random score tells apart, in the manifest."""
+
+
+class RewardPairTrainer(PairTrainer, RewardTrainer):
+    """A RewardTrainer with our rows."""
+
+    figures = ("accuracy", "margin")
+
+    @staticmethod
+    def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
+        """As for DPO, with each conversation up to the end of its answer."""
+        return {name: value for name, value in collate(rows).items() if name != "completion_mask"}
+
+    def class_of_model(self) -> Any:
+        """The class that loads a checkpoint."""
+        return type(self.model)
+
+    def told_apart(self) -> float:
+        """Share of the validation pairs whose better answer has the higher reward now."""
+        self.evaluation_loop()
+        found = self._means("eval")
+        self._metrics["eval"].clear()
+        return found[self.figures[0]]
+
+
+def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
+    """Raise the reward of the better answers over that of the worse ones."""
+    config, run = task.config, task.run
+    section = config.reward_modeling
+    assert section is not None, "the engine chose this method"
+    begun = load_beginning(task)
+    rows, valid = (one and up_to_the_end(one) for one in read_both(task, begun))
+    trainer = RewardPairTrainer(
+        model=with_score(begun.model, config.run.seed),
+        args=RewardConfig(
+            **trainer_settings(config, run, validate=valid is not None),
+            center_rewards_coefficient=section.center_rewards_coefficient or None,
+            max_length=None,
+        ),
+        **common(task, begun, rows, valid),
+    )
+    trainer.seed = config.run.seed
+    before = {} if valid is None else {BEFORE: trainer.told_apart()}
+    for share in before.values():
+        run.say(f"the random score tells {share:.0%} of {len(valid):,} validation pairs apart")
+    made = train_to_end(trainer, config, run, begun.folder, RESULTS)
+    return replace(made, metrics={**made.metrics, **before})
+
+
+def up_to_the_end(rows: Dataset) -> Dataset:
+    """Each conversation without what its template shows after the token that ends the answer."""
+
+    def cut(row: dict[str, list[int]]) -> dict[str, list[int]]:
+        ends = {name: len(row[f"{name}_mask"]) - row[f"{name}_mask"][::-1].index(1) for name in (CHOSEN, REJECTED)}
+        return {name: values[: ends[name.removesuffix("_mask")]] for name, values in row.items()}
+
+    return Dataset.from_list([cut(row) for row in rows])
+
+
+class Scorer:
+    """The reward `model`: scores of answers by the model in `run.reward_model`.
+
+    Raises:
+        UserError: its vocabulary is not that of `policy`.
+    """
+
+    def __init__(self, task: Task[RLConfig[TRLEngine]], policy: PreTrainedModel, tokenizer: Any) -> None:
+        found = task.input("reward_model")
+        self.model = load_scoring(found.path, task.config.engine)
+        require_same_vocabulary("reward_model", found, self.model, policy, tokenizer)
+        self.model.to(policy.device)
+
+    def __call__(self, conversations: Sequence[Sequence[int]]) -> list[float]:
+        """The score of each, from its ids; equal ones are scored once."""
+        known = {ids: score_of(self.model, list(ids)) for ids in dict.fromkeys(map(tuple, conversations))}
+        return [known[tuple(ids)] for ids in conversations]
