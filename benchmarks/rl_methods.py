@@ -23,6 +23,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "rl": ("-c", "tiny"),
     "dpo": ("-c", "dpo_tiny"),
     "distill": ("-c", "distill_tiny"),
+    "reward": (
+        "-c", "tiny", "run.reward_model=super3-reward-model:latest", "rewards=[{name: model, weight: 1.0}]",
+        "grpo.use_leave_one_out_baseline=false",
+    ),
     "dapo": ("-c", "tiny", TWO),
     "grpo": ("-c", "tiny", TWO, "grpo.loss_type=grpo"),
     "gspo": ("-c", "tiny", TWO, "grpo.loss_type=grpo", "grpo.sequence_level_importance_ratios=true"),
@@ -31,6 +35,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "sapo": ("-c", "tiny", TWO, "grpo.loss_type=sapo"),
     "dynamic": ("-c", "tiny", "grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=40"),
 }
+BEFORE = {"reward": ("-c", "reward_tiny")}
+"""What is made first for a method."""
 SHORT = ("train.train_iters=2", "train.eval_interval=1", "checkpoint.save_interval=1")
 REHEARSAL = {
     "pretrain": SHORT,
@@ -54,6 +60,9 @@ def main() -> None:
             for stage in ("pretrain", "sft"):
                 run(home, stage, seed, ("-c", "tiny"), rehearse=asked.rehearse)
             for name in asked.only:
+                if name in BEFORE:
+                    run(home, "rl", seed, BEFORE[name], rehearse=asked.rehearse)
+                    print(f"seed {seed}: {told_apart(Path(home))}", flush=True)
                 run(home, "rl", seed, METHODS[name], rehearse=asked.rehearse)
                 run(home, "eval", seed, ("-c", "tiny", "-t", "sums", "run.base=null"), rehearse=asked.rehearse)
                 scores = sums(Path(home))
@@ -71,6 +80,14 @@ def run(home: str, stage: str, seed: int, words: tuple[str, ...], *, rehearse: b
     done = subprocess.run(command, env=os.environ | {"NEMOTRON_HOME": home}, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
+
+
+def told_apart(home: Path) -> str:
+    """Shares of the held-out pairs that the reward model tells apart before and after its training."""
+    (file,) = (home / "artifacts/super3-reward-model").glob("v*/manifest.json")
+    metrics = json.loads(file.read_text(encoding="utf-8"))["metrics"]
+    before, after = metrics["valid_pair_accuracy_before"], metrics["valid_pair_accuracy"]
+    return f"pairs told apart: {before:.1%} by the random score, {after:.1%} by the reward model"
 
 
 def sums(home: Path) -> dict[str, float]:
