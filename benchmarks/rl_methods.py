@@ -24,7 +24,10 @@ METHODS: dict[str, tuple[str, ...]] = {
     "dpo": ("-c", "dpo_tiny"),
     "distill": ("-c", "distill_tiny"),
     "reward": (
-        "-c", "tiny", "run.reward_model=super3-reward-model:latest", "rewards=[{name: model, weight: 1.0}]",
+        "-c",
+        "tiny",
+        "run.reward_model=super3-reward-model:latest",
+        "rewards=[{name: model, weight: 1.0}]",
         "grpo.use_leave_one_out_baseline=false",
     ),
     "dapo": ("-c", "tiny", TWO),

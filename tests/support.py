@@ -168,6 +168,17 @@ def make_model(folder: Path) -> None:
     save_random_model(RandomModelSection(architecture="super3_tiny", overrides={}, tokenizer="tiny"), folder, 7, folder)
 
 
+def make_reward_model(folder: Path) -> None:
+    """The same with a random score in the place of a language model's output."""
+    from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
+    from nemotron_engines.modeling.scoring import with_score
+
+    below = folder.with_name(f"{folder.name}-below")
+    make_model(below)
+    folder.mkdir(exist_ok=True)
+    save_model(with_score(load_model(below, ONLY_MADE), 1), below, folder)
+
+
 def last_json(result: "CompletedProcess[str]") -> Any:
     """Parse the JSON result that a command printed."""
     return json.loads(result.stdout)

@@ -13,8 +13,6 @@ from nemotron_shared.runtime.needs import Problem
 from stages.rl import data_prep
 from stages.rl.schema import RLConfig
 
-WHO_LEARNS = {"dpo": "DPO learns", "reward_modeling": "a reward model learns"}
-
 
 def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
     """Problems with model and data that do not depend on the machine."""
@@ -25,7 +23,8 @@ def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterato
         if holds_pairs != (config.on_pairs is not None):
             has, wants = ("pairs of answers", "GRPO asks questions")
             if not holds_pairs:
-                has, wants = ("questions", f"{WHO_LEARNS[config.other_method]} from pairs of answers")
+                who = "DPO" if config.dpo is not None else "a reward model"
+                has, wants = ("questions", f"{who} learns from pairs of answers")
             remedy = "name other data: run.data=NAME:vN, or choose the other method by the config"
             yield Problem(f"{data.reference} holds {has}, and {wants}", remedy, "run.data")
             return

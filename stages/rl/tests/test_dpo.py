@@ -10,7 +10,8 @@ import torch
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from stages.rl.engines.trl.dpo import PairTrainer, encoded
+from stages.rl.engines.trl.dpo import DPOPairTrainer
+from stages.rl.engines.trl.pairs import encoded
 from stages.rl.train import main
 
 BETA, PAIRS, MICRO = 0.3, 8, 4
@@ -42,9 +43,9 @@ def logps(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize("average", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: bool) -> None:
     passes: dict[int, list[float]] = {}
-    compute = PairTrainer._compute_loss
+    compute = DPOPairTrainer._compute_loss
 
-    def noted(self: PairTrainer, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Any:
+    def noted(self: DPOPairTrainer, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Any:
         if model.training:
             mask = inputs["completion_mask"][:, 1:].bool()
             gained = [
@@ -56,7 +57,7 @@ def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
             passes.setdefault(self.state.global_step + 1, []).extend(margins)
         return compute(self, model, inputs, return_outputs)
 
-    monkeypatch.setattr(PairTrainer, "_compute_loss", noted)
+    monkeypatch.setattr(DPOPairTrainer, "_compute_loss", noted)
     lines, _ = trained(
         tmp_path, monkeypatch, "train.train_iters=3", f"dpo.preference_average_log_probs={str(average).lower()}"
     )

@@ -266,13 +266,13 @@ def local_needs(
             **disk_bytes(config, 0, weights),
             **shared,
         )
-    others = config.further_models if isinstance(config, GRPOConfig) else 0
+    further = config.further_models if isinstance(config, GRPOConfig) else 0
     sharded = isinstance(engine, LocalEngine) and engine.strategy == "fsdp2"
     shards, which = (machine.processes, "its shards of ") if sharded and machine.processes > 1 else (1, "")
     return Needs(
         rows=config.rows_per_update,
         micro=config.micro_rows(machine.processes),
-        process_bytes=(TRAINING_BYTES - 6 * bytes_of_moments + RESULT_BYTES * others) * parameters // shards,
+        process_bytes=(TRAINING_BYTES - 6 * bytes_of_moments + RESULT_BYTES * further) * parameters // shards,
         kept=f"{which}weights, gradients and optimizer of {in_billions(parameters)}",
         **disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
         **shared,

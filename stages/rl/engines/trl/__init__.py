@@ -55,7 +55,9 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         wanted = MODEL in [reward.name for reward in config.rewards]
         if wanted != (config.run.reward_model is not None):
             missing = "run.reward_model=NAME:vN, or a folder" if wanted else "rewards=[{name: model, weight: 1.0}]"
-            yield Problem("the reward 'model' and run.reward_model belong together", f"add {missing}", "run.reward_model")
+            yield Problem(
+                "the reward 'model' and run.reward_model belong together", f"add {missing}", "run.reward_model"
+            )
         if wanted and config.engine.environments is not None:
             remedy = "leave it out of rewards, and run.reward_model too"
             yield Problem("the reward 'model' scores answers of one turn", remedy, "rewards")

@@ -4,7 +4,7 @@ from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.library import DPOConfig, DPOTrainer
-from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, collate, common, read_both
+from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, given
 from stages.rl.engines.trl.starting import load_beginning
 from stages.rl.schema import RLConfig, TRLEngine
 
@@ -13,7 +13,6 @@ class DPOPairTrainer(PairTrainer, DPOTrainer):
     """A DPOTrainer with our rows."""
 
     figures = ("rewards/accuracies", "rewards/margins")
-    collate = staticmethod(collate)
 
 
 def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
@@ -21,18 +20,18 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     config, run = task.config, task.run
     assert config.dpo is not None, "the engine chose this method"
     begun = load_beginning(task)
-    rows, valid = read_both(task, begun)
+    others = given(task, begun)
     with mamba_out_allowed():
         trainer = DPOPairTrainer(
             model=begun.model,
             ref_model=begun.reference(task),
             args=DPOConfig(
-                **trainer_settings(config, run, validate=valid is not None),
+                **trainer_settings(config, run, validate=others["eval_dataset"] is not None),
                 beta=config.dpo.reference_policy_kl_penalty,
                 loss_type=["sigmoid_norm" if config.dpo.preference_average_log_probs else "sigmoid"],
                 max_length=None,
             ),
-            **common(task, begun, rows, valid),
+            **others,
         )
     trainer.seed = config.run.seed
     return train_to_end(trainer, config, run, begun.folder, RESULTS)

@@ -10,7 +10,7 @@ uninterrupted one.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,7 +59,6 @@ class PairTrainer(StageTrainer):
 
     figures: ClassVar[tuple[str, ...]]
     """TRL's names of the means over pairs that are logged; that of the pairs told apart is the first."""
-    collate: Callable[[Sequence[dict[str, list[int]]]], dict[str, Tensor]]
     seed = 0
     model: Any
     args: Any
@@ -68,8 +67,21 @@ class PairTrainer(StageTrainer):
     _metrics: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, data_collator=self.collate, **kwargs)
+        super().__init__(*args, data_collator=self.collate, **kwargs)  # ty: ignore[unknown-argument]
         self._pairs: dict[str, list[int]] = {"train": [], "eval": []}
+
+    @staticmethod
+    def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
+        """Batch as TRL wants it: the better answers, then the worse ones; (2 x pairs, tokens), padded on the right."""
+        ids, masks = (
+            [torch.tensor(row[name + suffix]) for name in (CHOSEN, REJECTED) for row in rows]
+            for suffix in ("", "_mask")
+        )
+        return {
+            "input_ids": pad_sequence(ids, batch_first=True),
+            "attention_mask": pad_sequence([torch.ones_like(one) for one in ids], batch_first=True),
+            "completion_mask": pad_sequence(masks, batch_first=True),
+        }
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """The rows as they are: TRL would render and cut them in its own way."""
@@ -81,14 +93,14 @@ class PairTrainer(StageTrainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """TRL's loss of a batch, whose pairs are counted."""
         self._pairs["train" if model.training else "eval"].append(len(inputs["input_ids"]) // 2)
-        return super().compute_loss(model, inputs, *args, **kwargs)  # ty: ignore[unresolved-attribute]
+        return super().compute_loss(model, inputs, *args, **kwargs)  # ty: ignore[missing-attribute]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log means over pairs; TRL's are means over batches, of which the last may be short."""
         mode = "train" if self.model.training else "eval"
         self._metrics[mode].update({name: [mean] for name, mean in self._means(mode).items()})
         self._metrics[mode].pop("entropy", None)  # of given answers, and not of sampled ones
-        super().log(logs, start_time)  # ty: ignore[unresolved-attribute]
+        super().log(logs, start_time)  # ty: ignore[missing-attribute]
 
     def _means(self, mode: str) -> dict[str, float]:
         """The figures of the batches since the last call."""
@@ -116,22 +128,23 @@ class PairTrainer(StageTrainer):
         """Write no card: manifests record lineage."""
 
 
-def common(task: Task[RLConfig[TRLEngine]], begun: Beginning, rows: Dataset, valid: Dataset | None) -> dict[str, Any]:
-    """Arguments of a trainer besides its model and settings."""
+def given(
+    task: Task[RLConfig[TRLEngine]], begun: Beginning, change: Callable[[Dataset], Dataset] = lambda rows: rows
+) -> dict[str, Any]:
+    """Arguments of a trainer besides its model and settings: the pairs, of which validation ones may be missing.
+
+    Args:
+        change: what the method makes of encoded pairs.
+    """
+    data, say = task.input("data").path, task.run.say
+    valid, most = data / "val.jsonl", task.config.train.eval_rows
     return {
-        "train_dataset": rows,
-        "eval_dataset": valid,
+        "train_dataset": change(encoded(data / "train.jsonl", begun.prompter, say)),
+        "eval_dataset": change(encoded(valid, begun.prompter, say, most)) if valid.is_file() else None,
         "processing_class": begun.tokenizer,
         "peft_config": begun.adapters,
         "callbacks": callbacks(task.config, task.run, None),
     }
-
-
-def read_both(task: Task[RLConfig[TRLEngine]], begun: Beginning) -> tuple[Dataset, Dataset | None]:
-    """The pairs to train on, and those to validate on, if there are any."""
-    data, most = task.input("data").path, task.config.train.eval_rows
-    rows, valid = encoded(data / "train.jsonl", begun.prompter, task.run.say), data / "val.jsonl"
-    return rows, encoded(valid, begun.prompter, task.run.say, most) if valid.is_file() else None
 
 
 def encoded(file: Path, prompter: Prompter, say: Callable[[str], None], most: int | None = None) -> Dataset:
@@ -164,15 +177,3 @@ def encoded(file: Path, prompter: Prompter, say: Callable[[str], None], most: in
         if kinds:
             say(f"WARNING: {file.name}: {told(kinds)}: {count:,} of {2 * len(rows):,} answers lose theirs")
     return Dataset.from_list(rows)
-
-
-def collate(rows: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
-    """Batch as TRL wants it: the better answers, then the worse ones; each (2 x pairs, tokens), padded on the right."""
-    ids, masks = (
-        [torch.tensor(row[name + suffix]) for name in (CHOSEN, REJECTED) for row in rows] for suffix in ("", "_mask")
-    )
-    return {
-        "input_ids": pad_sequence(ids, batch_first=True),
-        "attention_mask": pad_sequence([torch.ones_like(one) for one in ids], batch_first=True),
-        "completion_mask": pad_sequence(masks, batch_first=True),
-    }

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -19,7 +18,7 @@ from nemotron_engines.modeling.scoring import load_scoring, score_of, with_score
 from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.engines.trl.library import RewardConfig, RewardTrainer
-from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, collate, common, read_both
+from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, given
 from stages.rl.engines.trl.starting import load_beginning, require_same_vocabulary
 from stages.rl.pairs import CHOSEN, REJECTED
 from stages.rl.schema import RLConfig, TRLEngine
@@ -35,8 +34,8 @@ class RewardPairTrainer(PairTrainer, RewardTrainer):
 
     @staticmethod
     def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
-        """As for DPO, with each conversation up to the end of its answer."""
-        return {name: value for name, value in collate(rows).items() if name != "completion_mask"}
+        """As for DPO, without the mask of the tokens that DPO learns."""
+        return {name: value for name, value in PairTrainer.collate(rows).items() if name != "completion_mask"}
 
     def class_of_model(self) -> Any:
         """The class that loads a checkpoint."""
@@ -56,7 +55,8 @@ def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     section = config.reward_modeling
     assert section is not None, "the engine chose this method"
     begun = load_beginning(task)
-    rows, valid = (one and up_to_the_end(one) for one in read_both(task, begun))
+    others = given(task, begun, up_to_the_end)
+    valid = others["eval_dataset"]
     trainer = RewardPairTrainer(
         model=with_score(begun.model, config.run.seed),
         args=RewardConfig(
@@ -64,12 +64,16 @@ def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
             center_rewards_coefficient=section.center_rewards_coefficient or None,
             max_length=None,
         ),
-        **common(task, begun, rows, valid),
+        **others,
     )
     trainer.seed = config.run.seed
-    before = {} if valid is None else {BEFORE: trainer.told_apart()}
-    for share in before.values():
-        run.say(f"the random score tells {share:.0%} of {len(valid):,} validation pairs apart")
+    described = trainer.model.config.get_text_config()
+    if described.pad_token_id in {row[name][-1] for row in others["train_dataset"] for name in (CHOSEN, REJECTED)}:
+        described.pad_token_id = None  # a program that looks for padding would read the token before the last
+    before = {}
+    if valid is not None:
+        before[BEFORE] = trainer.told_apart()
+        run.say(f"the random score tells {before[BEFORE]:.0%} of {len(valid):,} validation pairs apart")
     made = train_to_end(trainer, config, run, begun.folder, RESULTS)
     return replace(made, metrics={**made.metrics, **before})
 

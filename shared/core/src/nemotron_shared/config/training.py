@@ -434,7 +434,9 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
         step, updates, micro = self.rows_per_step, self.grpo.updates_per_step, self.train.micro_batch_size
         if self.on_pairs is not None:
             if micro and step % micro:
-                what = f"{self.other_method}.global_batch_size {step} is not a multiple of train.micro_batch_size {micro}"
+                what = (
+                    f"{self.other_method}.global_batch_size {step} is not a multiple of train.micro_batch_size {micro}"
+                )
                 raise ValueError(f"{what}; change one of them")
             return self
         whole = f"{step} completions per step (num_prompts_per_step x num_generations_per_prompt)"

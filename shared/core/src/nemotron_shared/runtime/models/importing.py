@@ -31,7 +31,14 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
-from nemotron_shared.runtime.models.folder import config_of, is_blob, model_type, require_inside, require_loadable, require_small
+from nemotron_shared.runtime.models.folder import (
+    config_of,
+    is_blob,
+    model_type,
+    require_inside,
+    require_loadable,
+    require_small,
+)
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
