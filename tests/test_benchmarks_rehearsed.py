@@ -112,10 +112,10 @@ def test_tiny_run() -> None:
 
 @pytest.mark.slow
 def test_rl_methods() -> None:
-    text = rehearse("rl_methods.py", "--rehearse", "--only", "rl", "dpo", "distill", "gspo")
-    shares = ", ".join(rf"{name} [\d.]+%" for name in ("sft", "rl", "dpo", "distill", "gspo"))
+    text = rehearse("rl_methods.py", "--rehearse", "--only", "rl", "dpo", "reward", "distill", "gspo")
+    shares = ", ".join(rf"{name} [\d.]+%" for name in ("sft", "rl", "dpo", "reward", "distill", "gspo"))
     assert re.search(f"^seed 1: {shares}$", text, re.MULTILINE)
-    assert len(re.findall(r"^\| \w+ \| \d+% \(\d+% to \d+%\) \|$", text, re.MULTILINE)) == 5
+    assert len(re.findall(r"^\| \w+ \| \d+% \(\d+% to \d+%\) \|$", text, re.MULTILINE)) == 6
 
 
 @pytest.mark.slow

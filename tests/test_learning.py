@@ -10,7 +10,7 @@ import pytest
 from support import nemotron
 
 MOST_OF_BASE, SFT, LEAST_OF_RL = 0.05, (0.35, 0.8), 0.9
-LEAST_OF_DPO, LEAST_OF_DISTILLATION = 0.8, 0.8
+LEAST_OF_DPO, LEAST_OF_DISTILLATION, LEAST_OF_SCORES = 0.8, 0.8, 0.7
 
 
 @pytest.mark.slow
@@ -51,10 +51,22 @@ def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
     (pairs,) = (one for one in results["scores"] if one["task"] == "sums" and one["model"] == "rl")
     assert pairs["ci95"][0] > scores["sft"]["ci95"][1] and pairs["value"] >= LEAST_OF_DPO
 
+    # a reward model, from the same model as RL, and RL by its scores alone
+    run(*nemotron("super3", "rl", "-c", "reward_tiny"))
+    scorer = json.loads((tmp_path / "home/artifacts/super3-reward-model/v1/manifest.json").read_text())
+    assert scorer["metrics"]["valid_pair_accuracy"] > 0.9
+    assert json.loads(run(*nemotron("check", "super3-reward-model", "--json")).stdout)["verdict"] == "pass"
+    by_scores = ("run.reward_model=super3-reward-model:latest", "rewards=[{name: model, weight: 1.0}]")
+    run(*nemotron("super3", "rl", "-c", "tiny", *by_scores, "grpo.use_leave_one_out_baseline=false"))
+    run(*nemotron("super3", "eval", "-c", "tiny"))
+    results = json.loads((artifact.parent / "v3" / "results.json").read_text())
+    (scored,) = (one for one in results["scores"] if one["task"] == "sums" and one["model"] == "rl")
+    assert scored["ci95"][0] > scores["sft"]["ci95"][1] and scored["value"] >= LEAST_OF_SCORES
+
     # distillation, from the same model as RL, of what RL made
     run(*nemotron("super3", "rl", "-c", "distill_tiny"))
     run(*nemotron("super3", "eval", "-c", "tiny"))
-    results = json.loads((artifact.parent / "v3" / "results.json").read_text())
+    results = json.loads((artifact.parent / "v4" / "results.json").read_text())
     (taught,) = (one for one in results["scores"] if one["task"] == "sums" and one["model"] == "rl")
     assert taught["ci95"][0] > scores["sft"]["ci95"][1] and taught["value"] >= LEAST_OF_DISTILLATION
 

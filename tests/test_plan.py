@@ -21,7 +21,17 @@ CONFIGS = [
     for file in sorted((ROOT / "stages" / stage / "config").glob("*.yaml"))
 ]
 FEW = ("pretrain/super3", "sft/tiny", "rl/nano3")
-NO_SIZE = ("one_gpu", "local", "qa", "dpo", "drawers", "drawers_text", "nano3_lora_automodel", "nano3_lora_one_gpu")
+NO_SIZE = (
+    "one_gpu",
+    "local",
+    "qa",
+    "dpo",
+    "reward",
+    "drawers",
+    "drawers_text",
+    "nano3_lora_automodel",
+    "nano3_lora_one_gpu",
+)
 """Configs that say nothing of GPUs: they are planned for the machine that asks."""
 
 TOO_FEW = ("pretrain/nano3", "sft/nano3", "sft/ultra3")
@@ -50,8 +60,8 @@ def test_every_config_has_a_plan(config: str, capsys: pytest.CaptureFixture[str]
     assert estimate["assumptions"]
     assert (estimate["seconds"] is None) == estimate["steps_are_a_limit"] == (estimate["steps"] >= 10**6)
     if config.endswith(("tiny", "tiny_mtp")):
-        # DPO trains beside a second model, on rows that are estimated as long as the context
-        most, longest = (3e9, 600) if config == "rl/dpo_tiny" else (1e9, 300)
+        # rows of pairs are estimated as long as the context; DPO trains beside a second model
+        most, longest = (3e9, 600) if config in ("rl/dpo_tiny", "rl/reward_tiny") else (1e9, 300)
         assert 6e8 < sum(estimate["memory"].values()) < most  # the process counts, too
         assert estimate["device"] == "CPU core" and estimate["seconds"] < longest
     elif not config.endswith(NO_SIZE):

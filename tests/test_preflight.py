@@ -45,6 +45,8 @@ OWN = {
     "held_out",
     "dpo",
     "dpo_tiny",
+    "reward",
+    "reward_tiny",
     "distill_tiny",
     "drawers",
     "drawers_text",

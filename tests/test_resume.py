@@ -48,12 +48,14 @@ PAIRS = (
     "run.data=super3-rl-pairs:latest", "data_prep.pairs=true",
     "dpo={global_batch_size: 8, reference_policy_kl_penalty: 0.1, preference_average_log_probs: false}",
 )  # fmt: skip
-OTHER_WORDS = {"predicting": PREDICTING, "pairs": PAIRS}
+SCORES = (*PAIRS[:2], "reward_modeling={global_batch_size: 8, center_rewards_coefficient: 0.01}")
+OTHER_WORDS = {"predicting": PREDICTING, "pairs": PAIRS, "scores": SCORES}
 SLOW = slow(
     "pretrain",
     "pretrain predicting",
     "rl",
     "rl pairs",
+    "rl scores",
     "sft engine=transformers_lora run.family=nano3",
     "rl engine=trl_lora",
 )
@@ -66,7 +68,8 @@ def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: 
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()
     command = [*script(stage), *short(stage), *rewarded, *engine]
-    name = f"{'nano3' if 'run.family=nano3' in words else 'super3'}-{stage}-model"
+    kind = "reward" if engine == SCORES else stage
+    name = f"{'nano3' if 'run.family=nano3' in words else 'super3'}-{kind}-model"
     run(*command)
     assert any(entry.get("grad_norm", 0) > 0 for entry in losses(tmp_path / "home", name))
     killed = tmp_path / "killed"

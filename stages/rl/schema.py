@@ -50,7 +50,8 @@ class RLData(TrainingDataSection):
     synthetic_problems: int = Field(ge=1)
     """Number of problems in the synthetic data."""
     pairs: Extra[bool]
-    """Rows are a prompt with a better and a worse answer, for `dpo`; see [Pairs](#pairs)."""
+    """Rows are a prompt with a better and a worse answer, for `dpo` and `reward_modeling`; see
+    [Pairs](#pairs)."""
     question_field: str
     """Field of the question."""
     answer_field: str

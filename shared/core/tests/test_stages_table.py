@@ -21,7 +21,7 @@ def test_every_stage_but_the_first_starts_from_one_before_it() -> None:
 
 def test_names_of_artifacts_come_from_the_table() -> None:
     assert SHORT_NAMES["sft"] == "sft-model" and SHORT_NAMES["eval-data"] == "eval-data"
-    assert len(SHORT_NAMES) == 13 and len(CLASS_NAMES) == 8
+    assert len(SHORT_NAMES) == 14 and len(CLASS_NAMES) == 8
     assert str(parse_reference("DataBlendsArtifact-rl", "nano3")) == "nano3-rl-data:latest"
 
 

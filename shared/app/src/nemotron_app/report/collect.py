@@ -29,7 +29,9 @@ from nemotron_shared.stages import RESULTS, STAGES, TRAINING, products
 
 # Artifact kind, as in its name after the family -> the pipeline step that makes it, in pipeline order.
 STEPS = {made.kind: made.step for made in products()}
-OF_SOME_METHODS = {made.kind for stage in STAGES.values() for made in stage.other_data}
+OF_SOME_METHODS = {
+    made.kind for stage in STAGES.values() for made in (*stage.other_data, *stage.other_results.values())
+}
 """Not missing where there is none."""
 
 
@@ -155,10 +157,10 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
         raise UserError(f"nothing of {family} in {store.root}", did_you_mean(family, made, otherwise=otherwise))
     problems += [f"{changed}." for changed in map(manifest_problem, artifacts.values()) if changed]
     metrics = {}
-    for stage in TRAINING:
-        model = artifacts.get(stage.result.kind)
+    for made in (one for stage in TRAINING for one in (stage.result, *stage.other_results.values())):
+        model = artifacts.get(made.kind)
         log = log_of(model, store) if model else Log([])
-        metrics[stage.name] = log.entries
+        metrics[made.kind.removesuffix("-model")] = log.entries
         problems += [f"{log.problem}."] if log.problem else []
     data = {
         kind: read_data_set(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")

@@ -47,9 +47,9 @@ METRICS: dict[Metric, str] = {
     "sequence_ratio": "Mean probability of a completion in training over that in sampling.",
     "router_flips": "Share of sampled tokens that training sends to other experts than sampling did.",
     "dynamic_sampling_num_gen_batches": "Batches that the step sampled; with dynamic sampling.",
-    "pair_accuracy": "Share of pairs whose better answer gained more in probability than the worse one; with DPO.",
+    "pair_accuracy": "Share of pairs whose better answer has more reward, or with DPO gained more in probability.",
     "valid_pair_accuracy": "The same on the valid split.",
-    "reward_margin": "Mean difference of what the two gained, in nats times dpo.reference_policy_kl_penalty.",
+    "reward_margin": "Mean difference of the two rewards; with DPO, of what they gained, in nats times its penalty.",
     "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }

@@ -35,7 +35,8 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     devices, device, whose = _devices(config, machine)
     tokens = _row_tokens(config)
     layout = layout_of(config, devices, tokens)
-    work = work_of(fields, vocab, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
+    outputs = 1 if isinstance(config, GRPOConfig) and config.reward_modeling is not None else vocab
+    work = work_of(fields, outputs, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
     checkpoint = needs.checkpoint_bytes or (0 if not layout.trained else 14 * parameters.total)
     result = needs.result_bytes or 2 * parameters.total
     steps = min(config.train.train_iters, getattr(config.engine, "stop_at", None) or config.train.train_iters)
@@ -47,7 +48,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         device=whose,
         devices=devices,
         layout=str(layout),
-        memory=memory_parts(fields, vocab, parameters, layout, on_gpu=device is not None),
+        memory=memory_parts(fields, outputs, parameters, layout, on_gpu=device is not None),
         memory_there=_memory_there(device, machine, devices),
         checkpoint=checkpoint,
         result=result,

@@ -77,6 +77,7 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
     unused: ClassVar[Mapping[str, str]] = {
         **NeMoRLEngine.unused,
         "dpo.preference_average_log_probs": "a section dpo is refused",
+        "reward_modeling.center_rewards_coefficient": "a section reward_modeling is refused",
         "distillation.kl_type": "a section distillation is refused",
     }
 
