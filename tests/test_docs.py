@@ -25,10 +25,12 @@ from support import MEMBERS, ROOT, STAGES, call_here, make_model
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_app.report.command import COLUMNS
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import leaf_keys
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.stages import STAGES as STAGE_TABLE
 
 COMMANDS = commands()
 ANSWERS = {"chat", "check-sampling", "generate", "serve"}
@@ -144,6 +146,17 @@ def place(
             shutil.copytree(request.getfixturevalue("prepared"), tmp_path / "home")
         elif "local" in command.words or not {"-c", "--config"} & set(command.words):
             shutil.copytree(made, tmp_path / "home")
+        if "run.reward_model=super3-reward-model:latest" in command.words:  # which a command before it makes
+            made_before = tmp_path / "scores"
+            made_before.mkdir()
+            (made_before / "config.json").write_text(
+                '{"model_type": "nemotron_h", "architectures": ["NemotronHForSequenceClassification"]}'
+            )
+            producer = Producer("rl", "train", "0", "0", "", "", None, "python -m stages.rl.train", {})
+            kind = STAGE_TABLE["rl"].other_results["reward_modeling"]
+            Store.open(str(tmp_path / "home")).publish(
+                made_before, name=kind.name("super3"), type=kind.type, fingerprint="1", producer=producer
+            )
         if "--compare" in command.words:  # the models of these tests have learned nothing
             for model in tmp_path.glob("home/artifacts/*-model/v1"):
                 (model / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0, "seconds": 1.5}\n')
