@@ -31,6 +31,25 @@ def test_a_stage_runs_alone_in_new_processes(tmp_path: Path) -> None:
     made_by(done.stderr, tmp_path, "sft")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dpo", "reward"])
+def test_figures_of_pairs_are_those_of_all_processes(run, tmp_path: Path, method: str) -> None:
+    """Also at the last step, where the pairs read are not a multiple of those that there are."""
+    words = (
+        "-c", f"{method}_tiny", "data_prep.synthetic_problems=40", "data_prep.workers=1", "data_prep.holdout.rows=7",
+        "train.train_iters=2", "train.micro_batch_size=2", "logger.tensorboard=false",
+        f"{'reward_modeling' if method == 'reward' else method}.global_batch_size=8",
+    )  # fmt: skip
+    figures = []
+    for processes in (1, 2):
+        home = tmp_path / str(processes)
+        run(*torchrun("rl", processes), *words, env={"NEMOTRON_HOME": str(home)})
+        (file,) = home.glob(f"artifacts/super3-{'reward' if method == 'reward' else 'rl'}-model/v1/metrics.jsonl")
+        lines = map(json.loads, file.read_text().splitlines())
+        figures.append([line["reward_margin"] for line in lines if "reward_margin" in line])
+    assert len(figures[0]) == 2 and figures[1] == pytest.approx(figures[0], rel=1e-3, abs=1e-4)
+
+
 def made_by(said: str, place: Path, stage: str) -> None:
     """There is one result, whichever process has published it."""
     (folder,) = (place / "home" / "artifacts" / f"super3-{PRODUCES[stage]}").glob("v*")
