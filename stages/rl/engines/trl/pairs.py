@@ -64,14 +64,11 @@ class PairTrainer(StageTrainer):
     args: Any
     train_dataset: Any
     eval_dataset: Any
-    accelerator: Any
     _metrics: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, data_collator=self.collate, **kwargs)  # ty: ignore[unknown-argument]
         self._pairs: dict[str, list[int]] = {"train": [], "eval": []}
-        # instead of leaving out, at the end of the data, the figures of some processes as those of repeated rows
-        self.accelerator.gather_for_metrics = self.accelerator.gather
 
     @staticmethod
     def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:

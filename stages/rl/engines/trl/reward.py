@@ -32,6 +32,11 @@ class RewardPairTrainer(PairTrainer, RewardTrainer):
 
     figures = ("accuracy", "margin")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # the other one leaves out, at the end of the data, the means of some processes as if they were of repeated rows
+        self.accelerator.gather_for_metrics = self.accelerator.gather
+
     @staticmethod
     def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
         """As for DPO, without the mask of the tokens that DPO learns."""
