@@ -41,6 +41,23 @@ def test_the_newest_model_is_the_one_made_last_whatever_its_name(tmp_path: Path,
     assert newest_model(store).reference == "super3-rl-model:v1"
 
 
+def test_a_reward_model_is_never_the_newest_and_is_imported_as_what_it_is(tmp_path: Path, monkeypatch) -> None:
+    store = Store(tmp_path / "home")
+    publish(store, "super3-sft-model", "2026-01-02T00:00:00+00:00", monkeypatch)
+    publish(store, "super3-reward-model", "2026-01-03T00:00:00+00:00", monkeypatch, "RewardModelArtifact")
+    assert newest_model(store).reference == "super3-sft-model:v1"
+    with pytest.raises(UserError, match="super3-reward-model:v1 is a reward model"):
+        find_model(store, "super3-reward-model", family="super3", trusted=False)
+    folder = tmp_path / "scores"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}')
+    header = b'{"score.weight": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(UserError, match="scores is a reward model"):
+        find_model(store, str(folder), family="super3", trusted=False)
+    assert import_folder(store, folder, name="theirs", trusted=False).manifest.type == "RewardModelArtifact"
+
+
 def test_what_is_damaged_or_holds_no_weights_is_refused(tmp_path: Path, monkeypatch) -> None:
     store = Store(tmp_path / "home")
     publish(store, "super3-sft-model", "2026-01-02T00:00:00+00:00", monkeypatch)

@@ -112,6 +112,18 @@ def test_a_reward_model_says_what_it_is_and_rewards_answers(
     assert "super3-rl-model:v1 is a language model, which writes answers" in capsys.readouterr().err
 
 
+def test_a_padding_token_that_ends_answers_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that tells the last token by it would read the reward one token too early."""
+    make_model(tmp_path / "base")
+    for file in (tmp_path / "base").glob("*token*.json"):
+        if "pad_token" in (known := json.loads(file.read_text())):
+            file.write_text(json.dumps(known | {"pad_token": known["eos_token"]}))
+    trained(tmp_path, monkeypatch, "train.train_iters=1", f"run.model={tmp_path / 'base'}")
+    made = tmp_path / "artifacts" / "super3-reward-model" / "v1"
+    assert json.loads((made / "config.json").read_text())["pad_token_id"] is None
+    assert np.isfinite(score_of(load_scoring(made, ONLY_MADE), [4, 7, 5]))
+
+
 REFUSED = [
     ((*SHORT, "train.micro_batch_size=3"), "reward_modeling.global_batch_size 8 is not a multiple of"),
     ((*SHORT, "engine.strategy=fsdp2"), "reward_modeling trains whole models"),

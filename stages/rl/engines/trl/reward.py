@@ -35,7 +35,8 @@ class RewardPairTrainer(PairTrainer, RewardTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # the other one leaves out, at the end of the data, the means of some processes as if they were of repeated rows
-        self.accelerator.gather_for_metrics = self.accelerator.gather
+        accelerator: Any = self.accelerator
+        accelerator.gather_for_metrics = accelerator.gather
 
     @staticmethod
     def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
@@ -74,7 +75,8 @@ def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     trainer.seed = config.run.seed
     described = trainer.model.config.get_text_config()
     if described.pad_token_id in {row[name][-1] for row in others["train_dataset"] for name in (CHOSEN, REJECTED)}:
-        described.pad_token_id = None  # a program that looks for padding would read the token before the last
+        # a program that looks for padding would read the token before the last; the Trainer asks the tokenizer again
+        described.pad_token_id = begun.tokenizer.pad_token = None
     before = {}
     if valid is not None:
         before[BEFORE] = trainer.told_apart()
