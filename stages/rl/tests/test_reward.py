@@ -112,6 +112,23 @@ def test_a_reward_model_says_what_it_is_and_rewards_answers(
     assert "super3-rl-model:v1 is a language model, which writes answers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_stopped_training_by_scores_ends_with_the_bytes_of_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_reward_model(tmp_path / "scores")
+    flat = ("scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=0", "optimizer.lr=1e-3")
+    found = []
+    for folder, parts in (("whole", (4,)), ("parts", (2, 4))):
+        monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / folder))
+        for steps in parts:
+            assert main((*short("rl"), *WITH_MODEL, *flat, f"train.train_iters={steps}")) == 0
+        newest = max((tmp_path / folder).glob("artifacts/super3-rl-model/v*"))
+        found.append((newest / "model.safetensors").read_bytes())
+    assert found[0] == found[1]
+
+
 def test_a_padding_token_that_ends_answers_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that tells the last token by it would read the reward one token too early."""
     make_model(tmp_path / "base")
