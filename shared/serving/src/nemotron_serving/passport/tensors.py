@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from nemotron_engines.lora.layout import pairs_in, published
-from nemotron_engines.modeling.loaded import SCALES, of_8_bits
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
@@ -134,16 +133,6 @@ def check_types(folder: Path, source: Mapping[str, Stored], part: Part) -> None:
             wrong.setdefault(one.dtype, []).append(name)
     for kind, names in wrong.items():
         part.find(names[0], f"is stored as {kind}, and config.json says {told} (of {len(names)}: {few(names)})")
-
-
-def check_scales(folder: Path, part: Part) -> None:
-    """Values of 8 bits are numbers only together with a scale."""
-    tensors = stored_in(folder)
-    small, lost = of_8_bits(tensors)
-    for name in lost:
-        part.find(name, f"is stored as {tensors[name].dtype}, and its scale is missing ({name}{SCALES[0]})")
-    if small:
-        part.facts.append(("of 8 bits", f"{len(small)} tensors"))
 
 
 def check_merge(model: Path, base: Path, target: Mapping[str, Stored], adapter: Path, part: Part) -> None:
