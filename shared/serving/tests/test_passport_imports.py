@@ -16,7 +16,7 @@ from passport_support import WEIGHTS, change_json, change_weights, copied, make,
 from safetensors.torch import load_file, save_file
 
 from nemotron_app.main import main
-from nemotron_engines.modeling.build import ONLY_MADE, load_model, require_tensors
+from nemotron_engines.modeling.build import ONLY_MADE, load_model, require_tensors, save_model
 from nemotron_serving.passport.alone import by_itself
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.finding import look_before_hashing
@@ -309,6 +309,15 @@ def test_scales_that_transformers_would_drop_are_refused(bases: Path, tmp_path: 
     folder = written(bases, tmp_path, "modelopt")
     with pytest.raises(UserError, match=r"would drop the scales of \d+ tensors of few bits \(quant_method modelopt\)"):
         look(folder)
+
+
+def test_weights_of_8_bits_that_transformers_knows_are_trained_and_saved_in_16(bases: Path, tmp_path: Path) -> None:
+    folder = written(bases, tmp_path, "deepseek")
+    model, before = load_model(folder, ONLY_MADE), load_model(bases / "llama", ONLY_MADE)
+    ids = torch.arange(40)[None]
+    assert float((model(ids).logits - before(ids).logits).abs().max()) < 0.1 < float(before(ids).logits.abs().max())
+    save_model(model, folder, tmp_path / "saved")
+    assert found(tmp_path / "saved") == found(tmp_path / "saved", bases / "llama") == {}
 
 
 def test_a_page_is_written_where_it_is_asked_for(

@@ -112,6 +112,22 @@ def test_the_model_is_one_that_transformers_loads(finished: tuple[Path, Path], t
     assert (finished[1] / "chat_template.jinja").is_file()
 
 
+def test_the_passport_of_the_export_finds_nothing(
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for member in ("app", "serving"):  # not in Megatron's environment
+        monkeypatch.syspath_prepend(REPOSITORY / "shared" / member / "src")
+    from nemotron_serving.passport.alone import by_itself
+
+    exported = finished[1]
+    assert by_itself(exported).findings == by_itself(exported, exported).findings == []
+    whole = weights(exported)
+    lost = next(name for name in whole if name.endswith("experts.1.up_proj.weight"))
+    (tmp_path / "config.json").write_bytes((exported / "config.json").read_bytes())
+    save_file({k: v for k, v in whole.items() if k != lost}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert lost in [finding.where for finding in by_itself(tmp_path).findings]
+
+
 def test_stopped_and_killed_it_goes_on_with_the_same_losses(finished: tuple[Path, Path], prepared: Path) -> None:
     code, said = interrupt(prepared, 2, signal.SIGTERM)
     assert code == 130, said[-3000:]

@@ -17,7 +17,7 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.megatron_bridge.needs import WEIGHTS
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import write_model_config
-from nemotron_engines.modeling.build import count_parameters, save_random_model
+from nemotron_engines.modeling.build import count_parameters, require_fit, save_random_model
 from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
@@ -41,6 +41,7 @@ def starting_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     its config."""
     base = task.inputs.get("model")
     if base is not None:
+        distributed.on_rank_zero(lambda: require_fit(base))
         return base.path
     section, tokenizer = task.config.model, task.input("data").path / "tokenizer"
     folder = task.run.checkpoints / "start"

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 import warnings
 from collections.abc import Generator, Iterator
@@ -58,13 +59,14 @@ from nemotron_engines.modeling.sizes import (
     require_few_layers,
     require_sizes,
 )
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import IDS, config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable
 from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, is_small
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
@@ -221,6 +223,17 @@ def require_tensors(path: Path) -> None:
         _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, headers=headers, device_map="meta")
 
 
+def require_fit(base: Artifact) -> None:
+    """Refuse a model before another library trains on it: tensors and tokens are compared with its config.json.
+
+    Raises:
+        UserError: as `load_model` and `require_tokens`.
+    """
+    if not base.trusted and config_of(base.path).get("model_type") in known_types():
+        require_tensors(base.path)
+        require_tokens(base.path)
+
+
 def differing_tensors(path: Path) -> list[tuple[str, str]]:
     """Each tensor that config.json asks for and the weights lack, or the other way round, and what is wrong with it.
 
@@ -240,7 +253,8 @@ def differing_tensors(path: Path) -> list[tuple[str, str]]:
         name.removesuffix("_packed"): [*shape] for name, (_, shape) in headers.items() if not BESIDE.fullmatch(name)
     }
     packed = {name.removesuffix("_packed") for name in small if not headers[name][0].startswith("F8_")}
-    unknown = [name for name in there if name not in wanted]
+    ignored = [re.compile(pattern) for pattern in shell._keys_to_ignore_on_load_unexpected or ()]
+    unknown = [name for name in there if name not in wanted and not any(one.search(name) for one in ignored)]
     faults = []
     for name, shape in wanted.items():
         if name not in there:
@@ -348,6 +362,11 @@ def _load_checked(
     except Exception as error:  # configs can be wrong in many ways, with many kinds of errors
         raise no_model(path, error) from error
     model, found = loaded
+    if is_quantized(config_of(path)) and all(one.itemsize > 1 for one in model.parameters()):
+        # without a GPU, the library turns weights of 8 bits into bfloat16, and would save them in 8 bits again
+        model._weight_conversions = None
+        for one in model.parameters():
+            one.data = one.data.to(dtype)
     require_same_tensors(path, found)
     require_numbers(path, model)
     require_one_head(path, model)
@@ -524,9 +543,14 @@ def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
     frozen = engine.peft is not None and engine.dtype == "bfloat16"
     dtype = torch.bfloat16 if frozen else torch.float32
     if base is not None:
-        return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
-    model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
-    return model.to(dtype)
+        if not base.trusted:
+            require_tokens(base.path)
+        model = load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
+        if small := next((name for name, one in model.named_parameters() if one.itemsize == 1), None):
+            raise UserError(f"{base.path}: {small} has 8 bits, which cannot be trained", "give the model in bfloat16")
+        return model
+    made: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    return made.to(dtype)
 
 
 def _shell(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
