@@ -135,7 +135,7 @@ def require_whole_export(artifact: Artifact, layout: Layout) -> None:
         _require_range(file)
     if quantised and (layout.dtype or layout.gguf):
         what = (
-            f"{artifact.reference}: its weights are quantised, and another type needs them multiplied by their scales"
+            f"{artifact.reference}: its weights are quantised, and are numbers of another type only with their scales"
         )
         raise UserError(what, "leave --dtype and llama.cpp out, or give the model as it was before")
     if quantised and "transformers" in layout.runtimes:

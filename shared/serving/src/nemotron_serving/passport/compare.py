@@ -50,11 +50,12 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         settings.compare_gguf(source.path, file, rows.texts if rows else [], parts[CONFIG])
     if is_adapter:
         return Passport(export.name, about, list(parts.values()))
-    if run and not parts[TENSORS].findings:
-        compare_runs(export if has_folder else None, read, source, rows, parts)
-    else:
-        for title in (NUMBERS, TASK):
-            parts[title].not_run.append("not run, because tensors differ" if run else "not asked for")
+    differ = bool(parts[TENSORS].findings)
+    if run and (has_folder or not differ):
+        compare_runs(export if has_folder else None, [] if differ else read, source, rows, parts)
+    for title in (NUMBERS, TASK) if differ or not run else ():
+        what = "in transformers alone" if has_folder else "not run"
+        parts[title].not_run.append(f"{what}, because tensors differ" if run else "not asked for")
     return Passport(export.name, about, list(parts.values()))
 
 
