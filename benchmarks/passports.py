@@ -18,11 +18,6 @@ from typing import Any
 
 import click
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "shared" / "serving" / "tests"))
-
-from passport_support import with_adapters
-
 from nemotron_app.main import main as nemotron
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError, exit_code_of
@@ -30,6 +25,7 @@ from nemotron_shared.runtime.machine import hardware
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.records import git_commit
 
+ROOT = Path(__file__).resolve().parent.parent
 KINDS = {"super3_tiny": "Super's kind", "nano3_tiny": "Nano's kind", "llama": "Llama", "qwen2": "Qwen2"}
 RUNTIMES = ("transformers", "llama.cpp")
 PAGE = """# Passports of several kinds
@@ -88,6 +84,9 @@ def timed(*words: str) -> tuple[float, float]:
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "docs" / "passports.md")
 def command(model: str, home: Path | None, out: Path) -> int:
     """Run the command; see the module docstring."""
+    sys.path.append(str(ROOT / "shared" / "serving" / "tests"))
+    from passport_support import with_adapters  # models of the tests
+
     store = Store.open(str(home) if home else None)
     name = find_model(store, model, family="super3", trusted=False).reference
     with tempfile.TemporaryDirectory() as place:

@@ -353,7 +353,7 @@ def weights_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     converts while reading."""
     model = task.input("model")
     kept = model.path / "megatron"
-    return kept if (kept / CHECKPOINT_MARK).is_file() else model.path
+    return kept if (kept / CHECKPOINT_MARK).is_file() else model_folder(task)
 
 
 def _resume_from(task: Task[SupervisedConfig[MegatronBridgeEngine]], own: Path) -> Path:

@@ -16,7 +16,6 @@ from statistics import median
 
 import torch
 
-from nemotron_engines.lora.layout import pairs_in, published
 from nemotron_engines.modeling.build import differing_tensors
 from nemotron_engines.modeling.loaded import headers_of
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
@@ -30,8 +29,8 @@ from nemotron_shared.runtime.models.scales import BESIDE, is_small, lost_scales,
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5
-"""Cosine of a trained matrix and its base, above which they are alike, and below which they are not. Measured after SFT
-and RL of the tiny model: TODO at least."""
+"""Cosine of a trained matrix and its base, above which they are alike, and below which they are not. Measured of the tiny
+model: at least 0.88 after SFT, 0.999 after RL."""
 SAME_LENGTH = 0.2
 """How far the length of a matrix that is like its base's may be from it, in parts of it."""
 LARGE = 256
@@ -190,6 +189,8 @@ def values_of(one: Stored, scale: Stored | None, block: list[int] | None) -> tor
 
 def _adapter(folder: Path, base: Path | None, part: Part) -> None:
     """Pairs of matrices of the rank that the config says, on layers that the base model has."""
+    from nemotron_engines.lora.layout import pairs_in, published  # PEFT takes a second to import
+
     config, found = read_json(folder / ADAPTER_CONFIG), stored_in(folder)
     rank, uneven = config.get("r"), bool(config.get("rank_pattern"))
     if not isinstance(rank, int) or not isinstance(config.get("lora_alpha"), int | float):

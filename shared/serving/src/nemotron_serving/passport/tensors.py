@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from nemotron_engines.lora.layout import pairs_in, published
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
@@ -141,6 +140,8 @@ def check_merge(model: Path, base: Path, target: Mapping[str, Stored], adapter: 
     Args:
         model: for the architecture. base: what the adapter was trained on. adapter: as it was trained.
     """
+    from nemotron_engines.lora.layout import pairs_in, published  # PEFT takes a second to import
+
     before, factors = stored_in(base), stored_in(adapter)
     touched, largest = set(), 0.0
     for pair in pairs_in(model, adapter):
