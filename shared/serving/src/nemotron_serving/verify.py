@@ -46,11 +46,11 @@ def command(
     if into and into.resolve().is_relative_to(look.store.root.resolve()):
         raise UserError(f"{into}: is in the store, where nothing may be written", "export it, or add --alone")
     reference = None if alone else base or against or _named(folder)
-    artifact = reference and find_model(look.store, reference, family=look.family, trusted=trust_code)
+    artifact = None if reference is None else find_model(look.store, reference, family=look.family, trusted=trust_code)
     from nemotron_serving.passport.alone import by_itself  # torch and transformers: seconds
     from nemotron_serving.passport.compare import verified
 
-    if from_elsewhere:
+    if from_elsewhere or artifact is None:
         passport = by_itself(export, artifact.path if artifact else None)
     else:
         passport = verified(look.store, export, artifact, run=run)

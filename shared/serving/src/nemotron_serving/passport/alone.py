@@ -29,8 +29,8 @@ from nemotron_shared.runtime.models.scales import BESIDE, is_small, lost_scales,
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5
-"""Cosine of a trained matrix and its base, above which they are alike, and below which they are not. Measured of the tiny
-model: at least 0.88 after SFT, 0.999 after RL."""
+"""Cosine of a trained matrix and its base, above which they are alike, and below which they are not. Measured of the
+tiny model: at least 0.88 after SFT, 0.999 after RL."""
 SAME_LENGTH = 0.2
 """How far the length of a matrix that is like its base's may be from it, in parts of it."""
 LARGE = 256
