@@ -249,9 +249,8 @@ def differing_tensors(path: Path) -> list[tuple[str, str]]:
     wanted = {name: [*one.shape] for name, one in revert_weight_conversion(shell, shell.state_dict()).items()}
     headers = headers_of(path)
     small = {name for name, about in headers.items() if is_small(name, *about)}
-    there = {
-        name.removesuffix("_packed"): [*shape] for name, (_, shape) in headers.items() if not BESIDE.fullmatch(name)
-    }
+    beside = [name for name in headers if small and BESIDE.fullmatch(name)]
+    there = {name.removesuffix("_packed"): [*shape] for name, (_, shape) in headers.items() if name not in beside}
     packed = {name.removesuffix("_packed") for name in small if not headers[name][0].startswith("F8_")}
     ignored = [re.compile(pattern) for pattern in shell._keys_to_ignore_on_load_unexpected or ()]
     unknown = [name for name in there if name not in wanted and not any(one.search(name) for one in ignored)]

@@ -25,7 +25,7 @@ from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, rea
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import BESIDE, is_small, lost_scales, scale_of, told_otherwise
+from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, lost_scales, scale_of, told_otherwise
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5
@@ -35,6 +35,8 @@ SAME_LENGTH = 0.2
 """How far the length of a matrix that is like its base's may be from it, in parts of it."""
 LARGE = 256
 """Values from which a matrix is compared with others of the base."""
+SCALE = re.compile(r"(weight|input)_(global_)?scale|\.scales$")
+"""Names of numbers that weights of few bits are multiplied with."""
 CANDIDATES = 256
 """Tensors of the base that a matrix is compared with if it is unlike its own."""
 
@@ -83,9 +85,7 @@ def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
             part.find(where, what)
     except UserError as error:
         part.find("config.json", reason(error))
-    told = config.get("quantization_config")
-    block = told.get("weight_block_size") if isinstance(told, dict) else None
-    for where, what in (*lost_scales(headers, block), *told_otherwise(headers, config)):
+    for where, what in (*lost_scales(headers, config), *told_otherwise(headers, config)):
         part.find(where, what)
     if small := [name for name, about in headers.items() if is_small(name, *about)]:
         part.facts.append(("of few bits", f"{len(small)} tensors"))
@@ -93,7 +93,7 @@ def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
     for name, one in found.items():
         if name.endswith(ROUTER_BIAS) and one.dtype != "F32":
             part.find(name, f"is stored as {one.dtype}, and routers add it in float32")
-        is_scale = bool(BESIDE.fullmatch(name)) and one.dtype in FLOATS and "shape" not in name
+        is_scale = one.dtype in FLOATS and bool(SCALE.search(name))
         if (len(one.shape) > 1 or is_scale) and not any(bool(_plain(values).any()) for values in one.parts()):
             part.find(name, "is all zero")
         elif is_scale and any(bool((values < 0).any()) for values in one.parts()):
@@ -113,8 +113,7 @@ def _like_base(
     found: Mapping[str, Stored], base: Mapping[str, Stored], config: Mapping[str, object], part: Part
 ) -> None:
     """Each tensor of the base is there, in its shape, and lies near it."""
-    told = config.get("quantization_config")
-    block = told.get("weight_block_size") if isinstance(told, dict) else None
+    block = block_of(config)
     headers = {name: (one.dtype, one.shape) for name, one in found.items()}
     cosines, unlike, same = dict[str, float](), dict[str, torch.Tensor](), 0
     for name, old in base.items():
@@ -139,7 +138,7 @@ def _like_base(
             part.find(name, where)
         elif usual > NEAR:
             part.find(name, f"is unlike the base model's: cosine {cosines[name]:.2f}, of most tensors {usual:.2f}")
-    names = {name.removesuffix("_packed") for name in found if not BESIDE.fullmatch(name)}
+    names = {name.removesuffix("_packed") for name in found if name in base or not BESIDE.fullmatch(name)}
     for name in (name for name in base if name not in names and not name.startswith("mtp.")):
         part.find(name, "is missing, and the base model has it")
     for name in (name for name in names if name not in base):

@@ -1,6 +1,6 @@
 """Weights of few bits in a model's folder: they are numbers only together with their scales.
 
-    lost = lost_scales(tensors)             scales that are missing, do not fit, or belong to nothing
+    lost = lost_scales(tensors, config)     scales that are missing, do not fit, or belong to nothing
     other = told_otherwise(tensors, config) what quantization_config says, and the weights are not
 
 Both read headers alone. Layouts that are known: FP8 of ModelOpt and DeepSeek, NVFP4, MXFP4, compressed-tensors, GPTQ
@@ -56,17 +56,21 @@ def scale_of(name: str, tensors: Tensors) -> str | None:
         names = [f"{name.removesuffix('.qweight')}.scales"]
     else:
         names = [f"{name.removesuffix('_packed')}{ending}" for ending in SCALES]
-        names += [f"{name}.absmax", f"{name.removesuffix('weight')}SCB"]  # of bitsandbytes
+        names += [f"{name}_scales", f"{name}.absmax", f"{name.removesuffix('weight')}SCB"]  # of EETQ and bitsandbytes
     return next((one for one in names if one in tensors), None)
 
 
-def lost_scales(tensors: Tensors, block: Sequence[int] | None = None) -> Faults:
-    """Scales that are missing or do not fit, and those whose weights are no longer of few bits.
+def block_of(config: Mapping[str, Any]) -> list[int] | None:
+    """Rows and columns of FP8 weights that share a scale, if the config says so."""
+    told = config.get(QUANTIZED[0])
+    block = told.get("weight_block_size") if isinstance(told, dict) else None
+    known = isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)
+    return block if known else None
 
-    Args:
-        block: rows and columns that share a scale, if the config says so (weight_block_size).
-    """
-    faults: Faults = []
+
+def lost_scales(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
+    """Scales that are missing or do not fit, and those whose weights are no longer of few bits."""
+    faults, block = list[tuple[str, str]](), block_of(config)
     for name, (kind, shape) in tensors.items():
         if not is_small(name, kind, shape):
             if orphan := _orphan(name, tensors):
@@ -78,9 +82,10 @@ def lost_scales(tensors: Tensors, block: Sequence[int] | None = None) -> Faults:
             faults.append((name, f"is stored as {kind}, and its scale is missing: {known}"))
             continue
         fine, has = tensors[scale]
-        wanted = [math.ceil(size / by) for size, by in zip(shape[-2:], block, strict=True)] if block else None
-        if wanted and kind.startswith("F8_") and scale.endswith("_inv") and list(has[-2:]) != wanted:
-            faults.append((scale, f"has the shape {list(has)}, and blocks of {list(block or ())} need {wanted}"))
+        blocks = block if len(shape) > 1 and kind.startswith("F8_") and scale.endswith("_inv") else None
+        wanted = [math.ceil(size / by) for size, by in zip(shape[-2:], blocks, strict=True)] if blocks else None
+        if wanted and list(has[-2:]) != wanted:
+            faults.append((scale, f"has the shape {list(has)}, and blocks of {blocks} need {wanted}"))
         elif kind.startswith("F8_") and any(a > b for a, b in zip(has, shape, strict=False)):
             faults.append((scale, f"has the shape {list(has)}, and its weight {list(shape)}"))
         base = name.removesuffix("_packed")
@@ -151,9 +156,7 @@ def require_scales(label: str, tensors: Tensors, config: Mapping[str, Any]) -> N
     Raises:
         UserError: naming the tensor.
     """
-    told = config.get(QUANTIZED[0])
-    block = told.get("weight_block_size") if isinstance(told, dict) else None
-    faults = lost_scales(tensors, block if isinstance(block, list) and len(block) == 2 else None)
+    faults = lost_scales(tensors, config)
     if faults:
         where, what = faults[0]
         more = f" ({len(faults)} like it)" if len(faults) > 1 else ""
