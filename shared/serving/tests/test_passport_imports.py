@@ -280,6 +280,13 @@ def test_a_fault_of_an_adapter_is_named(adapters: tuple[Path, Path], tmp_path: P
     assert what in found(folder)[where]
 
 
+def test_a_type_of_model_that_is_not_known_is_not_judged_by_its_names(bases: Path, tmp_path: Path) -> None:
+    folder = copied(bases / "llama", tmp_path / "folder")
+    say(model_type="unheard")(folder)
+    passport = by_itself(folder)
+    assert not passport.findings and "does not know this type" in passport.parts[0].not_run[0]
+
+
 def test_an_adapter_of_another_model_is_named(adapters: tuple[Path, Path], bases: Path) -> None:
     assert "adapter_config.json" in found(adapters[1], bases / "llama")
 

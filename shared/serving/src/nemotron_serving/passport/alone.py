@@ -24,7 +24,7 @@ from nemotron_serving.passport import settings, tensors
 from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, reason
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, lost_scales, scale_of, told_otherwise
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
@@ -80,11 +80,14 @@ def by_itself(folder: Path, base: Path | None = None) -> Passport:
 def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
     """Names, shapes and types against config.json, scales, and matrices of zeros."""
     config, headers = config_of(folder), headers_of(folder)
-    try:
-        for where, what in differing_tensors(folder):
-            part.find(where, what)
-    except UserError as error:
-        part.find("config.json", reason(error))
+    if config.get("model_type") not in known_types() or needs_code(config):
+        part.not_run.append("names and shapes of tensors: transformers does not know this type of model by itself")
+    else:
+        try:
+            for where, what in differing_tensors(folder):
+                part.find(where, what)
+        except UserError as error:
+            part.find("config.json", reason(error))
     for where, what in (*lost_scales(headers, config), *told_otherwise(headers, config)):
         part.find(where, what)
     if small := [name for name, about in headers.items() if is_small(name, *about)]:
