@@ -361,7 +361,7 @@ def _load_checked(
     except Exception as error:  # configs can be wrong in many ways, with many kinds of errors
         raise no_model(path, error) from error
     model, found = loaded
-    if is_quantized(config_of(path)) and all(one.itemsize > 1 for one in model.parameters()):
+    if is_quantized(config_of(path)) and not getattr(model, "is_quantized", False):
         # without a GPU, the library turns weights of 8 bits into bfloat16, and would save them in 8 bits again
         model._weight_conversions = None
         for one in model.parameters():
