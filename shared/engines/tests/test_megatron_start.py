@@ -22,7 +22,8 @@ def folder_with(path: Path, *files: str) -> Path:
 
 def task(model: Path | None) -> Task:
     given = Artifact.external(model) if model else None
-    return cast(Task, SimpleNamespace(inputs={"model": given}, input=lambda _role: given))
+    run = SimpleNamespace(directory=Path("unused"))
+    return cast(Task, SimpleNamespace(inputs={"model": given}, input=lambda _role: given, run=run))
 
 
 def start(pretrained: str | None, source: Path, model: Path | None) -> Any:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from nemotron_engines.modeling import stored as module
 from nemotron_engines.modeling.build import require_tensors
-from nemotron_engines.modeling.loaded import require_scales
+from nemotron_engines.modeling.loaded import require_kept_scales
 from nemotron_engines.modeling.stored import rewrite, stored, stored_in
 from nemotron_shared.errors import UserError
 
@@ -59,8 +59,8 @@ def test_values_beyond_a_type_are_refused(tmp_path: Path) -> None:
     ("scales", "method", "said"),
     [
         ([], "fp8", f"{NAME} is stored as F8_E4M3, and its scale is missing: {NAME}_scale"),
-        ([f"{NAME}_scale"], "modelopt", "1 tensors of 8 bits have scales that transformers would drop"),
-        ([f"{NAME}_scale"], None, "scales that transformers would drop"),
+        ([f"{NAME}_scale"], "modelopt", "transformers would drop the scales of 1 tensors of few bits"),
+        ([f"{NAME}_scale"], None, "transformers would drop the scales"),
         ([f"{NAME}_scale_inv"], "fp8", None),
     ],
 )
@@ -73,10 +73,10 @@ def test_scales_that_are_lost_or_would_be_are_refused(
     (tmp_path / "config.json").write_text(json.dumps(told))
     assert stored_in(tmp_path)[NAME].values().dtype == SMALL
     if said is None:
-        require_scales(tmp_path)
+        require_kept_scales(tmp_path)
         return
     with pytest.raises(UserError) as refused:
-        require_scales(tmp_path)
+        require_kept_scales(tmp_path)
     assert said in str(refused.value)
     with pytest.raises(UserError, match="scale"):  # before a training loads it
         require_tensors(tmp_path)

@@ -191,13 +191,13 @@ def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
     return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
 
 
-def with_adapters(place: Path, overrides: dict[str, Any] | None = None) -> Store:
-    """A store with a base model whose experts' projections have the same shape, and one with merged adapters."""
+def with_adapters(place: Path, kind: str = "nano3_tiny", overrides: dict[str, Any] | None = None) -> Store:
+    """A store with a base model, and one with merged adapters; up and down of Nano's experts have the same shape."""
     from nemotron_engines.lora.adapt import adapted
     from nemotron_engines.lora.export import merged, save_adapter
 
     torch.set_num_threads(1)
-    base = make(place / "base", "nano3_tiny", overrides)
+    base = make(place / "base", kind, overrides)
     model = adapted(load_model(base, ONLY_MADE), SECTION, 3)
     draw = torch.Generator().manual_seed(4)
     with torch.no_grad():

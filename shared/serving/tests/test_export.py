@@ -206,7 +206,7 @@ def test_weights_that_nobody_could_load_are_not_exported(
     [
         ({"lm_head": np.ones((4, 4), np.float32)}, {"tie_word_embeddings": True}, ""),
         ({"up_proj": np.ones((4, 4), np.float64)}, {}, ""),
-        ({}, {"quantization_config": {}}, "config.json was not compared with the weights: its weights are quantized"),
+        ({}, {"quantization_config": {}}, "config.json was not compared with the weights: its weights are quantised"),
         ({}, {"model_type": "unheard"}, "config.json was not compared with the weights: transformers does not know"),
     ],
 )  # fmt: skip

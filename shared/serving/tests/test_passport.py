@@ -309,7 +309,7 @@ def test_the_command_tells_by_its_exit_code_and_on_a_page(
     assert main(words) == 1
     assert f"{UP}: holds the values of" in capsys.readouterr().out
     page = (export / "passport.html").read_text()
-    assert f"<code>{UP}</code>" in page and "not run, because tensors differ" in page
+    assert f"<code>{UP}</code>" in page and "in transformers alone, because tensors differ" in page
     assert main(["verify", "export", "--home", "home"]) == 2  # a folder's model has no name in a store
     assert "--against MODEL" in capsys.readouterr().err
     assert main(["verify", "absent", "--home", "home"]) == 2
@@ -329,6 +329,30 @@ def test_an_export_that_differs_is_not_written(
     assert main(["export", "./model", "out", "--home", "home", "--dtype", "bfloat16"]) == 2
     assert "the export is not its model: " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+EXPERTS = (UP, UP.replace(".1.up", ".0.up"))
+LAYER_FAULTS: dict[str, tuple[Callable[[Tensors], Any], str]] = {
+    "embeddings": (put("backbone.embeddings.weight", lambda x: x * 1.01), "embeddings"),
+    "transposed projection": (put(f"{ATTENTION}q_proj.weight", lambda x: x.T.reshape(x.shape)), "layer 3"),
+    "swapped experts": (swap(*EXPERTS), "layer 1"),
+    "router bias": (put(BIAS, lambda x: x.flip(0)), "layer 1"),
+    "time steps": (put(f"{MAMBA}dt_bias", lambda x: x + 0.1), "layer 0"),
+    "rounded": (put(f"{ATTENTION}v_proj.weight", lambda x: x.bfloat16().float()), "layer 3"),
+    "epsilon": (lambda x: None, "layer 0"),
+}
+
+
+@pytest.mark.parametrize("fault", LAYER_FAULTS)
+def test_the_first_layer_that_differs_is_named(model: Path, tmp_path: Path, fault: str) -> None:
+    change, layer = LAYER_FAULTS[fault]
+    export = copied(model, tmp_path / "export")
+    change_weights(export, change)
+    if fault == "epsilon":
+        change_json(export, "config.json", lambda config: config.update(layer_norm_epsilon=1e-3))
+    findings = passport(export, model, run=True).parts[2].findings
+    named = [one for one in findings if "is the first whose output differs" in one.what]
+    assert [one.where.partition(" (")[0] for one in named] == [f"transformers, {layer}"]
 
 
 def test_numbers_and_held_out_rows_that_are_worse_are_found() -> None:

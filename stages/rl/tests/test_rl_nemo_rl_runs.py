@@ -10,8 +10,10 @@ import yaml
 from nemo_rl_support import BASE, fake_checkout
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.modeling.build import save_random_model
 from nemotron_engines.nemo_rl import installation, needs
 from nemotron_engines.nemo_rl.versions import digest_of, load_base, load_bases
+from nemotron_shared.config.schema import ModelSection
 from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.train import main
 
@@ -26,8 +28,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(needs, "_gpus", lambda *_: ())
     provide_tokenizer("tiny", tmp_path / "model")
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "nemotron_h"}')
-    (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    section = ModelSection(architecture="super3_tiny", overrides={})
+    save_random_model(section, tmp_path / "model", 7, tmp_path / "model")
     digest = digest_of(load_base(fake_checkout(tmp_path / "nemo-rl"), BASE))
     monkeypatch.setattr(installation, "load_bases", lambda name: {BASE: replace(load_bases(name)[BASE], digest=digest)})
     return tmp_path / "home"

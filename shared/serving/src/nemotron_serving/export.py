@@ -73,7 +73,7 @@ def command(
     require_room(folder, force, (look.store.root, artifact.path))
     layout = Layout(tuple(dict.fromkeys(runtimes)) or FOLDERS[:1], dtype, adapter, quantize)
     layout.require(artifact)
-    require_whole_export(artifact, adapter=adapter)
+    require_whole_export(artifact, layout)
     title = push.partition("/")[2] if push else folder.resolve().name
     if dry_run:
         sizes = layout.sizes(artifact, exported_files(artifact, adapter=adapter), title)
@@ -110,29 +110,38 @@ def command(
     return 0
 
 
-def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
+def require_whole_export(artifact: Artifact, layout: Layout) -> None:
     """Refuse weights that cannot be loaded, before anything is written.
 
     Raises:
-        UserError: not finite, also as float32, or not those of config.json.
+        UserError: not finite, also as float32, or not those of config.json; or quantised, and for a runtime that would
+            drop their scales.
     """
-    files = exported_files(artifact, adapter=adapter)
+    files = exported_files(artifact, adapter=layout.adapter)
     weights = [files[name] for name in files if name.endswith(".safetensors")]
     from nemotron_engines.modeling.build import require_sound
-    from nemotron_engines.modeling.loaded import is_quantized, require_finite
+    from nemotron_engines.modeling.loaded import is_quantized, require_finite, require_kept_scales
 
     config = config_of(artifact.path)
     known = config.get("model_type") in known_types() and not needs_code(config)
-    can_be_compared = known and not is_quantized(config)
-    if can_be_compared and not adapter:
+    quantised = is_quantized(config) and not layout.adapter
+    can_be_compared = known and not quantised
+    if can_be_compared and not layout.adapter:
         require_sound(artifact.path)
     else:
         for file in weights:
             require_finite(file)
     for file in weights:
         _require_range(file)
-    if not can_be_compared and not adapter:
-        why = "its weights are quantized" if known else "transformers does not know its type without custom code"
+    if quantised and (layout.dtype or layout.gguf):
+        what = (
+            f"{artifact.reference}: its weights are quantised, and are numbers of another type only with their scales"
+        )
+        raise UserError(what, "leave --dtype and llama.cpp out, or give the model as it was before")
+    if quantised and "transformers" in layout.runtimes:
+        require_kept_scales(artifact.path)
+    if not can_be_compared and not layout.adapter:
+        why = "its weights are quantised" if known else "transformers does not know its type without custom code"
         say(f"[{artifact.reference}] its config.json was not compared with the weights: {why}")
 
 

@@ -25,7 +25,7 @@ FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
 RUNTIMES = (*FOLDERS, LLAMA_CPP)
 NOT_WRITTEN = {
-    "megatron": "export the folder: Megatron-Bridge converts it itself; give it to engine=megatron_bridge as run.model",
+    "megatron": "train on the model itself: engine=megatron_bridge run.model=MODEL converts it when it starts",
     "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
 }
 """Runtimes that no layout is written for, and what to do."""

@@ -3,9 +3,10 @@
     nemotron verify exported                       against the model that it names, in this store
     nemotron verify my-model-BF16.gguf --against sft
     nemotron verify downloaded --alone             someone else's folder: check it alone
+    nemotron verify trained --base hf://org/name   the same, and whether it was trained from this model
 
-Writes passport.html and passport.json next to it, but not with --alone. Exit code 1 if anything differs. `nemotron
-export` does the same before a folder is seen.
+Writes passport.html and passport.json next to it, or with --alone and --base only where --page says. Exit code 1 if
+anything differs. `nemotron export` does the same before a folder is seen.
 """
 
 from pathlib import Path
@@ -24,31 +25,40 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 @click.argument("export", metavar="DIR | FILE.gguf", type=click.Path(path_type=Path))
 @click.option("--against", metavar="MODEL", help="the model that it was made from, if it does not say so")
 @click.option("--alone", is_flag=True, help="check the folder alone, without its model")
+@click.option("--base", metavar="MODEL", help="check a folder that another program trained from this model")
+@click.option("--page", metavar="DIR", type=click.Path(path_type=Path), help="where the page and its data are written")
 @click.option("--run/--no-run", default=True, help="run both models on the same prompts and held-out rows (default)")
 @click.option("--trust-code", is_flag=True, help="run the Python files that the model cannot do without")
 @store_options
-def command(look: Look, export: Path, against: str | None, alone: bool, run: bool, trust_code: bool) -> int:
+def command(
+    look: Look, export: Path, against: str | None, alone: bool, base: str | None, page: Path | None, run: bool,
+    trust_code: bool,
+) -> int:  # fmt: skip
     """Run the command; see the module docstring."""
     end_on_sigterm()
     if not export.exists():
         raise UserError(f"{export}: no such folder or file", "give an exported folder, or a GGUF file")
-    if alone and against:
-        raise UserError("--alone compares with nothing", "leave --alone or --against out")
+    if sum((alone, against is not None, base is not None)) > 1:
+        raise UserError("--alone, --against and --base exclude each other", "give one of them")
     folder = export if export.is_dir() else export.parent
-    if not alone and folder.resolve().is_relative_to(look.store.root.resolve()):
-        raise UserError(f"{export}: is in the store, where nothing may be written", "export it, or add --alone")
-    reference = None if alone else against or _named(folder)
-    from nemotron_serving.passport.compare import by_itself, verified  # torch and transformers: seconds
+    from_elsewhere = alone or base is not None
+    into = page or (None if from_elsewhere else folder)
+    if into and into.resolve().is_relative_to(look.store.root.resolve()):
+        raise UserError(f"{into}: is in the store, where nothing may be written", "export it, or add --alone")
+    reference = None if alone else base or against or _named(folder)
+    artifact = None if reference is None else find_model(look.store, reference, family=look.family, trusted=trust_code)
+    from nemotron_serving.passport.alone import by_itself  # torch and transformers: seconds
+    from nemotron_serving.passport.compare import verified
 
-    if reference is None:
-        passport = by_itself(export)
+    if from_elsewhere or artifact is None:
+        passport = by_itself(export, artifact.path if artifact else None)
     else:
-        artifact = find_model(look.store, reference, family=look.family, trusted=trust_code)
         passport = verified(look.store, export, artifact, run=run)
     lines = [f"{finding.where}: {finding.what}" for finding in passport.findings]
-    if not alone:
-        passport.write(folder)
-    look.tell(passport.summary(), *lines, passport.line, *([] if alone else [str(folder / PAGE)]))
+    if into:
+        into.mkdir(parents=True, exist_ok=True)
+        passport.write(into)
+    look.tell(passport.summary(), *lines, passport.line, *([str(into / PAGE)] if into else []))
     return 1 if passport.findings else 0
 
 
@@ -61,5 +71,8 @@ def _named(folder: Path) -> str:
     file = folder / DATA
     told = read_json(file).get("source", {}) if file.is_file() else {}
     if not told.get("reference"):
-        raise UserError(f"{folder}: does not say which model it was made from", "say so: --against MODEL, or --alone")
+        raise UserError(
+            f"{folder}: does not say which model it was made from",
+            "say so: --against MODEL; or --alone, or --base MODEL",
+        )
     return told["reference"]

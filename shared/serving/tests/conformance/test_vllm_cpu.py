@@ -39,7 +39,7 @@ def test_vllm_computes_what_the_model_does(
 
 
 def test_vllm_computes_a_merged_adapter_and_one_beside_its_base(tmp_path: Path) -> None:
-    store = with_adapters(tmp_path, DENSE)
+    store = with_adapters(tmp_path, overrides=DENSE)
     for words in ([], ["--adapter"]):
         out = tmp_path / f"out{len(words)}"
         assert main(["export", "trained", str(out), "--home", str(store.home), "--for", "vllm", *words]) == 0
@@ -54,7 +54,7 @@ def test_vllm_serves_experts_and_says_whose_they_are(tmp_path: Path) -> None:
 def test_what_it_cannot_run_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "heads", "llama")
-    store = with_adapters(tmp_path, HEADS)
+    store = with_adapters(tmp_path, overrides=HEADS)
     home = ["--home", str(store.home), "--for", "vllm"]
     for number, (words, sentence) in enumerate((
         (["./heads"], "on a CPU, vLLM takes attention heads of 32, 64, .*, and this model's are of 16"),

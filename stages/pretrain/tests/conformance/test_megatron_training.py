@@ -112,6 +112,22 @@ def test_the_model_is_one_that_transformers_loads(finished: tuple[Path, Path], t
     assert (finished[1] / "chat_template.jinja").is_file()
 
 
+def test_the_passport_of_the_export_finds_nothing(
+    finished: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for member in ("app", "serving"):  # not in Megatron's environment
+        monkeypatch.syspath_prepend(REPOSITORY / "shared" / member / "src")
+    from nemotron_serving.passport.alone import by_itself
+
+    exported = finished[1]
+    assert by_itself(exported).findings == by_itself(exported, exported).findings == []
+    whole = weights(exported)
+    lost = next(name for name in whole if name.endswith("experts.1.up_proj.weight"))
+    (tmp_path / "config.json").write_bytes((exported / "config.json").read_bytes())
+    save_file({k: v for k, v in whole.items() if k != lost}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert lost in [finding.where for finding in by_itself(tmp_path).findings]
+
+
 def test_stopped_and_killed_it_goes_on_with_the_same_losses(finished: tuple[Path, Path], prepared: Path) -> None:
     code, said = interrupt(prepared, 2, signal.SIGTERM)
     assert code == 130, said[-3000:]
@@ -134,9 +150,15 @@ def test_two_processes_train_like_one(finished: tuple[Path, Path], prepared: Pat
 
 
 def test_training_starts_from_a_model(finished: tuple[Path, Path], prepared: Path) -> None:
-    """With next to no learning rate, every weight comes out as it went in."""
+    """With next to no learning rate, every weight comes out as it went in, also of a folder that a newer version of
+    transformers wrote, with other names of layers."""
+    newer = shutil.copytree(finished[1], prepared / "newer", ignore=shutil.ignore_patterns("m[ae][ng]*"))
+    config = json.loads((newer / "config.json").read_text())
+    names = {"mamba": "linear_attention", "attention": "full_attention"}
+    config["layers_block_type"] = [names.get(kind, kind) for kind in config["layers_block_type"]]
+    (newer / "config.json").write_text(json.dumps(config))
     still = ["train.train_iters=1", "train.eval_interval=1", "optimizer.lr=1e-30", "optimizer.min_lr=0"]
-    model = train(prepared, f"run.model={finished[1]}", *still)
+    model = train(prepared, f"run.model={newer}", *still)
     before, after = weights(finished[1]), weights(model)
     changed = {name for name in before if not before[name].allclose(after[name], rtol=0, atol=1e-20)}
     assert all(name.endswith("e_score_correction_bias") for name in changed)  # a step corrects the routing

@@ -115,6 +115,21 @@ def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> N
         assert torch.allclose(beside, merged(ids, use_cache=False).logits, atol=1e-5)
 
 
+def test_the_passport_of_the_export_and_of_its_adapter_finds_nothing(
+    lora: Path, full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for member in ("app", "serving"):  # not in Automodel's environment
+        monkeypatch.syspath_prepend(ROOT / "shared" / member / "src")
+    from nemotron_engines.modeling.build import load_tokenizer, random_model, save_model
+    from nemotron_serving.passport.alone import by_itself
+
+    section = SimpleNamespace(architecture="super3_tiny", overrides={})
+    base = random_model(section, load_tokenizer(newest(lora)), 1234, CHOICES)  # ty: ignore[invalid-argument-type]
+    save_model(base, newest(lora), tmp_path / "base")
+    for folder in (newest(lora), newest(lora) / "adapter", newest(full)):
+        assert [*by_itself(folder).findings, *by_itself(folder, tmp_path / "base").findings] == []
+
+
 def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path) -> None:
     from nemotron_data.formats.packed import read_packed
     from nemotron_engines.modeling.build import load_model

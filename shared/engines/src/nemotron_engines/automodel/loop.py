@@ -15,7 +15,7 @@ from nemotron_engines.automodel.export import export
 from nemotron_engines.automodel.needs import apply_overrides
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.automodel.translate import Kind, Places, translate
-from nemotron_engines.modeling.build import set_threads
+from nemotron_engines.modeling.build import require_fit, set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
@@ -183,6 +183,8 @@ def template_file(tokenizer: Path) -> Path:
 
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
     run, base, data = task.run, task.inputs["model"], task.inputs["data"]
+    if base is not None:
+        require_fit(base)
     # raw chats use the tokenizer of the trained model
     tokenizer = data.path / "tokenizer" if data else task.input("model").path
     model = stage_base_model(task.config, base.path if base else None, tokenizer, run.checkpoints / "base")

@@ -8,6 +8,7 @@ An export is written next to the output and renamed once it is complete.
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from transformers import AutoConfig
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.megatron_bridge.needs import WEIGHTS
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.translate import write_model_config
-from nemotron_engines.modeling.build import count_parameters, save_random_model
+from nemotron_engines.megatron_bridge.translate import readable, write_model_config
+from nemotron_engines.modeling.build import count_parameters, require_fit, save_random_model
 from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
@@ -41,7 +42,9 @@ def starting_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     its config."""
     base = task.inputs.get("model")
     if base is not None:
-        return base.path
+        folder = readable(base.path, task.run.directory / "model")
+        distributed.on_rank_zero(lambda: require_fit(replace(base, path=folder)))
+        return folder
     section, tokenizer = task.config.model, task.input("data").path / "tokenizer"
     folder = task.run.checkpoints / "start"
 

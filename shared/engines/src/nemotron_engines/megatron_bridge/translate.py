@@ -18,8 +18,10 @@ of the section's dataclass, and its value must have the type that the field decl
 import copy
 import dataclasses
 import inspect
+import json
 import math
 import os
+import shutil
 import sys
 import typing
 from collections.abc import Mapping
@@ -47,6 +49,7 @@ from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.build import load_tokenizer, nemotron_config
 from nemotron_engines.overrides import Strict
 from nemotron_engines.stand_ins.megatron_settings import switch_off
+from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.schema import ModelSection
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.config.translation import owned
@@ -222,10 +225,33 @@ def model_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     """A folder with the model's config.json: the starting model, or one made from `model.architecture`."""
     base = task.inputs.get("model")
     if base is not None:
-        return base.path
+        return readable(base.path, task.run.directory / "model")
     tokenizer = task.input("data").path / "tokenizer"
     folder = task.run.directory / "model_config"
     return distributed.on_rank_zero(lambda: write_model_config(task.config.model, tokenizer, folder))
+
+
+OLDER = {"linear_attention": "mamba", "full_attention": "attention"}
+"""Kinds of layers as newer versions of transformers write them, and as all versions read them."""
+
+
+def readable(folder: Path, into: Path) -> Path:
+    """The model's folder; or one of links with names of layers that the transformers of Bridge's environment knows."""
+    config = read_json(folder / "config.json")
+    kinds = {key: value for key, value in config.items() if key.endswith("layers_block_type")}
+    renamed = {key: [OLDER.get(kind, kind) for kind in value] for key, value in kinds.items() if value}
+    if all(kinds[key] == value for key, value in renamed.items()):
+        return folder
+
+    def make() -> Path:
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+        for file in filter(Path.is_file, folder.iterdir()):
+            link_or_copy(file, into / file.name)
+        write_text(into / "config.json", json.dumps(config | renamed, indent=2) + "\n")
+        return into
+
+    return distributed.on_rank_zero(make)
 
 
 def set_layout(container: Any, engine: MegatronBridgeEngine) -> None:
@@ -327,7 +353,7 @@ def weights_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     converts while reading."""
     model = task.input("model")
     kept = model.path / "megatron"
-    return kept if (kept / CHECKPOINT_MARK).is_file() else model.path
+    return kept if (kept / CHECKPOINT_MARK).is_file() else model_folder(task)
 
 
 def _resume_from(task: Task[SupervisedConfig[MegatronBridgeEngine]], own: Path) -> Path:

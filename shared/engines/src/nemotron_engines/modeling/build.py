@@ -2,9 +2,10 @@
 
 import json
 import pickle
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ from transformers import (
     dynamic_module_utils,
     set_seed,
 )
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.utils import logging as library_logging
 from transformers.utils.logging import disable_progress_bar
 
 from nemotron_data.tokenizers.folder import TokenizerFolder, copy_tokenizer
@@ -37,12 +40,13 @@ from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
+    headers_of,
     is_quantized,
     require_finite,
+    require_kept_scales,
     require_numbers,
     require_one_head,
     require_same_tensors,
-    require_scales,
 )
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
@@ -55,13 +59,15 @@ from nemotron_engines.modeling.sizes import (
     require_few_layers,
     require_sizes,
 )
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable
+from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, is_small
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
 
@@ -223,6 +229,69 @@ def require_tensors(path: Path) -> None:
         _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, headers=headers, device_map="meta")
 
 
+def require_fit(base: Artifact) -> None:
+    """Refuse a model before another library trains on it: tensors and tokens are compared with its config.json.
+
+    Raises:
+        UserError: as `load_model` and `require_tokens`.
+    """
+    if not base.trusted and config_of(base.path).get("model_type") in known_types():
+        require_tensors(base.path)
+        require_tokens(base.path)
+
+
+def differing_tensors(path: Path) -> list[tuple[str, str]]:
+    """Each tensor that config.json asks for and the weights lack, or the other way round, and what is wrong with it.
+
+    Weights of few bits are compared as if they were not quantised, and without their scales.
+
+    Raises:
+        UserError: config.json is not that of a model, or a file is damaged.
+    """
+    config = read_config(path)
+    for key in QUANTIZED:
+        config.__dict__.pop(key, None)
+    shell: Any = shell_of(config, ONLY_MADE)
+    wanted = {name: [*one.shape] for name, one in revert_weight_conversion(shell, shell.state_dict()).items()}
+    headers = headers_of(path)
+    small = {name for name, about in headers.items() if is_small(name, *about)}
+    beside = [name for name in headers if small and BESIDE.fullmatch(name)]
+    there = {name.removesuffix("_packed"): [*shape] for name, (_, shape) in headers.items() if name not in beside}
+    packed = {name.removesuffix("_packed") for name in small if not headers[name][0].startswith("F8_")}
+    ignored = [re.compile(pattern) for pattern in shell._keys_to_ignore_on_load_unexpected or ()]
+    unknown = [name for name in there if name not in wanted and not any(one.search(name) for one in ignored)]
+    faults = []
+    for name, shape in wanted.items():
+        if name not in there:
+            other = next((one for one in unknown if one.endswith(f".{name}")), None)
+            faults.append((name, f"is missing; there is {other}" if other else "is missing"))
+        elif there[name] != shape and name not in packed:
+            faults.append((name, f"has the shape {there[name]}, and config.json asks for {shape}"))
+    faults += [(name, "is there, and config.json has no place for it") for name in unknown]
+    if small:
+        return [one for one in faults if one[0] not in (shell.all_tied_weights_keys or ())]
+    try:
+        with _few_words():
+            require_tensors(path)  # knows older names, and heads that are not stored
+    except UserError as error:
+        if faults:
+            return faults
+        where, _, what = error.message.removeprefix(f"{path}").lstrip("/").partition(": ")
+        return [(f"{where}: tie_word_embeddings" if what.startswith("tie_word") else "config.json", what or where)]
+    return []
+
+
+@contextmanager
+def _few_words() -> Generator[None]:
+    """Keep the library's own tables of tensors to itself."""
+    level = library_logging.get_verbosity()
+    library_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        library_logging.set_verbosity(level)
+
+
 @contextmanager
 def _without_values(path: Path) -> Generator[Path]:
     """The folder with files of weights that are as long as its own, and empty behind their headers.
@@ -277,7 +346,7 @@ def _load_checked(
     require_generation(path)
     require_sizes(path, config, count=not code)
     if is_quantized(config_of(path)):
-        require_scales(path)
+        require_kept_scales(path)
     try:
         # Mismatched sizes are accepted here, and reported below with all other differences.
         loaded: Any = (class_for(type(config)) if class_for else class_of(engine)).from_pretrained(
@@ -299,6 +368,11 @@ def _load_checked(
     except Exception as error:  # configs can be wrong in many ways, with many kinds of errors
         raise no_model(path, error) from error
     model, found = loaded
+    if is_quantized(config_of(path)) and not getattr(model, "is_quantized", False):
+        # without a GPU, the library turns weights of 8 bits into bfloat16, and would save them in 8 bits again
+        model._weight_conversions = None
+        for one in model.parameters():
+            one.data = one.data.to(dtype)
     require_same_tensors(path, found)
     require_numbers(path, model)
     require_one_head(path, model)
@@ -380,27 +454,34 @@ def require_tokens(path: Path) -> None:
     Raises:
         UserError: the two give different ids, or a token that ends texts is outside the vocabulary.
     """
+    for where, what, remedy in token_faults(path):
+        raise UserError(f"{path / where} {what}", remedy)
+
+
+def token_faults(path: Path) -> Iterator[tuple[str, str, str]]:
+    """What `require_tokens` refuses: the file and key, what is wrong, and what to do."""
     vocabulary = read_config(path).get_text_config().vocab_size
     for name in ("config.json", GENERATION):
-        given = read_json(path / name).get("eos_token_id") if (path / name).is_file() else None
-        for number in given if isinstance(given, list) else [given]:
-            if isinstance(number, int) and number >= vocabulary:
-                what = f"{path / name}: eos_token_id {number} is outside the vocabulary of {vocabulary:,} tokens"
-                raise UserError(what, "correct the number, or remove the key")
+        told = read_json(path / name) if (path / name).is_file() else {}
+        for key in IDS:
+            given = told.get(key)
+            for number in given if isinstance(given, list) else [given]:
+                if isinstance(number, int) and number >= vocabulary and (key == IDS[1] or name == "config.json"):
+                    what = f"is {number}, outside the vocabulary of {vocabulary:,} tokens"
+                    yield f"{name}: {key}", what, "correct the number, or remove the key"
     if not (path / "tokenizer.json").is_file():
         return
     tokenizer, folder = load_tokenizer(path), TokenizerFolder(path)
     end = folder.special_text("eos_token")
     if end is not None and folder.tokenizer.token_to_id(end) is None:
-        what = f"{path / 'tokenizer_config.json'}: eos_token '{end}' is not a token of tokenizer.json"
-        raise UserError(what, "name a token of its vocabulary")
+        what = f"'{end}' is not a token of tokenizer.json"
+        yield "tokenizer_config.json: eos_token", what, "name a token of its vocabulary"
     for text in TEXTS:
         ours, theirs = (one.encode(text, add_special_tokens=False) for one in (folder.tokenizer, tokenizer))
         if ours.ids != theirs:
-            what = (
-                f"{path}: {type(tokenizer).__name__} splits '{text[:9]}...' into other tokens than its tokenizer.json"
-            )
-            raise UserError(f"{what}, so the model would learn what it never sees", SAVE_AGAIN)
+            what = f"splits '{text[:9]}...' into other tokens than {type(tokenizer).__name__} of transformers"
+            yield "tokenizer.json", f"{what}, so the model would learn what it never sees", SAVE_AGAIN
+            return
 
 
 def save_model(
@@ -468,9 +549,14 @@ def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
     frozen = engine.peft is not None and engine.dtype == "bfloat16"
     dtype = torch.bfloat16 if frozen else torch.float32
     if base is not None:
-        return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
-    model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
-    return model.to(dtype)
+        if not base.trusted:
+            require_tokens(base.path)
+        model = load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
+        if small := next((name for name, one in model.named_parameters() if one.itemsize == 1), None):
+            raise UserError(f"{base.path}: {small} has 8 bits, which cannot be trained", "give the model in bfloat16")
+        return model
+    made: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    return made.to(dtype)
 
 
 def _shell(task: Task[Any], tokenizer: Path) -> PreTrainedModel:

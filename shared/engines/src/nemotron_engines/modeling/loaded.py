@@ -11,9 +11,10 @@ import torch
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL
-from nemotron_engines.modeling.stored import Stored, stored, stored_in
+from nemotron_engines.modeling.stored import stored, stored_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
+from nemotron_shared.runtime.models.scales import QUANTIZED, Tensors, is_small, require_scales
 
 NUMBERS = ("F64", "F32", "F16", "BF16")
 """Dtypes that can be cast to the model's own; integers and 8-bit floats need quantization scales."""
@@ -21,9 +22,6 @@ FLOATS = (*NUMBERS, "F8_E4M3", "F8_E5M2")
 """Dtypes that can hold NaN or infinity."""
 MASKS = (".bias", ".masked_bias", ".position_ids")
 """Names of masks and positions in older models, which are not weights."""
-SCALES = ("_scale", "_scale_inv")
-"""Ends of the names of scales, behind the whole name of their tensor."""
-QUANTIZED = ("quantization_config", "compression_config")
 
 
 def require_same_tensors(path: Path, found: Mapping[str, Any]) -> None:
@@ -37,11 +35,12 @@ def require_same_tensors(path: Path, found: Mapping[str, Any]) -> None:
     Raises:
         UserError: tensors differ; the message names the first ones.
     """
-    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
     differences = {
         "missing": sorted(found["missing_keys"]),
         "unknown": sorted(found["unexpected_keys"]),
-        "of another shape": sorted(shapes),
+        "of another shape": sorted(
+            f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]
+        ),
     }
     counts = [
         f"{len(names)} tensors {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
@@ -78,31 +77,25 @@ def _require_floats(file: Path) -> None:
             raise UserError(what, "use the model in bfloat16 or float32")
 
 
-def of_8_bits(tensors: Mapping[str, Stored]) -> tuple[list[str], list[str]]:
-    """Names of the tensors of 8 bits, and of those among them without a scale, which alone makes them numbers."""
-    small = [name for name, one in tensors.items() if one.dtype.startswith("F8_") and not name.endswith(SCALES)]
-    return small, [name for name in small if not any(f"{name}{ending}" in tensors for ending in SCALES)]
-
-
-def require_scales(path: Path) -> None:
-    """Refuse weights of 8 bits whose scales are lost, or would be: the library drops those that it does not know.
+def require_kept_scales(path: Path) -> None:
+    """Refuse weights of few bits whose scales are lost, or would be: the library drops those that it does not know.
 
     Raises:
-        UserError: naming the tensor.
+        UserError: naming the tensor, or the method.
     """
-    tensors = stored_in(path)
-    small, lost = of_8_bits(tensors)
-    if lost:
-        name = lost[0]
-        what = f"{path}: {name} is stored as {tensors[name].dtype}, and its scale is missing: {name}{SCALES[0]}"
-        raise UserError(what, "download or make the model again, in bfloat16 or with its scales")
-    told = config_of(path).get("quantization_config")
+    config, tensors = config_of(path), headers_of(path)
+    require_scales(str(path), tensors, config)
+    small = [name for name, about in tensors.items() if is_small(name, *about)]
+    told = config.get("quantization_config")
     method = told.get("quant_method") if isinstance(told, dict) else None
     if small and method not in AUTO_QUANTIZER_MAPPING:
-        what = (
-            f"{path}: {len(small)} tensors of 8 bits have scales that transformers would drop (quant_method {method})"
-        )
+        what = f"{path}: transformers would drop the scales of {len(small)} tensors of few bits (quant_method {method})"
         raise UserError(what, "give the model in bfloat16 or float32")
+
+
+def headers_of(path: Path) -> Tensors:
+    """Type and shape of each tensor of a model's folder."""
+    return {name: (one.dtype, one.shape) for name, one in stored_in(path).items()}
 
 
 def require_finite(file: Path) -> None:

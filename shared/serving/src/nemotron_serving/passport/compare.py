@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from nemotron_engines.modeling.loaded import require_finite
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import settings, targets, tensors
@@ -51,11 +50,12 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         settings.compare_gguf(source.path, file, rows.texts if rows else [], parts[CONFIG])
     if is_adapter:
         return Passport(export.name, about, list(parts.values()))
-    if run and not parts[TENSORS].findings:
-        compare_runs(export if has_folder else None, read, source, rows, parts)
-    else:
-        for title in (NUMBERS, TASK):
-            parts[title].not_run.append("not run, because tensors differ" if run else "not asked for")
+    differ = bool(parts[TENSORS].findings)
+    if run and (has_folder or not differ):
+        compare_runs(export if has_folder else None, [] if differ else read, source, rows, parts)
+    for title in (NUMBERS, TASK) if differ or not run else ():
+        what = "in transformers alone" if has_folder else "not run"
+        parts[title].not_run.append(f"{what}, because tensors differ" if run else "not asked for")
     return Passport(export.name, about, list(parts.values()))
 
 
@@ -105,18 +105,3 @@ def _by_itself(folder: Path, source: Path, part: Part) -> None:
     part.findings += [one for one in here.findings if one not in there.findings]
     part.facts += [*here.facts, *((one.where, f"{one.what}; so in the model") for one in there.findings)]
     part.not_run += here.not_run
-
-
-def by_itself(folder: Path) -> Passport:
-    """What can be wrong in a folder that others made."""
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder}: holds no config.json", "give a model in Hugging Face's layout")
-    parts = [Part(TENSORS), Part(CONFIG)]
-    found = stored_in(folder)
-    for file in sorted({one.file for one in found.values()}):
-        require_finite(file)
-    tensors.check_types(folder, {}, parts[0])
-    tensors.check_scales(folder, parts[0])
-    parts[0].facts.append(("tensors", f"{len(found)}, all finite"))
-    settings.check_folder(folder, parts[1])
-    return Passport(folder.name, {}, parts)

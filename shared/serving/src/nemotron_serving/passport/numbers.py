@@ -5,8 +5,10 @@ export's type does in that very model (measured each time), or, in float32, as m
 """
 
 import gc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ RANDOM, GREEDY = 96, 16
 SAME = 1e-7
 """Mean KL of two right programs in float32. Measured: 2e-13 with other chunks, 7e-10 for llama.cpp, 2e-8 for vLLM;
 the smallest of ten faults that logits can show: 1e-6."""
+SAME_LAYER = 1e-5
+"""How far the output of a layer may be off in float32, in parts of its length: the same program gives the same bits."""
 ROUNDING = 10
 """How many times the median KL of rounding alone a runtime may have. Measured for llama.cpp in BF16, F16 and Q8_0, with
 three small models and 24 prompts: 0.26 to 3.3. Means were up to 17 times as large: where two experts are equally
@@ -47,11 +51,13 @@ class Readings:
         logps: by prompt, log-probabilities (tokens, vocabulary) float64.
         greedy: by prompt, the likeliest next tokens, one after another.
         bits: (rows, 2): bits of a held-out row's learnt tokens, and how many they are.
+        layers: by layer, what it makes of the first prompt (tokens, width); empty where a runtime does not tell.
     """
 
     logps: dict[str, np.ndarray]
     greedy: dict[str, list[int]]
     bits: np.ndarray
+    layers: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,12 @@ def read(folder: Path, prompts: dict[str, list[int]], held: Sequence[Row], chang
         torch.set_num_threads(1)
     if change is not None:
         model = change(model)
-    logps, greedy = {}, {}
+    logps, greedy, layers = {}, {}, dict[str, np.ndarray]()
     for name, ids in prompts.items():
         given = torch.tensor([ids])
+        if not layers:
+            with _outputs_of_layers(model, layers):
+                model(given, use_cache=False)
         logps[name] = model(given, use_cache=False).logits[0].double().log_softmax(-1).numpy()
         start = given[:, : max(1, len(ids) // 3)]
         for _ in range(GREEDY):
@@ -116,7 +125,28 @@ def read(folder: Path, prompts: dict[str, list[int]], held: Sequence[Row], chang
     torch.set_num_threads(threads)
     del model
     gc.collect()
-    return Readings(logps, greedy, bits)
+    return Readings(logps, greedy, bits, layers)
+
+
+@contextmanager
+def _outputs_of_layers(model: Any, into: dict[str, np.ndarray]) -> Generator[None]:
+    """Collect what the embeddings and each layer make of the next prompt, in their order."""
+    named = {"embeddings": model.get_input_embeddings()}
+    stack = next((one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), ())
+    for number, layer in enumerate(stack):
+        named[f"layer {number} ({getattr(layer, 'block_type', type(layer).__name__)})"] = layer
+
+    def keep(name: str, made: Any) -> None:
+        into[name] = (made[0] if isinstance(made, tuple) else made)[0].float().numpy()
+
+    hooks = [
+        module.register_forward_hook(lambda _, __, made, name=name: keep(name, made)) for name, module in named.items()
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def as_llama_cpp_computes(kind: str) -> Callable[[Any], Any] | None:
@@ -187,6 +217,31 @@ def compare_numbers(name: str, before: Readings, after: Readings, allowed: Limit
         part.judged &= allowed is not None
         if allowed is not None and not allowed.holds(kl):
             part.find(f"{name}, {prompt}", told)
+
+
+def compare_layers(before: Readings, after: Readings, floor: Readings | None, part: Part) -> None:
+    """Name the first layer whose output differs by more than rounding makes of it."""
+    most = 0.0
+    for name, values in before.layers.items():
+        off = _apart(values, after.layers.get(name))
+        limit = max(SAME_LAYER, 0.0 if floor is None else ROUNDING * _apart(values, floor.layers[name]))
+        if not off <= limit:
+            told = f"is the first whose output differs, by {off:.1e} of its length (allowed {limit:.1e})"
+            part.find(f"transformers, {name}", f"{told}; before it, {most:.1e} at most")
+            return
+        most = max(most, off)
+    if before.layers:
+        part.facts.append(
+            ("transformers, layers", f"{len(before.layers)}, outputs apart by {most:.1e} of their length")
+        )
+
+
+def _apart(values: np.ndarray, other: np.ndarray | None) -> float:
+    """Median over tokens of how far the outputs of a layer (tokens, width) are apart, in parts of their length."""
+    if other is None or other.shape != values.shape:
+        return math.inf
+    lengths = np.linalg.norm(values, axis=-1)
+    return float(np.median(np.linalg.norm(values - other, axis=-1) / np.where(lengths > 0, lengths, 1)))
 
 
 def allowed_for(dtypes: set[str], before: Readings, floor: Readings | None) -> Limit:

@@ -40,6 +40,8 @@ class Part:
     not_run: list[str] = field(default_factory=list)
     judged: bool = True
     """Whether it is known how large each difference may be."""
+    other: str = "the model"
+    """What it is compared with."""
 
     def find(self, where: str, what: str) -> None:
         """Note a difference."""

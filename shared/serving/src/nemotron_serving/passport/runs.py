@@ -13,7 +13,7 @@ from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import numbers, runtimes, settings
 from nemotron_serving.passport.numbers import Limit, Readings
-from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, Part, reason
+from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, reason
 from nemotron_serving.passport.rows import Rows
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
@@ -80,16 +80,19 @@ def _compare_folder(
 ) -> None:  # fmt: skip
     """Run the folder with transformers, and with vLLM in float32."""
     own, made = stored_in(source.path), stored_in(export)
-    narrowed = sorted({made[name].dtype for name, one in own.items() if made[name].dtype != one.dtype})
+    narrowed = sorted({made[name].dtype for name, one in own.items() if name in made and made[name].dtype != one.dtype})
     floor = changed(numbers.rounded_to(narrowed[0])) if narrowed else None
     allowed = numbers.allowed_for({one.dtype for one in made.values()}, before, floor)
     try:
         after = numbers.read(export, prompts, rows.held if rows else [], trusted=source.trusted)
     except UserError as error:
-        parts[NUMBERS].find("transformers", f"cannot load the export: {reason(error)}")
+        if not parts[TENSORS].findings:
+            parts[NUMBERS].find("transformers", f"cannot load the export: {reason(error)}")
         return
     numbers.compare("transformers", before, after, allowed, rows, parts)
-    _through_vllm(export, prompts, before, allowed, rows, parts)
+    numbers.compare_layers(before, after, floor, parts[NUMBERS])
+    if not parts[TENSORS].findings:
+        _through_vllm(export, prompts, before, allowed, rows, parts)
 
 
 def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:

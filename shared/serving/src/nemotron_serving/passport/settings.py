@@ -14,12 +14,13 @@ from tokenizers.models import BPE
 
 from nemotron_app.export import without_places
 from nemotron_data.chat.prompt import Prompter
-from nemotron_engines.modeling.build import load_tokenizer, read_config
+from nemotron_engines.modeling.build import load_tokenizer, read_config, token_faults
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import PRE_TOKENIZERS, Gguf, pre_tokenizer
 from nemotron_serving.passport.parts import Part, few, reason
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.folder import FILE as GENERATION
 from nemotron_shared.runtime.models.folder import IDS, config_of, generation_of
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
@@ -29,6 +30,9 @@ WITHOUT_EFFECT = {
     "initializer_range", "rescale_prenorm_residual", "tokenizer_file", "special_tokens_map_file",
 }  # fmt: skip
 """Keys that change nothing of what a model computes; types are compared tensor by tensor."""
+BASE = "the base model"
+TRAINED_TOO = {*IDS, "eos_token", "pad_token", "chat_template", "quantization_config", "additional_special_tokens"}
+"""Keys that a training may give other values than its base model's: how texts end, and templates."""
 PREDICTING = "num_nextn_predict_layers"
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "model")
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
@@ -63,7 +67,7 @@ def compare_folders(source: Path, target: Path, texts: Sequence[str], part: Part
     differences("config.json", _resolved(source), _resolved(target), part)
     if (target / "config.json").is_file():
         before, after = (without_places(generation_of(folder), texts=True) for folder in (source, target))
-        differences("generation_config.json", before, after, part)
+        differences(GENERATION, before, after, part)
     compare_tokenizers(source, target, texts, part)
 
 
@@ -82,12 +86,16 @@ def _settings_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def differences(file: str, before: Mapping[str, Any], after: Mapping[str, Any], part: Part) -> None:
-    """Note each key that has another value, or only one of the two has."""
+    """Note each key that has another value, or only one of the two has; training may change some of a base model's."""
     known = [key for key in {**before, **after} if key not in WITHOUT_EFFECT]
     for key in known:
         old, new = before.get(key), after.get(key)
         if old != new:
-            part.find(f"{file}: {key}", f"is {_short(new)}, and in the model {_short(old)}")
+            where, what = f"{file}: {key}", f"is {_short(new)}, and in {part.other} {_short(old)}"
+            if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
+                part.facts.append((where, what))
+            else:
+                part.find(where, what)
     part.facts.append((file, f"{len(known)} settings compared"))
 
 
@@ -111,11 +119,12 @@ def check_folder(folder: Path, part: Part) -> None:
     if config.get(PREDICTING) and not any(name.startswith("mtp.") for name in tensors):
         part.find(f"config.json: {PREDICTING}", f"promises {config[PREDICTING]} block that predicts further tokens, "
                   "and the weights hold none (mtp.*)")  # fmt: skip
+    try:
+        for where, what, _ in token_faults(folder):
+            part.find(where, what)
+    except UserError:  # the tokenizer, as below, or a type of model that is not known here
+        pass
     size = config.get("vocab_size")
-    for name, ids in [*config.items(), *generation_of(folder).items()]:
-        for number in ids if isinstance(ids, list) else [ids]:
-            if name in IDS and isinstance(number, int) and size and not 0 <= number < size:
-                part.find(f"config.json: {name}", f"is {number}, and there are {size} tokens")
     if not (folder / "tokenizer.json").is_file():
         part.not_run.append("without tokenizer.json, no text was compared")
         return
@@ -165,9 +174,8 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
     """Vocabulary, steps, special tokens and chat template, in the files and in what they do."""
     files = [folder / "tokenizer.json" for folder in (source, target)]
     if not all(file.is_file() for file in files):
-        for file, where in zip(files, ("the model", "the export"), strict=True):
-            if not file.is_file() and files[0].is_file():
-                part.find("tokenizer.json", f"is missing in {where}")
+        if files[0].is_file():
+            part.find("tokenizer.json", "is missing in the export")
         return
     for name in SPECIAL:  # both, though transformers lets the second win: other programs read the first
         differences(name, _settings_of(source, name), _settings_of(target, name), part)
@@ -183,7 +191,9 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         part.find("tokenizer.json", f"cannot be loaded: {reason(error)}")
         return
     _same_ids("tokenizer.json", [*TEXTS, *texts], old, new, part)
-    if old.chat_template != new.chat_template:
+    if part.other == BASE and old.chat_template is None and new.chat_template is not None:
+        part.facts.append(("chat template", "is new: the base model has none"))
+    elif old.chat_template != new.chat_template:
         part.find("chat_template.jinja", _rendered_otherwise(old, new, texts))
     elif old.chat_template is not None:
         part.facts.append(("chat template", "the same text"))

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from nemotron_engines.lora.layout import ROOT, pairs_in
 from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport.parts import Part
@@ -125,6 +124,8 @@ def _of_gguf(
 
 def in_adapter(model: Path, adapter: Path, folder: Path, part: Part) -> Iterator[Counterpart]:
     """The pairs of an exported adapter: as it was trained, or with a pair of matrices for each expert."""
+    from nemotron_engines.lora.layout import ROOT, pairs_in  # PEFT takes a second to import
+
     source, target = stored_in(adapter), stored_in(folder)
     if source.keys() == target.keys():
         yield from in_folder(source, folder, part)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-from nemotron_engines.lora.layout import pairs_in, published
-from nemotron_engines.modeling.loaded import SCALES, of_8_bits
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
@@ -136,22 +134,14 @@ def check_types(folder: Path, source: Mapping[str, Stored], part: Part) -> None:
         part.find(names[0], f"is stored as {kind}, and config.json says {told} (of {len(names)}: {few(names)})")
 
 
-def check_scales(folder: Path, part: Part) -> None:
-    """Values of 8 bits are numbers only together with a scale."""
-    tensors = stored_in(folder)
-    small, lost = of_8_bits(tensors)
-    for name in lost:
-        part.find(name, f"is stored as {tensors[name].dtype}, and its scale is missing ({name}{SCALES[0]})")
-    if small:
-        part.facts.append(("of 8 bits", f"{len(small)} tensors"))
-
-
 def check_merge(model: Path, base: Path, target: Mapping[str, Stored], adapter: Path, part: Part) -> None:
     """Each weight of the export is the base model's, with its adapter added at the adapter's scale.
 
     Args:
         model: for the architecture. base: what the adapter was trained on. adapter: as it was trained.
     """
+    from nemotron_engines.lora.layout import pairs_in, published  # PEFT takes a second to import
+
     before, factors = stored_in(base), stored_in(adapter)
     touched, largest = set(), 0.0
     for pair in pairs_in(model, adapter):

@@ -3,8 +3,9 @@
     require_whole("./model", Path("model"), config)     a folder
     require_all("hf://org/name", found, folder, config) tensors in the headers of a model on the hub
 
-Checked are the size each header promises, the tensors in an index, and, if the config gives each layer's kind, that
-layers of a kind have the same tensors. Pickles are disassembled and never executed.
+Checked are the size each header promises, the tensors in an index, the scales of weights of few bits, and, if the
+config gives each layer's kind, that layers of a kind have the same tensors. Pickles are disassembled and never
+executed.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, printable
+from nemotron_shared.runtime.models.scales import Tensors, require_scales
 
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -94,12 +96,20 @@ def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
     found = {name: shapes_of(f"{label}: {name}", folder / name) for name in safe}
     if names and found:
         require_all(label, found, folder, config)
+    require_scales(label, {key: about for name in safe for key, about in header_of(folder / name).items()}, config)
 
 
 def shapes_of(label: str, file: Path, *, whole: bool = True) -> dict[str, list[int]]:
     """Tensors of a safetensors file; `whole=False` accepts one truncated after its header."""
     with file.open("rb") as stream:
         return shapes(label, stream, file.stat().st_size, whole=whole)
+
+
+def header_of(file: Path) -> Tensors:
+    """Type and shape of each tensor of a safetensors file whose header `shapes_of` found valid."""
+    with file.open("rb") as stream:
+        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    return {name: (about["dtype"], about["shape"]) for name, about in header.items() if name != "__metadata__"}
 
 
 def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> dict[str, list[int]]:

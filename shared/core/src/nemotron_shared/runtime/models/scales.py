@@ -1,0 +1,166 @@
+"""Weights of few bits in a model's folder: they are numbers only together with their scales.
+
+    lost = lost_scales(tensors, config)     scales that are missing, do not fit, or belong to nothing
+    other = told_otherwise(tensors, config) what quantization_config says, and the weights are not
+
+Both read headers alone. Layouts that are known: FP8 of ModelOpt and DeepSeek, NVFP4, MXFP4, compressed-tensors, GPTQ
+and AWQ. A folder that lost its scales still loads in some programs, as a model that answers nonsense.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+from nemotron_shared.errors import UserError, printable
+
+Tensors = Mapping[str, tuple[str, Sequence[int]]]
+"""Type, as safetensors calls it, and shape of each tensor."""
+Faults = list[tuple[str, str]]
+"""The tensor or key, and what is wrong with it."""
+
+SCALES = ("_scale", "_scale_inv")
+"""Ends of the names of scales, behind the whole name of their tensor."""
+SECOND = ("_scale_2", "_global_scale")
+"""The same for the scale of scales that have 8 bits themselves."""
+BESIDE = re.compile(
+    r".*(_scale(_inv|_2)?|_global_scale|_zero_point|weight_shape|_scales|\.(scales|qzeros|g_idx|SCB|absmax))"
+)
+"""Names of what belongs to weights of few bits: scales, also of inputs and caches, zeros and shapes."""
+WHOLE = ("F64", "F32", "F16", "BF16")
+"""Types whose values are numbers by themselves."""
+INTEGERS = ("I8", "U8", "I32")
+"""Types that hold weights under names that say so; other integers are masks and positions."""
+QUANTIZED = ("quantization_config", "compression_config")
+EXCLUDED = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+"""Keys of a quantization_config for the modules that keep their type."""
+ALWAYS_SMALL = ("fp8", "fbgemm_fp8", "modelopt")
+"""Methods that always store weights of few bits."""
+SHOWN = 200
+
+
+def is_small(name: str, kind: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor holds weights of 8 bits or fewer; packed ones are whole numbers."""
+    if BESIDE.fullmatch(name):
+        return False
+    packed = len(shape) > 1 and name.endswith((".weight", ".weight_packed", ".qweight", "_blocks"))
+    return kind.startswith(("F8_", "F4", "F6_")) or (kind in INTEGERS and packed)
+
+
+def scale_of(name: str, tensors: Tensors) -> str | None:
+    """The scale of a tensor of few bits, if it is there."""
+    if name.endswith("_blocks"):
+        names = [f"{name.removesuffix('_blocks')}_scales"]
+    elif name.endswith(".qweight"):
+        names = [f"{name.removesuffix('.qweight')}.scales"]
+    else:
+        names = [f"{name.removesuffix('_packed')}{ending}" for ending in SCALES]
+        names += [f"{name}_scales", f"{name}.absmax", f"{name.removesuffix('weight')}SCB"]  # of EETQ and bitsandbytes
+    return next((one for one in names if one in tensors), None)
+
+
+def block_of(config: Mapping[str, Any]) -> list[int] | None:
+    """Rows and columns of FP8 weights that share a scale, if the config says so."""
+    told = config.get(QUANTIZED[0])
+    block = told.get("weight_block_size") if isinstance(told, dict) else None
+    known = isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)
+    return block if known else None
+
+
+def lost_scales(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
+    """Scales that are missing or do not fit, and those whose weights are no longer of few bits."""
+    faults, block = list[tuple[str, str]](), block_of(config)
+    for name, (kind, shape) in tensors.items():
+        if not is_small(name, kind, shape):
+            if orphan := _orphan(name, tensors):
+                faults.append((name, orphan))
+            continue
+        scale = scale_of(name, tensors)
+        if scale is None:
+            known = f"{name.removesuffix('_packed')}{SCALES[0]}"
+            faults.append((name, f"is stored as {kind}, and its scale is missing: {known}"))
+            continue
+        fine, has = tensors[scale]
+        blocks = block if len(shape) > 1 and kind.startswith("F8_") and scale.endswith("_inv") else None
+        wanted = [math.ceil(size / by) for size, by in zip(shape[-2:], blocks, strict=True)] if blocks else None
+        if wanted and list(has[-2:]) != wanted:
+            faults.append((scale, f"has the shape {list(has)}, and blocks of {blocks} need {wanted}"))
+        elif kind.startswith("F8_") and any(a > b for a, b in zip(has, shape, strict=False)):
+            faults.append((scale, f"has the shape {list(has)}, and its weight {list(shape)}"))
+        base = name.removesuffix("_packed")
+        if fine.startswith("F8_E4M3") and not any(f"{base}{ending}" in tensors for ending in SECOND):
+            faults.append((scale, f"is stored as {fine}, and its own scale is missing: {base}{SECOND[0]}"))
+    return faults
+
+
+def _orphan(name: str, tensors: Tensors) -> str | None:
+    """What is wrong with the scale of a weight, if this is one, and the weight is no longer of few bits."""
+    ending = next((end for end in (*SECOND, *reversed(SCALES)) if name.endswith(f"weight{end}")), None)
+    if ending is None:
+        return None
+    weight = name.removesuffix(ending)
+    if (found := tensors.get(weight)) and found[0] in WHOLE:
+        return f"is a scale, and {weight} is stored as {found[0]}: was it applied?"
+    return None if found or f"{weight}_packed" in tensors else f"is a scale, and {weight} is missing"
+
+
+def told_otherwise(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
+    """What a config says of weights of few bits, and the folder does not hold, or holds more than is said."""
+    key = next((key for key in QUANTIZED if isinstance(config.get(key), dict)), None)
+    small = [name for name, about in tensors.items() if is_small(name, *about)]
+    if key is None:
+        what = f"is missing, and {len(small)} tensors are of 8 bits or fewer, first {small[0]}" if small else ""
+        return [(f"config.json: {QUANTIZED[0]}", what)] if small else []
+    told = config[key]
+    method = told.get("quant_method")
+    if not small and method in ALWAYS_SMALL:
+        return [(f"config.json: {key}", f"says {method}, and all weights have 16 bits or more")]
+    name, excluded = next(((name, told[name]) for name in EXCLUDED if isinstance(told.get(name), list)), ("ignore", []))
+    entries = [entry for entry in excluded if isinstance(entry, str)]
+    faults: Faults = []
+    if damaged := [entry for entry in entries if not entry.isprintable()]:
+        what = f"{len(damaged)} entries are damaged, first {printable(damaged[0][:SHOWN])}"
+        faults.append((f"config.json: {key}.{name}", what))
+    kinds = {_kind(name) for name in small}
+    for one, (dtype, _) in tensors.items():
+        module = one.removesuffix(".weight")
+        named = any(_is_named(module, entry) for entry in entries)
+        if module != one and dtype in WHOLE and _kind(one) in kinds and not named:
+            faults.append((one, f"is stored as {dtype}, others of its kind in few bits, and {name} does not say so"))
+    for one in small:
+        module = re.sub(r"\.(weight|weight_packed|qweight)$", "", one)
+        if any(_is_named(module, entry) for entry in entries):
+            faults.append((one, f"is of few bits, and config.json says that it is not ({name})"))
+    return faults
+
+
+def _kind(name: str) -> str:
+    """Name of a tensor without numbers of layers and experts."""
+    return re.sub(r"\.\d+\.", ".N.", re.sub(r"\.\d+\.", ".N.", name)).replace("_packed", "")
+
+
+def _is_named(module: str, entry: str) -> bool:
+    """Whether an entry of a list of excluded modules means this module or one above it."""
+    if entry.startswith("re:"):
+        try:
+            return re.match(entry[3:], module) is not None
+        except re.error:
+            return False
+    return fnmatch(module, entry) or f".{module}.".find(f".{entry}.") >= 0
+
+
+def require_scales(label: str, tensors: Tensors, config: Mapping[str, Any]) -> None:
+    """Refuse weights of few bits that are not numbers, because their scales are lost or do not fit.
+
+    Raises:
+        UserError: naming the tensor.
+    """
+    faults = lost_scales(tensors, config)
+    if faults:
+        where, what = faults[0]
+        more = f" ({len(faults)} like it)" if len(faults) > 1 else ""
+        raise UserError(
+            f"{label}: {printable(where[:SHOWN])} {printable(what[: 2 * SHOWN])}{more}",
+            "download or make the model again, in bfloat16 or with its scales",
+        )
