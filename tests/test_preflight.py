@@ -170,7 +170,7 @@ def model_folder(folder: Path, architecture: str) -> Path:
     size = Parameters(49_000_000_000) if architecture == "super49b" else parameters_of(fields, 512)
     shapes = {"lm_head.weight": [size.total - size.experts], "layers.1.mixer.experts.up_proj": [size.experts]}
     # Of a type whose width no reader knows: the shapes of the whole model, and no bytes.
-    entries = {name: {"dtype": "F4", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    entries = {name: {"dtype": "F256", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
     header = json.dumps(entries).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     (folder / "megatron").mkdir()

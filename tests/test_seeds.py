@@ -85,7 +85,7 @@ def model_files(family: str) -> dict[str, bytes]:
     layers = {"block_configs": [{}] * 80} if family == "super49b" else {}
     parameters = 49 * 10**9 if family == "super49b" else parameters_of(fields, 512).total
     # Of a type whose width no reader knows: the shapes of the whole model, and no bytes.
-    entry = {"weight": {"dtype": "F4", "shape": [parameters], "data_offsets": [0, 0]}}
+    entry = {"weight": {"dtype": "F256", "shape": [parameters], "data_offsets": [0, 0]}}
     header = json.dumps(entry).encode()
     config = json.dumps({"model_type": "nemotron_h"} | fields | layers).encode()
     return {"config.json": config, "model.safetensors": len(header).to_bytes(8, "little") + header}

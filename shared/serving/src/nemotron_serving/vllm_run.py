@@ -98,7 +98,7 @@ class UngatedExperts(CPUUnquantizedExperts):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         if not UngatedExperts.used:
-            print(f"vLLM {PATCH}", file=sys.stderr, flush=True)
+            print("vLLM with our patch for experts without a gate", file=sys.stderr, flush=True)
         UngatedExperts.used = True
 
     @staticmethod
