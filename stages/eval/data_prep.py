@@ -28,6 +28,7 @@ from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
+from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import (
     Looked,
@@ -48,7 +49,17 @@ from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
 from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row
 from stages.eval.schema import EvalConfig, EvalData
-from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
+from stages.eval.tasks import (
+    FACTS,
+    PROSE,
+    QUESTIONS,
+    SUMS,
+    TASKS,
+    TEXTS,
+    episodes_in,
+    installed_task,
+    rows_of_environment,
+)
 
 DIRECTORY = Path(__file__).resolve().parent
 Tasks = dict[str, tuple[Kind, Iterable[Mapping[str, Any]]]]
@@ -64,7 +75,8 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     for name in settings.tasks:
         if name in tasks:
             raise UserError(f"data_prep.tasks: '{name}' is already the name of a built-in task", "rename yours")
-        added = installed_task(name, settings.seed)
+        own_rows = rows_of_environment(name)
+        added = installed_task(name, settings.seed) if own_rows is None else episodes_in(own_rows)
         tasks[name] = (added.kind, added.rows)
         recall |= {name} if added.recall else set()
     for name, place in settings.benchmarks.chosen.items():
@@ -139,7 +151,14 @@ STEP = Step(
     sections=("data_prep",),
     sources=sources,
     look=look,
-    chosen=lambda config: [TASKS.module_of(name) for name in config.data_prep.tasks],
+    contents=lambda config: {
+        f"data_prep.tasks: {name}": file_digest(file)
+        for name in config.data_prep.tasks
+        if (file := rows_of_environment(name)) is not None
+    },
+    chosen=lambda config: [
+        TASKS.module_of(name) for name in config.data_prep.tasks if rows_of_environment(name) is None
+    ],
 )
 
 

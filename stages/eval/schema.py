@@ -68,7 +68,7 @@ class EvalData(PreparedSection):
     text_template: str | None
     r"""Template of a text for bits per byte: `"{question}\n{answer}"`. `null`: no such task."""
     tasks: list[str]
-    """Tasks of installed packages to add, by name."""
+    """Tasks to add, by name: of installed packages, or environments in ./environments."""
     benchmarks: BenchmarkPlaces
     most_questions: int | None = Field(ge=1)
     """Keep at most this many questions of the test split. `null`: all."""

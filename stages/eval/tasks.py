@@ -7,15 +7,19 @@
         return TaskRows("choice", [{"question": "Capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0}])
 
 `data_prep.tasks=[capitals]` then adds it to the data. `nemotron_data.formats.eval_tasks` lists the fields of a row;
-a row without a `key` gets its question as the key.
+a row without a `key` gets its question as the key. The name of an environment in ./environments adds the rows of its
+`data/validation.jsonl`, as NeMo-Gym calls rows to evaluate on.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
+from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
+from nemotron_data.gym.catalogue import OWN
 from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
@@ -60,6 +64,34 @@ def _held_out(name: str, seed: int) -> Iterator[dict[str, Any]]:
         question = row["responses_create_params"]["input"][0]["content"]
         key = f"world {row['world']}" if "world" in row else f"{row['initial_count']} {question}"
         yield {"question": question, "key": key, "row": row}
+
+
+def rows_of_environment(name: str) -> Path | None:
+    """The file with the rows to evaluate on, if a task is the name of an environment of the user's own.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    folder = OWN / name
+    if not folder.is_dir():
+        return None
+    file = folder / "data" / "validation.jsonl"
+    if not file.is_file():
+        what = f"data_prep.tasks: the environment '{name}' has no rows to evaluate on: {file}"
+        raise UserError(what, f"make some, as by: python {folder}/rows.py 200 {file}")
+    return file
+
+
+def episodes_in(file: Path) -> TaskRows:
+    """Rows in NeMo-Gym's form as a task; raises UserError for one that is not."""
+    found = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form")
+    return TaskRows(
+        "episode",
+        [
+            {"question": row.question, "key": f"row {number}", "row": dict(row.value)}
+            for number, row in enumerate(found, 1)
+        ],
+    )
 
 
 MakeTask = Callable[[int], TaskRows]

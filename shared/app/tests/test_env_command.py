@@ -107,6 +107,14 @@ def test_an_episode_is_tried_and_a_new_environment_passes_its_own_test(
     assert main(["env", "try", "mine", str(folder / "rows.jsonl")]) == 0
     test = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", str(folder / "test_mine.py")]
     assert "2 passed" in subprocess.run(test, capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    logic = folder / "mine.py"
+    logic.write_text(logic.read_text().replace("hidden", "secret"))
+    assert main(["env", "try", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert "solution: KeyError: 'secret'" in said and "rows.py 5" in said
+    logic.write_text(logic.read_text() + "x = (")
+    assert main(["env", "try", "mine"]) == 2
+    assert "mine.py: SyntaxError" in capsys.readouterr().err
 
 
 def test_nemo_gym_is_asked_for_where_it_is_needed(capsys: pytest.CaptureFixture[str]) -> None:

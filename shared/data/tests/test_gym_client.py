@@ -105,6 +105,15 @@ def test_answers_come_in_the_order_of_the_posts_and_episodes_keep_their_cookies(
     assert all(one == {"session": "abc"} for one in cookies)
 
 
+def test_nothing_more_is_asked_after_a_failure_that_stops(faulty: Client) -> None:
+    posts = [(path, {"status": 500, "number": 1}, {}) for path in ("/echo", "/status", "/echo", "/echo")]
+    assert [isinstance(one, Answer) for one in faulty.post(posts)] == [True, False, True, True]
+    stopping = Client(faulty.port, timeout=5, connections=1, to_the_end=False)
+    found = stopping.post(posts)
+    assert [isinstance(one, Answer) for one in found] == [True, False, False, False]
+    assert "status 500" in str(found[1]) and str(found[2]) == "not asked"
+
+
 def test_a_dead_server_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -26,7 +26,7 @@ SECRET = os.urandom(8).hex()
 def tool(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     return {"type": "function", "name": name, "description": "", "parameters": schema}
-TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail", "draw", "secret")]
+TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail", "refuse", "set", "draw", "secret")]
 class Episode:
     def __init__(self, row): self.row = row
     def echo(self, text: str) -> dict: return {"text": text}
@@ -36,6 +36,8 @@ class Episode:
     def sleep(self, text: str) -> dict: time.sleep(30)
     def die(self, text: str) -> dict: os._exit(7)
     def fail(self, text: str) -> dict: raise RuntimeError("broken inside")
+    def refuse(self, text: str) -> dict: raise ValueError("refused inside")
+    def set(self, text: str) -> dict: return {1, 2}
     def verify(self, answer: str, output: list) -> dict:
         return {"reward": float("nan") if answer == "nan" else float(answer == "right"), "items": len(output)}
 """
@@ -135,6 +137,8 @@ def test_limits_end_an_episode_and_are_told_apart(faulty: str, tmp_path: Path) -
     [
         ("sleep", {"timeout_seconds": 0.5}, "POST /sleep: no answer within 0.5 s"),
         ("fail", {}, 'status 500: {"detail":"RuntimeError: broken inside"}'),
+        ("refuse", {}, 'status 500: {"detail":"ValueError: refused inside"}'),
+        ("set", {}, "Object of type set is not JSON serializable"),
         ("die", {}, "its server ended (exit code 7)"),
     ],
 )
@@ -149,12 +153,17 @@ def test_a_failure_stops_with_one_error(
     assert ("on_failure=mask" in str(error.value.remedy)) == (tool != "die"), "nobody is left to answer"
 
 
-def test_no_number_is_a_failure_and_a_masked_episode_is_counted(faulty: str, tmp_path: Path) -> None:
+def test_no_number_is_a_failure_and_a_masked_episode_is_counted(
+    faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows, turns = [row_of("faulty", ["echo"])] * 2, [[ended("nan")], [ended("right")]]
     with pytest.raises(UserError, match="no finite reward: nan"):
         played(section(faulty), rows, turns, tmp_path)
     found = played(section(faulty, on_failure="mask"), rows, turns, tmp_path)
     assert [one.ended for one in found] == ["failed", "answered"]
+    assert "1 of 2 episodes failed and are left out; the last: environment 'faulty': POST /verify" in "".join(
+        capsys.readouterr()
+    )
     with pytest.raises(UserError, match="all 8 episodes of a batch failed"):
         played(section(faulty, on_failure="mask"), rows[:1] * 8, turns[:1] * 8, tmp_path)
 

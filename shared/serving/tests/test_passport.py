@@ -312,6 +312,10 @@ def test_the_command_tells_by_its_exit_code_and_on_a_page(
     assert f"<code>{UP}</code>" in page and "in transformers alone, because tensors differ" in page
     assert main(["verify", "export", "--home", "home"]) == 2  # a folder's model has no name in a store
     assert "--against MODEL" in capsys.readouterr().err
+    change_json(export, "passport.json", lambda told: told["source"].update(reference="trained:v1"))
+    before = (export / "passport.json").read_bytes()
+    assert main(words) == 1  # it was not made from this one, and stays the export of the other
+    assert (export / "passport.json").read_bytes() == before
     assert main(["verify", "absent", "--home", "home"]) == 2
     assert main(["verify", "./model", "--home", "home", "--alone"]) == 0
     assert not (tmp_path / "model" / "passport.json").exists()

@@ -1,11 +1,14 @@
 """Models are scored in an environment: every episode is kept, and a failure is no score."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nemotron_data.gym.catalogue import new_environment
 from stages.eval.scoring import compare, score
 from stages.eval.train import main
 
@@ -34,6 +37,24 @@ def test_each_episode_is_kept_with_who_said_what(store: Path) -> None:
     assert (entry["metric"], entry["n"]) == ("reward", 4)
     assert entry["ci95"][0] <= entry["value"] <= entry["ci95"][1]
     assert {"turns", "calls", "refused_calls", "used_tools"} <= entry["figures"].keys()
+
+
+def test_an_environment_of_ones_own_is_a_task(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(store)
+    folder = new_environment("mine")
+    words = [*SHORT, "data_prep.tasks=[mine]", "evaluation.environments.servers=[mine]"]
+    assert main(words) == 2
+    remedy = capsys.readouterr().err.partition("as by: python ")[2].split()
+    subprocess.run([sys.executable, *remedy], check=True)
+    assert main(words) == 0
+    (entry,) = json.loads((store / "artifacts/super3-eval-results/v1/results.json").read_text())["scores"]
+    assert (entry["task"], entry["metric"], entry["n"]) == ("mine", "reward", 4)
+    with (folder / "data" / "validation.jsonl").open("a") as file:
+        file.write("{}\n")
+    assert main(words) == 2  # changed rows are other data
+    assert "validation.jsonl:201: not a row in NeMo-Gym's form" in capsys.readouterr().err
 
 
 def test_an_episode_that_failed_would_have_no_score(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ Training and evaluation start the environments that their config names themselve
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -127,9 +128,10 @@ def try_(name: str, rows: Path | None, turns: tuple[str, ...], count: int) -> in
     for tool in shown[0].asked.get("tools", ()):
         named = ", ".join(tool["parameters"].get("properties", {}))
         tell(f"tool  {tool['name']}({named})  {tool.get('description', '')}".rstrip())
-    with tempfile.TemporaryDirectory() as folder:
-        for line in play(name, shown[0], turns, Path(folder), again=PLAYED_AGAIN):
-            tell(line)
+    folder = Path(tempfile.mkdtemp(prefix="nemotron-env-try-"))
+    for line in play(name, shown[0], turns, folder, again=PLAYED_AGAIN):
+        tell(line)
+    shutil.rmtree(folder)  # an error names the log in it
     return 0
 
 
@@ -141,9 +143,12 @@ def new(name: str) -> int:
     tell(
         f"wrote {folder}: {name}.py is the game, app.py serves it with NeMo-Gym, rows.py makes rows, rl.yaml trains\n"
         f"  nemotron env try {name}\n"
+        f"  python {folder}/rows.py 5 {folder}/data/example.jsonl      after changes to the game\n"
         f"  python -m pytest {folder}/test_{name}.py\n"
         f"  python {folder}/rows.py 500 {folder}/rows.jsonl\n"
-        f"  nemotron super3 rl -c {folder}/rl.yaml run.model=sft"
+        f"  nemotron super3 rl -c {folder}/rl.yaml run.model=sft\n"
+        f"  python {folder}/rows.py 200 {folder}/data/validation.jsonl      rows to evaluate on\n"
+        f"  nemotron super3 eval -c drawers data_prep.tasks=[{name}] evaluation.environments.servers=[{name}]"
     )
     return 0
 

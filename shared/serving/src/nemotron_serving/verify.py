@@ -5,8 +5,8 @@
     nemotron verify downloaded --alone             someone else's folder: check it alone
     nemotron verify trained --base hf://org/name   the same, and whether it was trained from this model
 
-Writes passport.html and passport.json next to it, or with --alone and --base only where --page says. Exit code 1 if
-anything differs. `nemotron export` does the same before a folder is seen.
+Writes passport.html and passport.json next to it; with --alone, --base, or another model than the export names, only
+where --page says. Exit code 1 if anything differs. `nemotron export` does the same before a folder is seen.
 """
 
 from pathlib import Path
@@ -45,8 +45,16 @@ def command(
     into = page or (None if from_elsewhere else folder)
     if into and into.resolve().is_relative_to(look.store.root.resolve()):
         raise UserError(f"{into}: is in the store, where nothing may be written", "export it, or add --alone")
-    reference = None if alone else base or against or _named(folder)
+    named = None if from_elsewhere else _named(folder)
+    reference = None if alone else base or against or named
+    if reference is None and not alone:
+        raise UserError(
+            f"{folder}: does not say which model it was made from",
+            "say so: --against MODEL; or --alone, or --base MODEL",
+        )
     artifact = None if reference is None else find_model(look.store, reference, family=look.family, trusted=trust_code)
+    if artifact and named not in (None, artifact.reference):
+        into = page  # it stays the passport of the model that it names
     from nemotron_serving.passport.alone import by_itself  # torch and transformers: seconds
     from nemotron_serving.passport.compare import verified
 
@@ -62,17 +70,8 @@ def command(
     return 1 if passport.findings else 0
 
 
-def _named(folder: Path) -> str:
-    """The model that an export's own passport names.
-
-    Raises:
-        UserError: it has none, or the model was not from a store.
-    """
+def _named(folder: Path) -> str | None:
+    """The model that an export's own passport names; None if it has none, or the model was not from a store."""
     file = folder / DATA
     told = read_json(file).get("source", {}) if file.is_file() else {}
-    if not told.get("reference"):
-        raise UserError(
-            f"{folder}: does not say which model it was made from",
-            "say so: --against MODEL; or --alone, or --base MODEL",
-        )
-    return told["reference"]
+    return told.get("reference") or None

@@ -65,10 +65,11 @@ class Client:
     Args:
         timeout: maximum seconds for an answer.
         connections: maximum concurrent requests.
+        to_the_end: ask the rest when one has failed; else they count as failed, too.
     """
 
-    def __init__(self, port: int, *, timeout: float, connections: int) -> None:
-        self.port, self.timeout, self.connections = port, timeout, connections
+    def __init__(self, port: int, *, timeout: float, connections: int, to_the_end: bool = True) -> None:
+        self.port, self.timeout, self.connections, self.to_the_end = port, timeout, connections, to_the_end
         self._open: list[http.client.HTTPConnection] = []
 
     def post(self, posts: Sequence[Post]) -> list[Answer | Failure]:
@@ -81,6 +82,9 @@ class Client:
             self._open.append(connection)
             for number in numbers:
                 found[number] = self._one(connection, *posts[number])
+                if isinstance(found[number], Failure) and not self.to_the_end:
+                    for _ in numbers:
+                        pass
             connection.close()
 
         workers = [threading.Thread(target=work, daemon=True) for _ in range(min(self.connections, len(posts)))]

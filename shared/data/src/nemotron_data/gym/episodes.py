@@ -36,6 +36,7 @@ from nemotron_data.gym.client import Answer, Client, Cookies, Failure, Post
 from nemotron_data.gym.server import Server
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
 
 TO_THE_MODEL = (200, 400, 422)
 """Statuses with which a tool's answer goes to the model, as in simple_agent, because the call may be wrong."""
@@ -197,7 +198,8 @@ class Environments:
         server, settings = self._servers[name], self.settings
         if name not in self._clients:
             timeout, connections = settings.timeout_seconds, settings.connections
-            self._clients[name] = Client(server.port, timeout=timeout, connections=connections)
+            masks = self.settings.on_failure == "mask"
+            self._clients[name] = Client(server.port, timeout=timeout, connections=connections, to_the_end=masks)
         began = time.monotonic()
         try:
             answers = self._clients[name].post(posts)
@@ -232,7 +234,7 @@ class Loop:
         self.environments, self._settings = environments, environments.settings
         self._prompter, self._tokenizer = prompter, tokenizer
         self._ends, self._turn_tokens = frozenset(ends), turn_tokens
-        self._last = ""
+        self._last, self._most_failed = "", 0
 
     def play(self, asked: Sequence[Asked], sample: Sample) -> list[Episode]:
         """Play one episode per row to the end.
@@ -383,6 +385,9 @@ class Loop:
         failed = sum(one.ended == "failed" for one in episodes)
         if failed == len(episodes) >= FEWEST_FAILED:
             raise UserError(f"all {failed} episodes of a batch failed; the last: {self._last}", "mend the environment")
+        if failed > self._most_failed:
+            self._most_failed = failed
+            say(f"{failed} of {len(episodes)} episodes failed and are left out; the last: {self._last}")
 
     def _asked(
         self, episodes: Sequence[Episode], post: Callable[[Episode], tuple[str, Mapping[str, Any]]]

@@ -102,15 +102,23 @@ def solution(name: str, row: RLRow) -> list[str]:
     """Turns of the environment's `solution`.
 
     Raises:
-        UserError: it has no solution.
+        UserError: it has no solution, or its code fails.
     """
     environment = find_environment(name)
-    logic: Any = load_logic(environment.folder) if environment.logic.is_file() else None
+    try:
+        logic: Any = load_logic(environment.folder) if environment.logic.is_file() else None
+    except Exception as error:  # someone's code may fail in any way
+        raise UserError(f"{environment.logic}: {type(error).__name__}: {error}", "correct it") from error
     if environment.name == counter.NAME and environment.by_nemo_gym:
         logic = counter
     if not hasattr(logic, "solution"):
         raise UserError(f"'{environment.name}' has no `solution`", "give the model's turns: --say TEXT --say TEXT")
-    return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]
+    try:
+        return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]
+    except Exception as error:
+        what = f"{environment.logic}: solution: {type(error).__name__}: {error} ({row.place})"
+        make = f"python {environment.folder}/rows.py 5 {environment.examples}"
+        raise UserError(what, f"correct it; or if the game has changed, make the rows anew, as by: {make}") from error
 
 
 def as_call(name: str, arguments: dict[str, Any]) -> str:

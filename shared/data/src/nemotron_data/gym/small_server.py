@@ -118,7 +118,7 @@ def _arguments(tool: Any) -> type[BaseModel]:
 
 
 def load_logic(folder: Path) -> ModuleType:
-    """Load an environment's module, which is named like its folder."""
+    """Load an environment's module, which is named like its folder; raises what its code raises."""
     name = folder.name
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None and spec.loader is not None
@@ -144,15 +144,17 @@ def serve(environment: Environment, port: int) -> None:
             cookies = dict(one.strip().partition("=")[::2] for one in self.headers.get("Cookie", "").split(";"))
             session = cookies.get(COOKIE) or secrets.token_hex(16)
             try:
-                status, answer = 200, environment.answer(self.path, json.loads(content), session)
-            except BadRequest as error:
-                status, answer = error.args
+                asked = json.loads(content)
             except ValueError as error:
-                status, answer = 422, {"detail": [{"loc": ["body"], "msg": f"JSON decode error: {error}"}]}
-            except Exception as error:  # the environment's own code may fail in any way
+                self._send(422, {"detail": [{"loc": ["body"], "msg": f"JSON decode error: {error}"}]}, session)
+                return
+            try:
+                self._send(200, environment.answer(self.path, asked, session), session)
+            except BadRequest as error:
+                self._send(*error.args, session)
+            except Exception as error:  # the environment's own code may fail in any way, or answer what is not JSON
                 print(f"{self.path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-                status, answer = 500, {"detail": f"{type(error).__name__}: {error}"}
-            self._send(status, answer, session)
+                self._send(500, {"detail": f"{type(error).__name__}: {error}"}, session)
 
         def _send(self, status: int, answer: Any, session: str) -> None:
             body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()  # as FastAPI writes it

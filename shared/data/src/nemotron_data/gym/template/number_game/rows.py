@@ -9,5 +9,5 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from number_game import make_row
 
 count, file = int(sys.argv[1]), Path(sys.argv[2])
-rng = Random(0)
+rng = Random(file.name)  # files of other names have other rows
 file.write_text("".join(json.dumps(make_row(rng)) + "\n" for _ in range(count)))
