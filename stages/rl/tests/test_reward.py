@@ -24,6 +24,13 @@ SHORT = (
     f"train.micro_batch_size={MICRO}", "optimizer.lr=1e-3", "scheduler.lr_decay_style=constant",
     "logger.tensorboard=false",
 )  # fmt: skip
+NO_HOLDOUT = (
+    "data_prep.holdout.rows=null",
+    "data_prep.holdout.fraction=null",
+    "data_prep.split.train=1.0",
+    "data_prep.split.valid=0.0",
+    "data_prep.split.test=0.0",
+)
 WITH_MODEL = ("rewards=[{name: model, weight: 1.0}]", "run.reward_model=./scores")
 
 
@@ -168,6 +175,15 @@ def test_what_cannot_be_is_refused(
     make_model(tmp_path / "language")
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_few_pairs_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, monkeypatch, "train.train_iters=1", "data_prep.synthetic_problems=5", *NO_HOLDOUT)
+    said = capsys.readouterr().err
+    assert f"5 training pairs: a step takes {PAIRS}, so it takes some more than once" in said
+    assert "no validation pairs" in said
 
 
 def test_a_reward_model_of_another_vocabulary_is_refused(

@@ -138,8 +138,13 @@ def given(
     """
     data, say = task.input("data").path, task.run.say
     valid, most = data / "val.jsonl", task.config.train.eval_rows
+    pairs, step = encoded(data / "train.jsonl", begun.prompter, say), task.config.rows_per_step
+    if len(pairs) < step:
+        say(f"WARNING: {len(pairs):,} training pairs: a step takes {step:,}, so it takes some more than once")
+    if not valid.is_file():
+        say("WARNING: no validation pairs: nothing shows whether other pairs are told apart")
     return {
-        "train_dataset": change(encoded(data / "train.jsonl", begun.prompter, say)),
+        "train_dataset": change(pairs),
         "eval_dataset": change(encoded(valid, begun.prompter, say, most)) if valid.is_file() else None,
         "processing_class": begun.tokenizer,
         "peft_config": begun.adapters,
