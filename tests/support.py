@@ -168,6 +168,14 @@ def make_model(folder: Path) -> None:
     save_random_model(RandomModelSection(architecture="super3_tiny", overrides={}, tokenizer="tiny"), folder, 7, folder)
 
 
+def made_in(home: Path, name: str) -> tuple[list[dict[str, Any]], bytes]:
+    """The log without times, and the weights, of the newest version of a model in a store."""
+    newest = max(home.glob(f"artifacts/{name}/v*"))
+    lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
+    kept = [{name: value for name, value in line.items() if name not in ("seconds", "memory_gb")} for line in lines]
+    return kept, (newest / "model.safetensors").read_bytes()
+
+
 def make_reward_model(folder: Path) -> None:
     """The same with a random score in the place of a language model's output."""
     from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model

@@ -1,13 +1,12 @@
 """On-policy distillation: the loss of the README in float64, the same bytes after a stop, and what it refuses."""
 
-import json
 from math import exp, fsum
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import make_model, short
+from support import made_in, make_model, short
 
 from stages.rl.engines.trl.distill import DistillingTrainer, divergence
 from stages.rl.train import main
@@ -25,10 +24,7 @@ def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[l
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
     make_model(home / "teacher")
     assert main((*SHORT, *words)) == 0
-    newest = max(home.glob("artifacts/super3-rl-model/v*"))
-    lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
-    kept = [{name: value for name, value in line.items() if name not in ("seconds", "memory_gb")} for line in lines]
-    return kept, (newest / "model.safetensors").read_bytes()
+    return made_in(home, "super3-rl-model")
 
 
 @pytest.mark.parametrize("kind", ["reverse", pytest.param("forward", marks=pytest.mark.slow)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import made_in
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -27,10 +28,7 @@ def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[l
     """The log without times, and the weights, of the newest model."""
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
     assert main((*SHORT, *words)) == 0
-    newest = max(home.glob("artifacts/super3-rl-model/v*"))
-    lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
-    kept = [{name: value for name, value in line.items() if name not in ("seconds", "memory_gb")} for line in lines]
-    return kept, (newest / "model.safetensors").read_bytes()
+    return made_in(home, "super3-rl-model")
 
 
 def logps(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import make_model, make_reward_model, short
+from support import made_in, make_model, make_reward_model, short
 
 from nemotron_engines.modeling.build import ONLY_MADE
 from nemotron_engines.modeling.scoring import load_scoring, score_of
@@ -38,10 +38,7 @@ def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[l
     """The log without times, and the weights, of the newest reward model."""
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
     assert main((*SHORT, *words)) == 0
-    newest = max(home.glob("artifacts/super3-reward-model/v*"))
-    lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
-    kept = [{name: value for name, value in line.items() if name not in ("seconds", "memory_gb")} for line in lines]
-    return kept, (newest / "model.safetensors").read_bytes()
+    return made_in(home, "super3-reward-model")
 
 
 def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
