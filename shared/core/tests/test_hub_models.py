@@ -29,6 +29,9 @@ TINY = HubModel("local/tiny")
 NEXT = "f" * 40
 
 
+TYPE_OF_A_NUMBER = (50).to_bytes(8, "little") + b'{"a":{"dtype":5,"shape":[0],"data_offsets":[0,0]}}'
+
+
 def weights(count: int = 4, fill: bytes = b"\0", shape: list[int] | None = None) -> bytes:
     """A safetensors file with one tensor."""
     entry = {"a.experts.0.w": {"dtype": "F32", "shape": shape or [count], "data_offsets": [0, 4 * count]}}
@@ -390,6 +393,7 @@ def test_a_size_that_is_not_the_contents_ends_the_download(
         ({"model__safetensors__index__json": b'{"weight_map": {"a": "config.json"}}'}, "not of the form"),
         ({"model__safetensors": b"\xff" * 200}, "cut off within its header"),
         ({"model__safetensors": b"\x09" + b"\0" * 7 + b'{"a":"x"}'}, "its header cannot be read"),
+        ({"model__safetensors": TYPE_OF_A_NUMBER}, "its header cannot be read"),
     ],
 )
 def test_small_files_that_are_not_what_they_should_be_are_one_clear_error(

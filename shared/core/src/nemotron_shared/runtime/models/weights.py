@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.models.scales import Tensors, require_scales
+from nemotron_shared.runtime.models.scales import require_scales
 
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -47,6 +47,7 @@ SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "
          "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
 """Bytes per value by dtype; sizes of other dtypes are not checked."""
 Shapes = Mapping[str, list[int]]
+Header = dict[str, tuple[str, list[int]]]
 
 
 def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
@@ -93,27 +94,34 @@ def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
         if name.endswith(WEIGHTS[1]):
             _require_state_dict(f"{label}: {name}", folder / name)
     safe = [name for name in names or sorted(there) if name.endswith(WEIGHTS[0])]
-    found = {name: shapes_of(f"{label}: {name}", folder / name) for name in safe}
+    found = {name: header_of(f"{label}: {name}", folder / name) for name in safe}
     if names and found:
-        require_all(label, found, folder, config)
-    require_scales(label, {key: about for name in safe for key, about in header_of(folder / name).items()}, config)
+        require_all(label, {name: _shapes(tensors) for name, tensors in found.items()}, folder, config)
+    require_scales(label, {name: about for tensors in found.values() for name, about in tensors.items()}, config)
 
 
 def shapes_of(label: str, file: Path, *, whole: bool = True) -> dict[str, list[int]]:
-    """Tensors of a safetensors file; `whole=False` accepts one truncated after its header."""
-    with file.open("rb") as stream:
-        return shapes(label, stream, file.stat().st_size, whole=whole)
+    """Shapes of a safetensors file's tensors; `whole=False` accepts one truncated after its header."""
+    return _shapes(header_of(label, file, whole=whole))
 
 
-def header_of(file: Path) -> Tensors:
-    """Type and shape of each tensor of a safetensors file whose header `shapes_of` found valid."""
+def header_of(label: str, file: Path, *, whole: bool = True) -> Header:
+    """Type and shape of each tensor of a safetensors file."""
     with file.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    return {name: (about["dtype"], about["shape"]) for name, about in header.items() if name != "__metadata__"}
+        return _header(label, stream, file.stat().st_size, whole=whole)
 
 
 def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> dict[str, list[int]]:
-    """Tensors of a safetensors file of this size, from its beginning.
+    """Shapes of the tensors of a safetensors file of this size, from its beginning; raises what `_header` does."""
+    return _shapes(_header(label, stream, size, whole=whole))
+
+
+def _shapes(header: Header) -> dict[str, list[int]]:
+    return {name: shape for name, (_, shape) in header.items()}
+
+
+def _header(label: str, stream: BinaryIO, size: int, *, whole: bool) -> Header:
+    """Type and shape of each tensor of a safetensors file of this size, from its beginning.
 
     Raises:
         UserError: no valid header, or the size does not match it.
@@ -126,10 +134,13 @@ def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> di
         header = json.loads(content.decode(), parse_constant=_refused, object_pairs_hook=_once)
         tensors = {name: about for name, about in header.items() if name != "__metadata__"}
         found = {name: _shape(label, name, about["shape"]) for name, about in tensors.items()}
+        types = {name: about["dtype"] for name, about in tensors.items()}
+        if not all(isinstance(dtype, str) for dtype in types.values()):
+            raise ValueError("a type is not text")
         places = {name: tuple(_dimensions(about["data_offsets"])) for name, about in tensors.items()}
         end = 0
         for name, (low, high) in sorted(places.items(), key=lambda place: place[1]):
-            width = SIZES.get(tensors[name]["dtype"])
+            width = SIZES.get(types[name])
             if low != end or high < low or (width is not None and high - low != width * math.prod(found[name])):
                 raise ValueError(f"the place of {name} does not fit its shape")
             end = high
@@ -137,7 +148,7 @@ def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> di
         raise UserError(f"{label}: its header cannot be read: it is damaged, or no safetensors file", AGAIN) from error
     if whole and size != 8 + length + end:
         raise UserError(f"{label}: {size} bytes, and its header speaks of {8 + length + end}: it is cut off", AGAIN)
-    return found
+    return {name: (types[name], shape) for name, shape in found.items()}
 
 
 def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: Mapping[str, Any]) -> None:
