@@ -24,11 +24,12 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SMALL, **ATTENTION),
     "qwen2": lambda: Qwen2Config(**SMALL, **ATTENTION),
     "llama64": lambda: LlamaConfig(**SMALL, **ATTENTION | {"hidden_size": 256}),
+    "qwen64": lambda: Qwen2Config(**SMALL, **ATTENTION | {"hidden_size": 256}),
     "gpt2": lambda: GPT2Config(**SMALL, n_embd=64, n_layer=2, n_head=4),
 }
-
-
-DENSE = {"hybrid_override_pattern": "M-M*-", "head_dim": 64, "intermediate_size": 96}
+HEADS = {"head_dim": 64}
+"""Of a size that vLLM takes on a CPU."""
+DENSE = {"hybrid_override_pattern": "M-M*-", "intermediate_size": 96, **HEADS}
 
 
 def make(folder: Path, kind: str, overrides: dict[str, Any] | None = None) -> Path:
