@@ -101,7 +101,7 @@ def test_layouts_that_exclude_each_other_are_refused(
         (["--for", "llama.cpp"], "nemotron engine install llama_cpp"),
         (["--for", "llama.cpp", "--quantize", "Q8_0"], "nemotron engine install libllama"),
         (["--quantize", "Q8_0"], "add --for llama.cpp"),
-        (["--for", "megatron"], "engine=megatron_bridge run.model=MODEL converts it"),
+        (["--for", "megatron"], "nemotron super3 pretrain engine=megatron_bridge run.model=MODEL"),
     ):
         assert main(["export", "trained", str(tmp_path / "out"), "--home", str(store.home), *words]) == 2
         assert said in capsys.readouterr().err

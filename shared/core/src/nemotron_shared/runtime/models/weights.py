@@ -29,6 +29,8 @@ ADAPTER = "adapter"
 """Folder of a model's adapter, next to the weights it is merged into."""
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """PEFT's file names."""
+ADAPTER_ROOT = "base_model.model."
+"""What the names of an adapter's tensors begin with."""
 LARGEST_HEADER = 100_000_000
 """The library's own limit."""
 LARGEST_PICKLE = 256 * 2**20
