@@ -392,6 +392,11 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "no text": (TC, "\0", "not valid JSON"),
     "no config": (C, "[]", "not a mapping of a model's settings"),
     "a passport of another kind": ("passport.json", "[]", "not a mapping of settings"),
+    "a pickle in the index": (
+        "model.safetensors.index.json",
+        '{"weight_map": {"a": "model.bin"}}',
+        "two sets of weights",
+    ),
     "a file outside": ("model.safetensors.index.json", '{"weight_map": {"a": "../b.safetensors"}}', "not of the form"),
 }
 

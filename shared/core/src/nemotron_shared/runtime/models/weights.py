@@ -163,7 +163,7 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
     promised = _weight_map(label, index) if index.is_file() else None
     absent = []
     if promised is not None:
-        absent = [f"{tensor} in {file}" for tensor, file in promised.items() if tensor not in found[file]]
+        absent = [f"{tensor} in {file}" for tensor, file in promised.items() if tensor not in found.get(file, ())]
         _require_no_second(label, found)
     if absent := absent or _absent_from_layers([name for names in found.values() for name in names], config):
         raise UserError(f"{label}: its weights lack {_few(absent)}", "download or save the model again")
