@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from passport_support import WEIGHTS, change_json, change_weights, copied, make, with_adapters
+from passport_support import change_json, change_weights, copied, in_shards, make, put, swap, with_adapters
 from safetensors.torch import load_file, save_file
 
 from nemotron_app.main import main
@@ -48,19 +48,6 @@ def narrowed(folder: Path) -> None:
     """As Megatron-Bridge writes a model that was trained in bfloat16: all but the routers' biases."""
     change_weights(folder, lambda x: x.update({k: v.bfloat16() for k, v in x.items() if "e_score" not in k}))
     change_json(folder, "config.json", lambda config: config.update(dtype="bfloat16"))
-
-
-def in_shards(folder: Path) -> None:
-    """Two files and an index, as consolidated checkpoints have."""
-    tensors = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    names = sorted(tensors)
-    places = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
-    for file in set(places.values()):
-        own = {name: tensors[name].clone() for name in names if places[name] == file}
-        save_file(own, folder / file, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def in_8_bits(folder: Path, method: str) -> None:
@@ -150,20 +137,12 @@ def test_a_sound_adapter_raises_no_alarm(adapters: tuple[Path, Path]) -> None:
     assert found(adapter) == found(adapter, base) == {}
 
 
-def put(name: str, value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], Any]:
-    return lambda folder: change_weights(folder, lambda x: x.update({name: value(x[name])}))
-
-
 def drop(*names: str) -> Callable[[Path], Any]:
     return lambda folder: change_weights(folder, lambda x: [x.pop(name) for name in names])
 
 
 def say(**values: Any) -> Callable[[Path], Any]:
     return lambda folder: change_json(folder, "config.json", lambda config: config.update(values))
-
-
-def swap(first: str, second: str) -> Callable[[Path], Any]:
-    return lambda folder: change_weights(folder, lambda x: x.update({first: x[second], second: x[first]}))
 
 
 def stale_template(folder: Path) -> None:

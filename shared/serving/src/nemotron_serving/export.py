@@ -75,13 +75,13 @@ def command(
     layout.require(artifact)
     require_whole_export(artifact, layout)
     title = push.partition("/")[2] if push else folder.resolve().name
+    readme = card(look.store, artifact, title, adapter=adapter, licence=licence)
     if dry_run:
         sizes = layout.sizes(artifact, exported_files(artifact, adapter=adapter), title)
         told = {"folder": str(folder), "model": artifact.reference, "files": sizes, "bytes": sum(sizes.values())}
         lines = [f"{folder / name}: {size(count)}" for name, count in sizes.items()]
         look.tell(told, *lines, f"in all {size(told['bytes'])}, for {', '.join(layout.runtimes)}; nothing was written")
         return 0
-    readme = card(look.store, artifact, title, adapter=adapter, licence=licence)
     seen: list[Passport] = []
 
     def finish(made: Path) -> None:

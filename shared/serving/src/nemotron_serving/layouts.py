@@ -25,7 +25,8 @@ FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
 RUNTIMES = (*FOLDERS, LLAMA_CPP)
 NOT_WRITTEN = {
-    "megatron": "train on the model itself: engine=megatron_bridge run.model=MODEL converts it when it starts",
+    "megatron": "train on the model, or on a folder --for transformers; it is converted when it starts:\n"
+    "    nemotron super3 pretrain engine=megatron_bridge run.model=MODEL (or sft: docs/engines/megatron_bridge.md)",
     "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
 }
 """Runtimes that no layout is written for, and what to do."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conformance_support import answers_as_the_model_does, through
-from passport_support import DENSE, make, with_adapters
+from passport_support import DENSE, HEADS, make, with_adapters
 
 from nemotron_app.main import main
 from nemotron_serving.passport.numbers import GREEDY
@@ -18,15 +18,15 @@ from nemotron_serving.passport.numbers import GREEDY
 pytestmark = pytest.mark.vllm_cpu
 
 OURS = "vLLM with our patch for experts without a gate"
-HEADS = {"head_dim": 64}
 SAME = 1e-8
 """Measured: 3e-14."""
 
 
 @pytest.mark.parametrize(
     ("kind", "overrides", "runtime"),
-    [("llama64", {}, "vLLM"), ("nano3_tiny", DENSE, "vLLM"), ("nano3_tiny", HEADS, OURS), ("super3_tiny", HEADS, OURS)],
-)
+    [("llama64", {}, "vLLM"), ("qwen64", {}, "vLLM"), ("nano3_tiny", DENSE, "vLLM"), ("nano3_tiny", HEADS, OURS),
+     ("super3_tiny", HEADS, OURS)],
+)  # fmt: skip
 def test_vllm_computes_what_the_model_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, overrides: dict[str, Any], runtime: str
 ) -> None:
@@ -38,8 +38,11 @@ def test_vllm_computes_what_the_model_does(
     assert (OURS in (tmp_path / "out" / "passport.html").read_text()) == (runtime == OURS)
 
 
-def test_vllm_computes_a_merged_adapter_and_one_beside_its_base(tmp_path: Path) -> None:
-    store = with_adapters(tmp_path, overrides=DENSE)
+@pytest.mark.parametrize(("kind", "overrides"), [("nano3_tiny", DENSE), ("qwen64", {})])
+def test_vllm_computes_a_merged_adapter_and_one_beside_its_base(
+    tmp_path: Path, kind: str, overrides: dict[str, Any]
+) -> None:
+    store = with_adapters(tmp_path, kind, overrides)
     for words in ([], ["--adapter"]):
         out = tmp_path / f"out{len(words)}"
         assert main(["export", "trained", str(out), "--home", str(store.home), "--for", "vllm", *words]) == 0

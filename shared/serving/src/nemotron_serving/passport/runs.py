@@ -36,9 +36,12 @@ def compare_runs(
     """
     if files and runtimes.LLAMA_CPP.python is None:
         parts[NUMBERS].not_run.append(runtimes.LLAMA_CPP.missing)
+        files = ()
+        if export is None:
+            return
     held = rows.held if rows else []
     try:
-        prompts = _prompts(source, rows, any_runtime=export is not None or runtimes.LLAMA_CPP.python is not None)
+        prompts = _prompts(source, rows)
         before = numbers.read(source.path, prompts, held, trusted=source.trusted)
     except UserError as error:
         for title in (NUMBERS, TASK):
@@ -50,7 +53,7 @@ def compare_runs(
 
     if export is not None:
         _compare_folder(export, source, prompts, before, changed, rows, parts)
-    for file in files if runtimes.LLAMA_CPP.python else ():
+    for file in files:
         _compare_file(file, source, prompts, before, changed, rows, parts)
     if rows is None:
         parts[NUMBERS].not_run.append("the model's training data is not in this store: random tokens only")
@@ -58,14 +61,12 @@ def compare_runs(
         parts[TASK].not_run.append(NO_ROWS)
 
 
-def _prompts(source: Artifact, rows: Rows | None, *, any_runtime: bool) -> dict[str, list[int]]:
+def _prompts(source: Artifact, rows: Rows | None) -> dict[str, list[int]]:
     """What both are given.
 
     Raises:
         UserError: the model cannot be run here.
     """
-    if not any_runtime:
-        raise UserError("nothing here could run its export", runtimes.LLAMA_CPP.missing)
     own, size = stored_in(source.path), int(config_of(source.path).get("vocab_size") or 0)
     if not numbers.fits(own, Machine.here(source.path).memory):
         raise UserError(numbers.memory_text(own), "use a larger machine")
@@ -104,7 +105,7 @@ def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows 
     try:
         if runtimes.VLLM.python is None:
             raise UserError(runtimes.VLLM.missing, "install it")
-        prompts = _prompts(source, rows, any_runtime=True)
+        prompts = _prompts(source, rows)
         before = numbers.read(source.path, prompts, held, trusted=source.trusted)
     except UserError as error:
         parts[NUMBERS].not_run.append(f"an adapter alone is run by vLLM: {reason(error)}")

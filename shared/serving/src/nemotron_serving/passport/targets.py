@@ -6,7 +6,7 @@ the same way, so that every value of it is compared.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def in_gguf(source: Mapping[str, Stored], file: Gguf, config: dict[str, Any], pa
     import gguf
 
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(kind, int(file.settings["block_count"]))
+    names = gguf.get_tensor_name_map(kind, int(file.settings.get("block_count", 0)))
     places: dict[str, tuple[str, int | None]] = {}
     for name in source:
         if name.startswith(PREDICTING):
@@ -89,8 +89,6 @@ def _place(name: str, names: Any) -> tuple[str, int | None] | None:
         key, number = f"model.layers.{layer[1]}.mlp.experts.{expert[2]}.weight", int(expert[1])
     key = key.replace(".dt_bias", ".dt.bias").replace(".e_score_correction_bias", ".e_score_correction.bias")
     found = names.get_name(key, try_suffixes=(".weight", ".bias"))
-    if found is None and number is not None:  # a version of the package without names for experts like ours
-        found = f"blk.{layer[1]}.ffn_{expert[2].removesuffix('_proj')}_exps.weight" if layer and expert else None
     return None if found is None else (found, number)
 
 
@@ -122,20 +120,20 @@ def _of_gguf(
     return Counterpart(one.name, where, file.dtype(where), wanted, found, shapes, rotate)
 
 
+def is_unrolled(names: Iterable[str]) -> bool:
+    """Whether an adapter has a pair of matrices for each expert, by the names of its tensors or layers."""
+    return any(re.search(r"\.experts\.\d+\.", name) for name in names)
+
+
 def in_adapter(model: Path, adapter: Path, folder: Path, part: Part) -> Iterator[Counterpart]:
     """The pairs of an exported adapter: as it was trained, or with a pair of matrices for each expert."""
-    from nemotron_engines.lora.layout import ROOT, pairs_in  # PEFT takes a second to import
+    from nemotron_engines.lora.layout import unrolled  # PEFT takes a second to import
 
-    source, target = stored_in(adapter), stored_in(folder)
-    if source.keys() == target.keys():
-        yield from in_folder(source, folder, part)
+    target = stored_in(folder)
+    if not is_unrolled(target):
+        yield from in_folder(stored_in(adapter), folder, part)
         return
-    wanted: dict[str, torch.Tensor] = {}
-    for pair in pairs_in(model, adapter):
-        experts, _, projection = pair.layer.rpartition(".")
-        for number, sides in enumerate(pair.factors(source)):
-            layer = f"{experts}.{number}.{projection}" if pair.experts else pair.layer
-            wanted |= {f"{ROOT}{layer}.lora_{side}.weight": one for side, one in zip("AB", sides, strict=True)}
+    wanted = unrolled(model, adapter)
     _require_all(wanted, target, part)
     for name, tensor in wanted.items():
         if name in target:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_serving.layouts import DTYPES
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
 from nemotron_shared.runtime.models.folder import config_of
@@ -107,31 +108,50 @@ def _named(pair: Counterpart, source: Mapping[str, Stored]) -> str:
         alike = name != pair.name and one.shape == pair.shapes[0] and one.dtype in FLOATS
         if alike and _digest(_rounded(one.values(), pair.dtype).float()) == own:
             return f"holds the values of {name}"
+    return _changed(wanted, found)
+
+
+def _changed(wanted: torch.Tensor, found: torch.Tensor) -> str:
+    """What was done with the right values, if it is something simple."""
+    for kind in (torch.bfloat16, torch.float16):
+        if torch.equal(found, wanted.to(kind).float()):
+            return f"is rounded to {str(kind).removeprefix('torch.')}"
+    if found.dim() > 1 and torch.equal(found.unique(dim=0), wanted.unique(dim=0)):
+        return "has its rows in another order"
+    off = found - wanted
+    if torch.allclose(off, more := off.flatten()[0], rtol=1e-4, atol=1e-6):
+        return f"is {abs(more):.4g} {'more' if more > 0 else 'less'} everywhere"
     factor = float((wanted * found).sum() / (wanted * wanted).sum()) if bool(wanted.any()) else 0.0
     if abs(factor - 1) > 1e-5 and torch.allclose(found, wanted * factor, rtol=1e-4, atol=1e-8):
         return f"is {factor:.4g} times as large"
-    off = (wanted - found).abs()
-    return f"differs in {int((off > 0).sum())} of {off.numel()} values, by up to {float(off.max()):.3g}"
+    return f"differs in {int((off != 0).sum())} of {off.numel()} values, by up to {float(off.abs().max()):.3g}"
 
 
 def _digest(values: torch.Tensor) -> bytes:
     return hashlib.sha256(values.contiguous().view(torch.uint8).numpy()).digest()
 
 
-def check_types(folder: Path, source: Mapping[str, Stored], part: Part) -> None:
-    """Each tensor has the type that config.json tells, its own, or float32, which code may ask for."""
-    config = config_of(folder)
-    told = str(config.get("dtype") or config.get("torch_dtype") or "")
-    short = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}.get(told)
-    if short is None or "quantization_config" in config:
+def check_types(folder: Path, model: Path | None, part: Part) -> None:
+    """Each tensor has the type that config.json tells, its own in the model, or float32, which code may ask for."""
+    told, before = _told_type(folder), (_told_type(model) or "float32") if model else None
+    tensors, source = stored_in(folder), stored_in(model) if model else {}
+    if told not in DTYPES or "quantization_config" in config_of(folder):
         return
+    short = DTYPES[told]
     wrong: dict[str, list[str]] = {}
-    for name, one in stored_in(folder).items():
+    for name, one in tensors.items():
         own = source[name].dtype if name in source else short
         if one.dtype not in (short, "F32") and one.dtype in FLOATS and (one.dtype != own or short == "F32" != own):
             wrong.setdefault(one.dtype, []).append(name)
     for kind, names in wrong.items():
         part.find(names[0], f"is stored as {kind}, and config.json says {told} (of {len(names)}: {few(names)})")
+    if before not in (None, told) and short not in {one.dtype for one in tensors.values()}:
+        part.find("config.json: dtype", f"is {told}, and no tensor is stored so: transformers would round them to it")
+
+
+def _told_type(folder: Path) -> str:
+    config = config_of(folder)
+    return str(config.get("dtype") or config.get("torch_dtype") or "")
 
 
 def check_merge(model: Path, base: Path, target: Mapping[str, Stored], adapter: Path, part: Part) -> None:
