@@ -17,7 +17,6 @@ import torch
 from modelopt.torch.export import export_hf_checkpoint  # ty: ignore[import-not-found]
 from transformers import AutoModelForCausalLM
 
-
 SMALL = 50_000_000
 """Parameters below which one thread computes: on a busy machine, two took four times as long."""
 

@@ -217,7 +217,8 @@ ENVIRONMENTS = (
         used_by=("serve", "verify"),
         options=("--no-deps",),
     ),
-    # not an engine: quantises models for `nemotron export --quantize FP8`. It warns of our transformers, and works with it
+    # not an engine: quantises models for `nemotron export --quantize FP8`. It was not tested with our transformers, it
+    # warns, and works
     Environment(
         "modelopt",
         engines=(),

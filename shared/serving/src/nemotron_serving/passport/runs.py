@@ -24,9 +24,8 @@ from nemotron_shared.runtime.models.scales import is_small
 
 Change = Callable[[Any], Any]
 """What is done with the loaded model first."""
-UNSERVED = (
-    "no runtime ran it in 8 bits: on a CPU, vLLM refuses FP8 in float32, and gave no numbers in bfloat16. The figures are "
-    "those of its weights in float32; that what enters a layer is rounded, too, is not in them"
+WEIGHTS_ALONE = (
+    "the figures of transformers are those of its weights in float32: what enters a layer is not rounded in them"
 )
 NO_ROWS = "no held-out rows of this model are in the store"
 
@@ -108,11 +107,11 @@ def _compare_few_bits(
     export: Path, own: dict[str, Stored], made: dict[str, Stored], prompts: dict[str, list[int]], before: Readings,
     rows: Rows | None, parts: dict[str, Part],
 ) -> None:  # fmt: skip
-    """Run the weights of few bits, times their scales, with transformers in float32."""
+    """Run weights of few bits, times their scales, with transformers in float32; and the folder with vLLM."""
     if parts[TENSORS].findings:  # what they would be times a scale that is lost is no number
         return
     held = rows.held if rows else []
-    parts[NUMBERS].not_run.append(UNSERVED)
+    parts[NUMBERS].not_run.append(WEIGHTS_ALONE)
     with TemporaryDirectory() as work:
         floor, allowed = None, None
         if {one.dtype for name, one in made.items() if is_small(name, one.dtype, one.shape)} == {"F8_E4M3"}:
@@ -123,6 +122,8 @@ def _compare_few_bits(
     numbers.compare("transformers, weights alone", before, after, allowed, rows, parts)
     if floor is not None:
         numbers.compare_layers(before, after, floor, parts[NUMBERS])
+    if not parts[NUMBERS].findings:  # it computes in bfloat16 besides, so it is measured and not judged
+        _through_vllm(export, prompts, before, None, rows, parts)
 
 
 def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
