@@ -160,11 +160,11 @@ def export(store: Store, out: Path, *words: str) -> int:
 
 
 def test_the_damaged_list_is_put_right_and_all_else_is_the_model(
-    monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     as_modelopt(monkeypatch, store, tmp_path, lambda f: put("backbone.norm_f.weight", lambda x: x.bfloat16())(f))
     assert export(store, tmp_path / "out") == 0
-    said = capsys.readouterr()
+    said = capfd.readouterr()
     assert r"15 damaged entries of 15, such as 'lm_head.\x00backbone.pt_name_sentinel'" in said.err + said.out
     told = json.loads((tmp_path / "out" / fp8.TOLD).read_text())["quantization"]["exclude_modules"]
     assert told == json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]["ignore"]
@@ -176,7 +176,7 @@ def test_the_damaged_list_is_put_right_and_all_else_is_the_model(
     assert main(["verify", str(tmp_path / "out"), "--alone", "--home", str(store.home)]) == 0
     monkeypatch.chdir(tmp_path)
     assert main(["super3", "sft", "-c", "tiny", "run.model=./out", f"run.home={store.home}", "--dry-run"]) == 1
-    assert "would drop the scales of 54 tensors" in "".join(capsys.readouterr())
+    assert "would drop the scales of 54 tensors" in "".join(capfd.readouterr())
 
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from passport_support import BLOCK, WEIGHTS, change_json, change_weights, copied, in_8_bits, make, with_adapters
+from passport_support import WEIGHTS, change_json, change_weights, copied, in_8_bits, make, with_adapters
 from safetensors.torch import load_file, save_file
 
 from nemotron_app.main import main

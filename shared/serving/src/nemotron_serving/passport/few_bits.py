@@ -127,11 +127,11 @@ def multiplied(found: Mapping[str, Stored], config: Mapping[str, object]) -> dic
 
 
 def rounded(source: Mapping[str, Stored], found: Mapping[str, Stored]) -> dict[str, torch.Tensor]:
-    """The weights of a model, rounded to FP8 where a folder has it, with the scale of each tensor's largest value."""
+    """The weights of a model, rounded to the types of a folder; to FP8 with the scale of a tensor's largest value."""
     made = {name: one.values().float() for name, one in source.items()}
-    for name in (name for name in made if name in found and found[name].dtype == "F8_E4M3"):
-        step = made[name].abs().max() / LARGEST
-        made[name] = (made[name] / step).to(torch.float8_e4m3fn).float() * step
+    for name, values in made.items():
+        step = values.abs().max() / LARGEST if found[name].dtype == "F8_E4M3" else torch.tensor(1.0)
+        made[name] = (values / step).to(found[name].kind).float() * step
     return made
 
 
