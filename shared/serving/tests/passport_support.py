@@ -23,6 +23,7 @@ ATTENTION = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4
              "intermediate_size": 96, "max_position_embeddings": 4096, "tie_word_embeddings": False}  # fmt: skip
 OTHERS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SMALL, **ATTENTION),
+    "tied": lambda: Qwen2Config(**SMALL, **ATTENTION | {"tie_word_embeddings": True}),
     "qwen2": lambda: Qwen2Config(**SMALL, **ATTENTION),
     "llama64": lambda: LlamaConfig(**SMALL, **ATTENTION | {"hidden_size": 256}),
     "gpt2": lambda: GPT2Config(**SMALL, n_embd=64, n_layer=2, n_head=4),

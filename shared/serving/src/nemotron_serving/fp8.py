@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from safetensors.torch import save_file
 
 from nemotron_engines.modeling.stored import Stored, size_of, stored, stored_in
+from nemotron_serving.passport.few_bits import HEAD, TOLD
 from nemotron_serving.passport.runtimes import PROGRAMS, Runtime, last_words
 from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError, printable
@@ -32,7 +33,6 @@ RECIPES = {
 ANY = ("FP8_DEFAULT_CFG", re.compile(r"\.\w+_proj\.weight$"))
 ROWS = 64
 """Trained rows that are run through the model; NVIDIA's own example takes 512 texts."""
-TOLD = "hf_quant_config.json"
 INDEX = "model.safetensors.index.json"
 ENDS = ("weight", "weight_scale", "input_scale")
 """Of the names of a quantised module's tensors."""
@@ -84,6 +84,7 @@ def quantise(model: Path, made: Path, rows: Sequence[list[int]]) -> str:
         if name.endswith(".weight") and len(one.shape) > 1 and one.dtype in WHOLE
     ]
     entries = told["quantization"]["exclude_modules"]
+    modules += [HEAD] if HEAD in entries and HEAD not in modules else []
     _require_meant(entries, modules, small)
     told["quantization"]["exclude_modules"] = modules
     config = config_of(made) | {QUANTIZED[0]: quantization | {"ignore": modules}}

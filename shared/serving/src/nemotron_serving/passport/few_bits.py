@@ -34,6 +34,8 @@ SCALE = re.compile(r"(weight|input)_(global_)?scale|\.scales$")
 """Names of numbers that weights of few bits are multiplied with."""
 TOLD = "hf_quant_config.json"
 """ModelOpt's own file about the same; TensorRT-LLM reads it."""
+HEAD = "lm_head"
+"""In the list also of a model that has the embeddings in its place."""
 LARGEST = 448.0
 """Of F8_E4M3."""
 HALF_STEP = {"F8_E4M3": (2**-4, 2**-10), "F8_E5M2": (2**-3, 2**-17), "I8": (0.0, 0.5)}
@@ -104,7 +106,7 @@ def check_list(found: Mapping[str, Stored], folder: Path, part: Part) -> None:
     where = f"config.json: {QUANTIZED[0]}.{key}"
     modules = {name.removesuffix(".weight"): one for name, one in found.items() if name.endswith(".weight")}
     for entry in entries:
-        if entry.isprintable() and not any(is_named(module, entry) for module in modules):
+        if entry.isprintable() and entry != HEAD and not any(is_named(module, entry) for module in modules):
             part.find(where, f"names {entry}, which is no module of the model")
     for module, one in modules.items():
         matrix = len(one.shape) == 2 and one.dtype in FLOATS and "embed" not in module

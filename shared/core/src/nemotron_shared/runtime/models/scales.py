@@ -102,11 +102,8 @@ def _scales_inputs(config: Mapping[str, Any]) -> bool:
     if not isinstance(told, dict) or told.get("quant_method") != "modelopt" or told.get("quant_algo") != "FP8":
         return False
     groups = told.get("config_groups")
-    inputs = (
-        [one.get("input_activations") for one in groups.values() if isinstance(one, dict)]
-        if isinstance(groups, dict)
-        else []
-    )
+    each = groups.values() if isinstance(groups, dict) else ()
+    inputs = [one.get("input_activations") for one in each if isinstance(one, dict)]
     return any(isinstance(one, dict) and one.get("dynamic") is False for one in inputs)
 
 
