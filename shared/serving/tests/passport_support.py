@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import torch
+from packed_support import write_packed
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen2Config
 
@@ -27,6 +28,7 @@ LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_g
 STATES = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2}
 OTHERS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SMALL, **ATTENTION),
+    "qwen2_tied": lambda: Qwen2Config(**SMALL, **ATTENTION | {"tie_word_embeddings": True}),
     "qwen2": lambda: Qwen2Config(**SMALL, **ATTENTION),
     "llama64": lambda: LlamaConfig(**SMALL, **ATTENTION | {"hidden_size": 256}),
     "qwen64": lambda: Qwen2Config(**SMALL, **ATTENTION | {"hidden_size": 256}),
@@ -46,6 +48,8 @@ OTHERS: dict[str, Callable[[], Any]] = {
 HEADS = {"head_dim": 64}
 """Of a size that vLLM takes on a CPU."""
 DENSE = {"hybrid_override_pattern": "M-M*-", "intermediate_size": 96, **HEADS}
+BLOCK = 32
+"""Rows and columns of FP8 weights that share a scale in `in_8_bits`."""
 
 
 def make(folder: Path, kind: str, overrides: dict[str, Any] | None = None) -> Path:
@@ -112,6 +116,43 @@ def in_shards(folder: Path) -> None:
         save_file(own, folder / file, metadata={"format": "pt"})
     index = {"metadata": {}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def in_8_bits(folder: Path, method: str, only: str = "") -> None:
+    """Projections in 8 bits with their scales, as three programs name them."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if name.endswith("_proj.weight") and only in name]:
+            weight = tensors[name].float()
+            if method == "int8":
+                scale = weight.abs().amax(1, keepdim=True) / 127
+                tensors |= {name: (weight / scale).round().to(torch.int8), f"{name}_scale": scale}
+            elif method == "fp8":
+                rows, columns = (-(-size // BLOCK) for size in weight.shape)
+                scale = torch.full((rows, columns), float(weight.abs().max() / 448))
+                tensors |= {name: (weight / scale.max()).to(torch.float8_e4m3fn), f"{name}_scale_inv": scale}
+            else:
+                scale = weight.abs().max() / 448
+                tensors |= {name: (weight / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+                if method == "modelopt":
+                    tensors[f"{name.removesuffix('weight')}input_scale"] = torch.tensor(0.5)
+
+    change_weights(folder, change)
+    told: dict[str, Any] = {
+        "modelopt": {
+            "quant_method": "modelopt",
+            "quant_algo": "FP8",
+            "ignore": ["lm_head", "*.gate"],
+            "config_groups": {"group_0": {"input_activations": {"dynamic": False, "num_bits": 8, "type": "float"}}},
+        },
+        "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]},
+        "compressed": {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"]},
+        "int8": {"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*head"]},
+    }
+    change_json(folder, "config.json", lambda config: config.update(quantization_config=told[method]))
+    if method == "modelopt":
+        own = {"quant_algo": "FP8", "exclude_modules": told[method]["ignore"]}
+        (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": own}))
 
 
 def rotated(tensor: torch.Tensor, heads: int) -> torch.Tensor:
@@ -240,6 +281,23 @@ def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
     """A model in a store."""
     made_by = Producer("sft", "train", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.train", {})
     return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
+
+
+def with_rows(place: Path, kind: str, overrides: dict[str, Any] | None = None) -> Store:
+    """A store with a model, and the data that it might have been trained on."""
+    data, draw = place / "data", torch.Generator().manual_seed(6)
+    data.mkdir(parents=True)
+    save_tokenizer(data / "tokenizer")
+    for split in ("train", "test"):
+        rows = [torch.randint(0, 512, (40,), generator=draw).tolist() for _ in range(6)]
+        write_packed(data / f"{split}.parquet", [(ids, [1] * len(ids)) for ids in rows], [[n] for n in range(6)])
+    store = Store(place / "home")
+    store.home.mkdir()
+    made_by = Producer("sft", "data_prep", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.data_prep", {})
+    rows = store.publish(data, name="rows", type="SFTDataArtifact", fingerprint="rows", producer=made_by)
+    parents = [Parent(rows.reference, rows.manifest.digest, "data")]
+    publish(store, make(place / "model", kind, overrides), "trained", parents=parents)
+    return store
 
 
 def with_adapters(place: Path, kind: str = "nano3_tiny", overrides: dict[str, Any] | None = None) -> Store:

