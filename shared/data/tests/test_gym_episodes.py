@@ -312,11 +312,11 @@ def test_a_step_that_returns_something_else_is_told_what_it_must_return(tmp_path
     folder = new_environment("turns", tmp_path)
     (folder / "turns.py").write_text(TURNS)
     config, row = folder / "configs" / "turns.yaml", row_of("turns", [])
-    with pytest.raises(UserError, match="/seed_session: status 404.*this environment has /reset, /step"):
+    with pytest.raises(UserError, match=r"/seed_session: status 404.*this environment has /reset, /step"):
         list(play(str(folder), RLRow.of(row), [said], tmp_path))
     config.write_text(config.read_text().replace("simple_agent", "gymnasium_agent"))
     row["agent_ref"]["name"] = "turns_gymnasium_agent"
-    with pytest.raises(UserError, match="TypeError: step must return ..*reward.*terminated.*, and returned"):
+    with pytest.raises(UserError, match=r"TypeError: step must return ..*reward.*terminated.*, and returned"):
         list(play(str(folder), RLRow.of(row), [said], tmp_path))
 
 

@@ -168,7 +168,8 @@ def serve(environment: Environment, port: int) -> None:
                 self._send(500, {"detail": f"{type(error).__name__}: {error}"}, session)
 
         def _send(self, status: int, answer: Any, session: str) -> None:
-            says_number = self.path in ("/verify", "/step")  # then the client refuses what is not finite, with its value
+            # of a reward, the client says which value is not finite
+            says_number = self.path in ("/verify", "/step")
             text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=says_number)  # as FastAPI
             body = text.encode()
             self.send_response(status)
