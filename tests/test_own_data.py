@@ -36,7 +36,7 @@ def test_a_source_given_to_training_is_what_is_trained_on(run, tmp_path: Path) -
     said = run(*nemotron("super3", "sft"), *own).stderr
     assert "none with data_prep.source" in said
     again = run(*nemotron("super3", "sft"), *own, "train.train_iters=2").stderr
-    assert "[super3-sft-data:v2] is the data with data_prep.source" in again
+    assert "is the data with" not in again, "the newest data goes without saying"
     home = tmp_path / "home"
     assert [data_of(home, version) for version in (1, 2, 3)] == [f"super3-sft-data:v{n}" for n in (1, 2, 2)]
     back = run(*nemotron("super3", "sft"), *short("sft"), "train.train_iters=3").stderr
@@ -44,7 +44,8 @@ def test_a_source_given_to_training_is_what_is_trained_on(run, tmp_path: Path) -
 
     wrong = run(*nemotron("super3", "sft"), *own, "run.data=super3-sft-data:v1", ok=False)
     assert wrong.returncode == 2
-    assert "run.data: super3-sft-data:v1 was not prepared with data_prep.source" in wrong.stderr
+    assert "super3-sft-data:v1 is not the data that this config describes with data_prep." in wrong.stderr
+    assert "data_prep.source synthetic -> mine.jsonl" in wrong.stderr
 
 
 def test_a_dry_run_tells_what_the_data_settings_mean(run, tmp_path: Path) -> None:
@@ -57,6 +58,23 @@ def test_a_dry_run_tells_what_the_data_settings_mean(run, tmp_path: Path) -> Non
     refused = run(*dry, "data_prep.source=mine.jsonl", "run.missing_data=error", ok=False)
     assert refused.returncode == 1
     assert "make it: nemotron super3 data prep sft -c tiny data_prep.source=mine.jsonl" in refused.stdout
+
+
+def test_data_of_another_seed_is_told_by_its_seed(run, tmp_path: Path) -> None:
+    write_chats(tmp_path / "mine.jsonl")
+    own = ["-c", "tiny", "data_prep.source=mine.jsonl"]
+    run(*nemotron("super3", "data", "prep", "sft"), *own)
+    dry = [*nemotron("super3", "sft"), *own, "run.data=super3-sft-data:v1", "--dry-run"]
+    run(*dry)
+    said = run(*dry, "run.seed=7", ok=False).stdout
+    assert "is not the data that this config describes with data_prep.source: data_prep.seed 1234 -> 7" in said
+
+
+def test_a_fault_of_the_whole_config_is_told_once(run, tmp_path: Path) -> None:
+    write_chats(tmp_path / "mine.jsonl")
+    dry = [*nemotron("super3", "sft"), "-c", "tiny", "data_prep.source=mine.jsonl", "--dry-run"]
+    said = run(*dry, "train.train_iters=many", ok=False).stdout
+    assert said.count("train.train_iters: Input should be") == 1
 
 
 def test_a_config_of_the_user_counts_as_given_by_hand(run, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from collections import Counter
 from typing import Any
 
 from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, RLRow, validate
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import read_question
 from nemotron_shared.config.training import GRPOSection
 from stages.rl.schema import RLData
@@ -47,6 +48,13 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
         }
     elif agent is None:
         made = {**row, "agent_ref": {"type": AGENT_TYPE, "name": settings.agent}}
+        try:
+            validate(made)
+        except Refused as refused:
+            if not refused.reason.startswith("no verifier field"):
+                raise
+            told = f"{refused.reason} for {settings.agent}, which data_prep.agent takes for rows that name none"
+            raise Refused("no agent_ref", f"{told}; name the agent of the row's environment") from refused
     elif isinstance(agent, dict) and agent.get("type") is None:
         made = {**row, "agent_ref": {**agent, "type": AGENT_TYPE}}
     validate(made)

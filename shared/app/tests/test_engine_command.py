@@ -104,6 +104,14 @@ def test_vllm_for_cpus_has_the_torch_of_the_lock() -> None:
     assert len(shared) == 15 and set(shared) <= locked
 
 
+def test_modelopt_is_pinned_as_in_the_lock() -> None:
+    root = Path(__file__).parents[3]
+    locked = {f"{one['name']}=={one['version']}" for one in tomllib.loads((root / "uv.lock").read_text())["package"]}
+    pinned = (root / "shared/app/src/nemotron_app/modelopt.txt").read_text().splitlines()
+    wanted = [line.partition(" ;")[0] for line in pinned if not line.startswith("#")]
+    assert "nvidia-modelopt==0.47.0" in wanted and set(wanted) <= locked
+
+
 def test_what_uv_silently_leaves_out_is_an_error(uv: Uv, capsys: pytest.CaptureFixture[str]) -> None:
     uv.offers("megatron-core", "megatron.core", "0.19.2")
     assert main(["engine", "install", "megatron"]) == 2

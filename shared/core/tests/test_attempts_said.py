@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nemotron_shared.artifacts.housekeeping import INPUTS
-from nemotron_shared.runtime.attempts import _listed, _why_new
-from nemotron_shared.runtime.records import WHAT
+from nemotron_shared.runtime.attempts import _why_new
+from nemotron_shared.runtime.records import WHAT, listed
 
 
 def recorded(folder: Path, what: dict[str, Any], modules: dict[str, str], state: str = "finished") -> None:
@@ -39,4 +39,4 @@ def test_a_run_whose_code_has_changed_is_compared_with_the_one_in_its_own_folder
 
 def test_other_sources_are_counted_and_the_first_is_named() -> None:
     found = ["a 1 -> 2", *(f"source raw/{n}.jsonl 1 -> 2" for n in range(400))]
-    assert _listed(found) == "a 1 -> 2; source raw/0.jsonl 1 -> 2 and 399 more sources"
+    assert listed(found) == "a 1 -> 2; source raw/0.jsonl 1 -> 2 and 399 more sources"

@@ -49,6 +49,14 @@ def test_a_key_of_another_section_is_named() -> None:
     assert "unknown key 'learning_rate'\n  did you mean 'train.lr'?" in text
 
 
+def test_a_key_whose_right_form_is_set_too_is_to_be_removed() -> None:
+    values = {"train": {"lr": 0.1, "steps": 3}, "learning_rate": 1}
+    assert "remove it: a.yaml sets 'train.lr' as well" in message(
+        values, {"train.lr": "a.yaml:1", "learning_rate": "a.yaml:9"}
+    )
+    assert "did you mean 'train.lr'?" in message(values, {"train.lr": "tiny.yaml:1", "learning_rate": "a.yaml:9"})
+
+
 def test_a_number_is_no_key_either() -> None:
     assert "unknown key '1'\n  known here: train" in message({"train": {"lr": 0.1, "steps": 3}, "1": 2})
 

@@ -278,3 +278,61 @@ def test_nemo_gyms_runner_gets_an_environment_by_its_absolute_path(
     assert list(written["mine"]["resources_servers"]) == [str(tmp_path / folder)]
     own = yaml.safe_load((folder / "configs" / "mine.yaml").read_text())
     assert written["mine_simple_agent"] == own["mine_simple_agent"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        ({"type": "function"}, "a tool has no name"),
+        ({"type": "function", "name": "verify"}, "named 'verify': the server itself has that path"),
+        ({"type": "function", "name": "seed_session"}, "named 'seed_session': the server itself"),
+        ({"type": "function", "name": "echo/../verify"}, "named 'echo/../verify': it is no part of a path"),
+        ({"type": "function", "name": ".."}, "named '..': it is no part"),
+    ],
+)
+def test_a_rows_tool_cannot_lead_to_another_path(
+    faulty: str, tmp_path: Path, tool: dict[str, Any], reason: str
+) -> None:
+    row = row_of("faulty", ["echo"])
+    row["responses_create_params"]["tools"].append(tool)
+    with pytest.raises(UserError, match=reason):
+        list(play(faulty, RLRow.of(row, "rows.jsonl:1"), ["right"], tmp_path))
+
+
+TURNS = """
+class Episode:
+    def __init__(self, row): self.row = row
+    def reset(self): return None
+    def step(self, text): return {"tuple": ("", 0.0, True, False, {}), "bare": {"reward": 1.0}}[text]
+"""
+
+
+@pytest.mark.parametrize("said", ["tuple", "bare"])
+def test_a_step_that_returns_something_else_is_told_what_it_must_return(tmp_path: Path, said: str) -> None:
+    folder = new_environment("turns", tmp_path)
+    (folder / "turns.py").write_text(TURNS)
+    config, row = folder / "configs" / "turns.yaml", row_of("turns", [])
+    with pytest.raises(UserError, match=r"/seed_session: status 404.*this environment has /reset, /step"):
+        list(play(str(folder), RLRow.of(row), [said], tmp_path))
+    config.write_text(config.read_text().replace("simple_agent", "gymnasium_agent"))
+    row["agent_ref"]["name"] = "turns_gymnasium_agent"
+    with pytest.raises(UserError, match=r"TypeError: step must return ..*reward.*terminated.*, and returned"):
+        list(play(str(folder), RLRow.of(row), [said], tmp_path))
+
+
+def test_a_failed_try_shows_the_turns_before_and_the_line_of_the_environment(faulty: str, tmp_path: Path) -> None:
+    turns = [as_call("echo", {"text": "a"}), as_call("fail", {"text": "b"})]
+    lines = []
+    with pytest.raises(UserError, match="broken inside") as error:
+        for line in play(faulty, RLRow.of(row_of("faulty", ["echo", "fail"])), turns, tmp_path):
+            lines.append(line)
+    assert lines[-3:] == ['echo({"text": "a"})', '-> {"text":"a"}', 'fail({"text": "b"})']
+    assert error.value.remedy == f"see {tmp_path / 'faulty.log'}"
+    assert 'faulty.py", line 16, in fail' in (tmp_path / "faulty.log").read_text()
+
+
+def test_a_tools_answer_without_json_for_it_is_a_failure(faulty: str, tmp_path: Path) -> None:
+    logic = Path(faulty) / "faulty.py"
+    logic.write_text(logic.read_text().replace('return {"text": text}', 'return {"text": float(text)}'))
+    with pytest.raises(UserError, match="Out of range float values are not JSON compliant"):
+        list(play(faulty, RLRow.of(row_of("faulty", ["echo"])), [as_call("echo", {"text": "nan"})], tmp_path))

@@ -8,8 +8,9 @@ from typing import Any
 
 import gguf
 import torch
+from packed_support import write_packed
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel, Qwen2Config
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, load_tokenizer, random_model, save_model
@@ -20,15 +21,35 @@ WEIGHTS = "model.safetensors"
 SMALL = {"vocab_size": 512, "bos_token_id": 2, "eos_token_id": 5, "pad_token_id": 0}
 ATTENTION = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
              "intermediate_size": 96, "max_position_embeddings": 4096, "tie_word_embeddings": False}  # fmt: skip
+QWEN_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32,
+          "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+          "qk_nope_head_dim": 8, "v_head_dim": 16}  # fmt: skip
+STATES = {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2}
 OTHERS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SMALL, **ATTENTION),
+    "qwen2_tied": lambda: Qwen2Config(**SMALL, **ATTENTION | {"tie_word_embeddings": True}),
     "qwen2": lambda: Qwen2Config(**SMALL, **ATTENTION),
     "llama64": lambda: LlamaConfig(**SMALL, **ATTENTION | {"hidden_size": 256}),
+    "qwen64": lambda: Qwen2Config(**SMALL, **ATTENTION | {"hidden_size": 256}),
     "gpt2": lambda: GPT2Config(**SMALL, n_embd=64, n_layer=2, n_head=4),
+    "tied": lambda: LlamaConfig(**SMALL, **ATTENTION | {"tie_word_embeddings": True}),
+    "mixtral": lambda: AutoConfig.for_model("mixtral", **SMALL, **ATTENTION, num_local_experts=4),
+    "qwen3_moe": lambda: AutoConfig.for_model("qwen3_moe", **SMALL, **ATTENTION, **QWEN_EXPERTS),
+    "deepseek_v3": lambda: AutoConfig.for_model("deepseek_v3", **SMALL, **ATTENTION, **LATENT),
+    "mamba2": lambda: AutoConfig.for_model("mamba2", **SMALL, hidden_size=64, num_hidden_layers=2, **STATES),
+    "gpt_neox": lambda: AutoConfig.for_model("gpt_neox", **SMALL, **ATTENTION),
+    "gemma3_text": lambda: AutoConfig.for_model("gemma3_text", **SMALL, **ATTENTION, head_dim=16),
+    **{
+        name: lambda name=name: AutoConfig.for_model(name, **SMALL, **ATTENTION)
+        for name in ("mistral", "qwen3", "phi3", "olmo2", "granite", "gemma2", "starcoder2", "stablelm", "cohere")
+    },
 }
-
-
-DENSE = {"hybrid_override_pattern": "M-M*-", "head_dim": 64, "intermediate_size": 96}
+HEADS = {"head_dim": 64}
+"""Of a size that vLLM takes on a CPU."""
+DENSE = {"hybrid_override_pattern": "M-M*-", "intermediate_size": 96, **HEADS}
+BLOCK = 32
+"""Rows and columns of FP8 weights that share a scale in `in_8_bits`."""
 
 
 def make(folder: Path, kind: str, overrides: dict[str, Any] | None = None) -> Path:
@@ -58,11 +79,80 @@ def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any
     save_file({name: value.contiguous().clone() for name, value in tensors.items()}, file, metadata={"format": "pt"})
 
 
+def weights(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], Any]:
+    return lambda folder: change_weights(folder, change)
+
+
+def put(name: str, value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], Any]:
+    return weights(lambda x: x.update({name: value(x[name])}))
+
+
+def swap(first: str, second: str) -> Callable[[Path], Any]:
+    """Exchange all tensors whose names begin with these."""
+
+    def change(x: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in x if name.startswith(first)]:
+            other = second + name.removeprefix(first)
+            x[name], x[other] = x[other], x[name]
+
+    return weights(change)
+
+
 def change_json(folder: Path, name: str, change: Callable[[dict[str, Any]], Any]) -> None:
     """Edit a file of settings."""
     values = json.loads((folder / name).read_text())
     change(values)
     (folder / name).write_text(json.dumps(values))
+
+
+def in_shards(folder: Path) -> None:
+    """Two files and an index, as consolidated checkpoints have."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(tensors)
+    places = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(places.values()):
+        own = {name: tensors[name].clone() for name in names if places[name] == file}
+        save_file(own, folder / file, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def in_8_bits(folder: Path, method: str, only: str = "") -> None:
+    """Projections in 8 bits with their scales, as three programs name them."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if name.endswith("_proj.weight") and only in name]:
+            weight = tensors[name].float()
+            if method == "int8":
+                scale = weight.abs().amax(1, keepdim=True) / 127
+                tensors |= {name: (weight / scale).round().to(torch.int8), f"{name}_scale": scale}
+            elif method == "fp8":
+                rows, columns = (-(-size // BLOCK) for size in weight.shape)
+                scale = torch.full((rows, columns), float(weight.abs().max() / 448))
+                tensors |= {name: (weight / scale.max()).to(torch.float8_e4m3fn), f"{name}_scale_inv": scale}
+            else:
+                scale = weight.abs().max() / 448
+                tensors |= {name: (weight / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+                if method == "modelopt":
+                    tensors[f"{name.removesuffix('weight')}input_scale"] = torch.tensor(0.5)
+
+    change_weights(folder, change)
+    told: dict[str, Any] = {
+        "modelopt": {
+            "quant_method": "modelopt",
+            "quant_algo": "FP8",
+            "ignore": ["lm_head", "*.gate"],
+            "config_groups": {"group_0": {"input_activations": {"dynamic": False, "num_bits": 8, "type": "float"}}},
+        },
+        "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]},
+        "compressed": {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"]},
+        "int8": {"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*head"]},
+    }
+    change_json(folder, "config.json", lambda config: config.update(quantization_config=told[method]))
+    if method == "modelopt":
+        own = {"quant_algo": "FP8", "exclude_modules": told[method]["ignore"]}
+        (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": own}))
 
 
 def rotated(tensor: torch.Tensor, heads: int) -> torch.Tensor:
@@ -87,7 +177,9 @@ TOP = {"backbone.embeddings.weight": "token_embd.weight", "backbone.norm_f.weigh
 
 def as_gguf(folder: Path) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
     """Architecture, tensors and settings of the GGUF file of a model folder."""
-    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / WEIGHTS)
+    config = json.loads((folder / "config.json").read_text())
+    # the converter leaves out what predicts further tokens
+    tensors = {name: value for name, value in load_file(folder / WEIGHTS).items() if not name.startswith("mtp.")}
     kind = "nemotron_h_moe" if config["model_type"] == "nemotron_h" else config["model_type"]
     made: dict[str, torch.Tensor] = {}
     stacks: dict[str, dict[int, torch.Tensor]] = {}
@@ -189,6 +281,23 @@ def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
     """A model in a store."""
     made_by = Producer("sft", "train", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.train", {})
     return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
+
+
+def with_rows(place: Path, kind: str, overrides: dict[str, Any] | None = None) -> Store:
+    """A store with a model, and the data that it might have been trained on."""
+    data, draw = place / "data", torch.Generator().manual_seed(6)
+    data.mkdir(parents=True)
+    save_tokenizer(data / "tokenizer")
+    for split in ("train", "test"):
+        rows = [torch.randint(0, 512, (40,), generator=draw).tolist() for _ in range(6)]
+        write_packed(data / f"{split}.parquet", [(ids, [1] * len(ids)) for ids in rows], [[n] for n in range(6)])
+    store = Store(place / "home")
+    store.home.mkdir()
+    made_by = Producer("sft", "data_prep", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.data_prep", {})
+    rows = store.publish(data, name="rows", type="SFTDataArtifact", fingerprint="rows", producer=made_by)
+    parents = [Parent(rows.reference, rows.manifest.digest, "data")]
+    publish(store, make(place / "model", kind, overrides), "trained", parents=parents)
+    return store
 
 
 def with_adapters(place: Path, kind: str = "nano3_tiny", overrides: dict[str, Any] | None = None) -> Store:

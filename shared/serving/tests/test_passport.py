@@ -248,7 +248,7 @@ GGUF_FAULTS: dict[str, tuple[Callable[[Tensors, dict[str, Any]], Any], str, str]
     "end": (lambda _, s: s.update({"tokenizer.ggml.eos_token_id": 3}), "tokenizer.ggml.eos_token_id", "is 3"),
     "template": (lambda _, s: s.pop("tokenizer.chat_template"), "tokenizer.chat_template", "is missing"),
     "pre-tokenizer": (lambda _, s: s.update({"tokenizer.ggml.pre": "gpt-2"}), "tokenizer.ggml.pre", "splits as smollm"),
-    "tokens": (lambda _, s: s["tokenizer.ggml.tokens"].reverse(), "tokenizer.ggml.tokens", "tokens differ"),
+    "tokens": (lambda _, s: s["tokenizer.ggml.tokens"].reverse(), "tokenizer.ggml.tokens", "of which 512 differ"),
     "merges": (lambda _, s: s["tokenizer.ggml.merges"].__delitem__(slice(9, None)), "tokenizer.ggml.merges", "encodes"),
 }  # fmt: skip
 

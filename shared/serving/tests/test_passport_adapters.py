@@ -12,6 +12,8 @@ from nemotron_app.main import main
 from nemotron_engines.lora.layout import pairs_in, published
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.passport.compare import verified
+from nemotron_serving.passport.parts import CONFIG, Part
+from nemotron_serving.passport.settings import compare_adapters
 from nemotron_shared.artifacts import Parent, Store
 
 EXPERT = "base_model.model.model.layers.1.mixer.experts.{}.{}_proj.lora_A.weight"
@@ -78,6 +80,19 @@ def test_pairs_of_experts_add_what_training_merged(store: Store) -> None:
     assert seen > 16
 
 
+@pytest.mark.parametrize(("trained_on", "named"), [("org/base", 1), (None, 0)])
+def test_another_base_model_is_named_where_the_right_one_is_known(
+    tmp_path: Path, trained_on: str | None, named: int
+) -> None:
+    for name, base in (("source", trained_on), ("target", "org/other")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"r": 4, "base_model_name_or_path": base}))
+    part = Part(CONFIG)
+    compare_adapters(tmp_path / "source", tmp_path / "target", part)
+    assert len(part.findings) == named and len(part.not_run) == 1 - named
+    assert "org/other" in str([*part.findings, *part.not_run])
+
+
 @pytest.mark.parametrize("other", ["down", "up"])
 def test_other_experts_and_projections_are_named(store: Store, tmp_path: Path, other: str) -> None:
     folder = export(store, tmp_path / "out", "--adapter", "--for", "sglang", "--no-verify")
@@ -101,7 +116,7 @@ def test_layouts_that_exclude_each_other_are_refused(
         (["--for", "llama.cpp"], "nemotron engine install llama_cpp"),
         (["--for", "llama.cpp", "--quantize", "Q8_0"], "nemotron engine install libllama"),
         (["--quantize", "Q8_0"], "add --for llama.cpp"),
-        (["--for", "megatron"], "engine=megatron_bridge run.model=MODEL converts it"),
+        (["--for", "megatron"], "nemotron super3 pretrain engine=megatron_bridge run.model=MODEL"),
     ):
         assert main(["export", "trained", str(tmp_path / "out"), "--home", str(store.home), *words]) == 2
         assert said in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from passport_support import WEIGHTS, change_json, change_weights, copied, make, with_adapters
+from passport_support import change_json, change_weights, copied, in_8_bits, in_shards, make, put, swap, with_adapters
 from safetensors.torch import load_file, save_file
 
 from nemotron_app.main import main
@@ -26,7 +26,6 @@ MOE, ATTENTION = "backbone.layers.1.mixer.", "backbone.layers.3.mixer."
 Q, UP, DOWN = f"{ATTENTION}q_proj.weight", f"{MOE}experts.1.up_proj.weight", f"{MOE}experts.1.down_proj.weight"
 BIAS, NORM = f"{MOE}gate.e_score_correction_bias", "backbone.norm_f.weight"
 MLP = "model.layers.0.mlp.down_proj.weight"
-BLOCK = 32
 
 
 def trained(folder: Path) -> None:
@@ -48,48 +47,6 @@ def narrowed(folder: Path) -> None:
     """As Megatron-Bridge writes a model that was trained in bfloat16: all but the routers' biases."""
     change_weights(folder, lambda x: x.update({k: v.bfloat16() for k, v in x.items() if "e_score" not in k}))
     change_json(folder, "config.json", lambda config: config.update(dtype="bfloat16"))
-
-
-def in_shards(folder: Path) -> None:
-    """Two files and an index, as consolidated checkpoints have."""
-    tensors = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    names = sorted(tensors)
-    places = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
-    for file in set(places.values()):
-        own = {name: tensors[name].clone() for name in names if places[name] == file}
-        save_file(own, folder / file, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def in_8_bits(folder: Path, method: str) -> None:
-    """Projections in 8 bits with their scales, as three programs name them."""
-
-    def change(tensors: Tensors) -> None:
-        for name in [name for name in tensors if name.endswith("_proj.weight")]:
-            weight = tensors[name].float()
-            if method == "int8":
-                scale = weight.abs().amax(1, keepdim=True) / 127
-                tensors |= {name: (weight / scale).round().to(torch.int8), f"{name}_scale": scale}
-            elif method == "fp8":
-                rows, columns = (-(-size // BLOCK) for size in weight.shape)
-                scale = torch.full((rows, columns), float(weight.abs().max() / 448))
-                tensors |= {name: (weight / scale.max()).to(torch.float8_e4m3fn), f"{name}_scale_inv": scale}
-            else:
-                scale = weight.abs().max() / 448
-                tensors |= {name: (weight / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
-                if method == "modelopt":
-                    tensors[f"{name.removesuffix('weight')}input_scale"] = torch.tensor(0.5)
-
-    change_weights(folder, change)
-    told: dict[str, Any] = {
-        "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head", "*.gate"]},
-        "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [BLOCK, BLOCK]},
-        "compressed": {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"]},
-        "int8": {"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["re:.*head"]},
-    }
-    change_json(folder, "config.json", lambda config: config.update(quantization_config=told[method]))
 
 
 WRITTEN: dict[str, tuple[str, list[Callable[[Path], Any]]]] = {
@@ -150,20 +107,12 @@ def test_a_sound_adapter_raises_no_alarm(adapters: tuple[Path, Path]) -> None:
     assert found(adapter) == found(adapter, base) == {}
 
 
-def put(name: str, value: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], Any]:
-    return lambda folder: change_weights(folder, lambda x: x.update({name: value(x[name])}))
-
-
 def drop(*names: str) -> Callable[[Path], Any]:
     return lambda folder: change_weights(folder, lambda x: [x.pop(name) for name in names])
 
 
 def say(**values: Any) -> Callable[[Path], Any]:
     return lambda folder: change_json(folder, "config.json", lambda config: config.update(values))
-
-
-def swap(first: str, second: str) -> Callable[[Path], Any]:
-    return lambda folder: change_weights(folder, lambda x: x.update({first: x[second], second: x[first]}))
 
 
 def stale_template(folder: Path) -> None:

@@ -141,6 +141,8 @@ def test_a_whole_completion_has_one_weight_where_it_has_one_ratio() -> None:
 
 
 REFUSED = [
+    (("grpo.loss_type=gspo",), "GSPO is grpo.loss_type=grpo with grpo.sequence_level_importance_ratios=true"),
+    (("grpo.loss_type=ppo",), "grpo.loss_type: Input should be 'dapo', 'grpo'"),
     (("grpo.sequence_level_importance_ratios=true",), "set grpo.loss_type=grpo"),
     (("grpo.overlong_buffer_length=5",), "together"),
     (("grpo.overlong_buffer_length=13", "grpo.overlong_buffer_penalty=1"), "is the end"),

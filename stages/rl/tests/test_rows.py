@@ -66,8 +66,10 @@ def test_a_row_without_an_agent_gets_the_configured_one() -> None:
 
 
 def test_the_configured_agent_is_not_given_to_a_row_that_it_could_not_verify() -> None:
-    with pytest.raises(Refused, match="no verifier field 'options'"):
+    with pytest.raises(Refused, match="no verifier field 'options'") as refused:
         gym_row(math_row(agent_ref=...), forms(agent="mcqa_simple_agent"))
+    assert refused.value.reason == "no agent_ref"
+    assert "mcqa_simple_agent, which data_prep.agent takes for rows that name none" in refused.value.detail
 
 
 def test_an_agent_of_ones_own_needs_no_known_fields() -> None:

@@ -1,24 +1,33 @@
 """Fine-tuning with NeMo-RL: the recipe for Super 49B, conversations as data, and what is refused."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from nemo_rl_support import fake_checkout
 from omegaconf import OmegaConf
 
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.modeling.build import save_random_model
+from nemotron_engines.nemo_rl import installation, needs
 from nemotron_engines.nemo_rl.dialect import sft_file
 from nemotron_engines.nemo_rl.needs import check_config
 from nemotron_engines.nemo_rl.translate import resolved, with_variables
-from nemotron_engines.nemo_rl.versions import load_bases
+from nemotron_engines.nemo_rl.versions import digest_of, load_base, load_bases
 from nemotron_engines.overrides import at, has, leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
+from nemotron_shared.config.schema import ModelSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import problems_of, refuse
 from nemotron_shared.runtime.machine import Machine
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
+from stages.sft.train import main
 
 CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 CHATS = ("engine=nemo_rl", "run.data=null", "engine.train_chats=t.jsonl")
@@ -109,3 +118,42 @@ WRONG = [
 def test_what_cannot_run_is_refused_before_any_gpu(recipe: str, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(config_of(recipe, *overrides))
+
+
+BASE = "examples/configs/sft.yaml"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pretended NeMo-RL in an empty folder with conversations and a store, and GPUs enough."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(needs, "_gpus", lambda *_: ())
+    made = fake_checkout(tmp_path / "nemo-rl")
+    base = load_bases("v0.7.0")[BASE]
+    (made / BASE).write_text(yaml.safe_dump(base.values, sort_keys=False))
+    known = {BASE: replace(base, digest=digest_of(load_base(made, BASE)))}
+    monkeypatch.setattr(installation, "load_bases", lambda name: known)
+    turns = [{"role": "user", "content": "What is 3+4?"}, {"role": "assistant", "content": "3+4 is 7."}]
+    (tmp_path / "t.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 128)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"use_bias": True}, "tensors missing"), ({"moe_latent_size": 16}, "of another shape"),
+     ({"eos_token_id": 600}, "eos_token_id is 600, outside the vocabulary")],
+)  # fmt: skip
+def test_a_model_that_is_not_its_config_is_refused_before_nemo_rl_starts(
+    checkout: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, Any], said: str
+) -> None:
+    model = checkout.parent / "model"
+    provide_tokenizer("tiny", model)
+    save_random_model(ModelSection(architecture="super3_tiny", overrides={}), model, 7, model)
+    file = model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    engine = (f"engine.checkout={checkout}", "engine.runner=python", "run.model=./model")
+    assert main(["-c", "tiny", *CHATS, *engine]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "Traceback" not in told
+    assert not [*(checkout.parent / "home" / "runs").glob("*/nemo_rl.*")]

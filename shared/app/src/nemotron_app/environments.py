@@ -125,9 +125,6 @@ def try_(name: str, rows: Path | None, turns: tuple[str, ...], count: int) -> in
         raise UserError(f"{file}: no rows", "give a file of rows in NeMo-Gym's form")
     for row in shown:
         tell(f"{row.place}  {row.text}" + (f"  expected: {row.expected_answer}" if row.expected_answer else ""))
-    for tool in shown[0].asked.get("tools", ()):
-        named = ", ".join(tool["parameters"].get("properties", {}))
-        tell(f"tool  {tool['name']}({named})  {tool.get('description', '')}".rstrip())
     folder = Path(tempfile.mkdtemp(prefix="nemotron-env-try-"))
     for line in play(name, shown[0], turns, folder, again=PLAYED_AGAIN):
         tell(line)

@@ -188,8 +188,13 @@ LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
-def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence: str | None) -> str:
+def card(
+    store: Store, artifact: Artifact, title: str, *, adapter: bool, licence: str | None, servers_only: bool = False
+) -> str:
     """The text of README.md.
+
+    Args:
+        servers_only: whether transformers cannot load it.
 
     Raises:
         UserError: the licence is not a valid identifier.
@@ -216,7 +221,7 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
     if scores:
         front["model-index"] = [{"name": title, "results": [_indexed(score) for score in scores]}]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
-    parts = [f"---\n{head}---\n", f"# {_plain(title)}\n", _use(title, adapter, bases), _scores(scores),
+    parts = [f"---\n{head}---\n", f"# {_plain(title)}\n", _use(title, adapter, bases, servers_only), _scores(scores),
              _history(artifact, steps), f"## Licence\n\n{why}\n"]  # fmt: skip
     return redact("\n".join(parts))
 
@@ -288,7 +293,10 @@ def _front_matter(readme: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _use(title: str, adapter: bool, bases: list[str]) -> str:
+def _use(title: str, adapter: bool, bases: list[str], servers_only: bool) -> str:
+    if servers_only:
+        return (f"## Use\n\n```bash\nvllm serve {title}\n```\n\n"
+                "Do not load it with transformers, which drops the scales of its weights.\n")  # fmt: skip
     if adapter:
         base = bases[0] if bases else "PATH_OF_THE_BASE_MODEL"
         lines = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM", "",

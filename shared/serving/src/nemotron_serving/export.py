@@ -5,6 +5,8 @@
                                                    the folder, and a GGUF file in it
     nemotron export sft ./my-model --for llama.cpp --quantize Q8_0
                                                    a GGUF file of 8 bits a weight
+    nemotron export sft ./my-model --for vllm --quantize FP8
+                                                   experts in FP8, by NVIDIA's ModelOpt
     nemotron export sft ./my-adapter --adapter     the LoRA adapter alone, in PEFT's layout
     nemotron export sft ./my-adapter --adapter --for vllm
                                                    with one pair of matrices for each expert
@@ -24,9 +26,9 @@ from nemotron_app import completion
 from nemotron_app.export import card, exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
 from nemotron_serving.gguf_convert import QUANTIZED
-from nemotron_serving.layouts import DTYPES, FOLDERS, NOT_WRITTEN, RUNTIMES, Layout
+from nemotron_serving.layouts import DTYPES, FOLDERS, FP8, INT8, NOT_WRITTEN, RUNTIMES, Layout
 from nemotron_serving.passport.parts import PAGE, Passport
-from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.runtime.console import say
@@ -48,7 +50,11 @@ from nemotron_shared.runtime.stop import end_on_sigterm
     help="what will load it; may be repeated",
 )
 @click.option("--dtype", type=click.Choice([*DTYPES]), help="of the weights (default: as they are)")
-@click.option("--quantize", type=click.Choice([*QUANTIZED]), help="type of the GGUF file, by llama.cpp's own tools")
+@click.option(
+    "--quantize",
+    type=click.Choice([*QUANTIZED, FP8, INT8]),
+    help=f"for llama.cpp: {', '.join(QUANTIZED)}, by its own tools; for vllm: {FP8}, by NVIDIA's ModelOpt",
+)
 @click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
 @click.option("--verify/--no-verify", default=True, help="compare it with the model afterwards: see nemotron verify")
 @click.option("-d", "--dry-run", is_flag=True, help="only say what would be written, and how large it is")
@@ -75,17 +81,18 @@ def command(
     layout.require(artifact)
     require_whole_export(artifact, layout)
     title = push.partition("/")[2] if push else folder.resolve().name
+    readme = card(look.store, artifact, title, adapter=adapter, licence=licence, servers_only=layout.fp8)
     if dry_run:
         sizes = layout.sizes(artifact, exported_files(artifact, adapter=adapter), title)
         told = {"folder": str(folder), "model": artifact.reference, "files": sizes, "bytes": sum(sizes.values())}
         lines = [f"{folder / name}: {size(count)}" for name, count in sizes.items()]
         look.tell(told, *lines, f"in all {size(told['bytes'])}, for {', '.join(layout.runtimes)}; nothing was written")
         return 0
-    readme = card(look.store, artifact, title, adapter=adapter, licence=licence)
+    rows = _calibration(look.store, artifact) if layout.fp8 else []
     seen: list[Passport] = []
 
     def finish(made: Path) -> None:
-        layout.finish(artifact, made, title)
+        layout.finish(artifact, made, title, rows)
         if verify:
             from nemotron_serving.passport.compare import verified
 
@@ -108,6 +115,22 @@ def command(
         line = f"{line}\npushed to {told['pushed']}"
     look.tell(told, line)
     return 0
+
+
+def _calibration(store: Store, artifact: Artifact) -> list[list[int]]:
+    """Token ids of the first rows that the model was trained on.
+
+    Raises:
+        UserError: there are none here.
+    """
+    from nemotron_serving.fp8 import ROWS
+    from nemotron_serving.passport.rows import rows_of
+
+    rows = rows_of(store, artifact, ROWS)
+    if rows is None or not rows.trained:
+        what = f"{artifact.reference}: FP8 needs rows that the model was trained on, and none are in {store.root}"
+        raise UserError(what, "export a model that was trained in this store")
+    return [row.ids.tolist() for row in rows.trained]
 
 
 def require_whole_export(artifact: Artifact, layout: Layout) -> None:
@@ -133,11 +156,11 @@ def require_whole_export(artifact: Artifact, layout: Layout) -> None:
             require_finite(file)
     for file in weights:
         _require_range(file)
-    if quantised and (layout.dtype or layout.gguf):
+    if quantised and (layout.dtype or layout.gguf or layout.fp8):
         what = (
             f"{artifact.reference}: its weights are quantised, and are numbers of another type only with their scales"
         )
-        raise UserError(what, "leave --dtype and llama.cpp out, or give the model as it was before")
+        raise UserError(what, "leave --dtype, --quantize and llama.cpp out, or give the model as it was before")
     if quantised and "transformers" in layout.runtimes:
         require_kept_scales(artifact.path)
     if not can_be_compared and not layout.adapter:

@@ -140,6 +140,10 @@ class Gguf:
     def settings(self) -> dict[str, Any]:
         """Its keys and values; the keys below its architecture without that: `block_count`."""
         found = {name: field.contents() for name, field in self._reader.fields.items()}
+        lacks = [name for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
+                 if not isinstance(found.get(name), list)]  # fmt: skip
+        if lacks:
+            raise UserError(f"{self.file}: has no list {lacks[0]}, so it is no language model", "convert it again")
         architecture = f"{found.get('general.architecture')}."
         return {name.removeprefix(architecture): value for name, value in found.items()}
 
@@ -153,7 +157,8 @@ class Gguf:
         """The type that it is named after: F32, BF16, Q8_0, Q4_K_M."""
         import gguf
 
-        return gguf.LlamaFileType(int(self.settings["general.file_type"])).name.partition("_")[2]
+        told = self.settings.get("general.file_type")
+        return gguf.LlamaFileType(told).name.partition("_")[2] if told in [*gguf.LlamaFileType] else ""
 
     def values(self, name: str) -> torch.Tensor:
         """One tensor in float32."""

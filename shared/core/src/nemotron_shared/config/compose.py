@@ -106,9 +106,19 @@ def not_composed(
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
+    if above := next((name for name in known if key.startswith(f"{name}.")), None):
+        with_it = sorted({one for folder in folders for one in _with_section(folder, above)})
+        named = f"; a config with this section: {', '.join(with_it)}" if with_it else ""
+        return UserError(f"{COMMAND_LINE}: unknown key '{key}'", f"'{above}' is no section in {path.name}{named}")
     alike = of_the_same_name(key, known)
     remedy = did_you_mean(key, alike, f"did you mean '{alike[0]}'?") if alike else did_you_mean(key, known, ALL_KEYS)
     return UserError(f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", remedy)
+
+
+def _with_section(folder: Path, section: str) -> list[str]:
+    """Configs of a folder that have a section of this name."""
+    begins = re.compile(rf"^{re.escape(section)}:\s*(#.*)?$", re.MULTILINE)
+    return [one for one in config_names(folder) if begins.search((folder / f"{one}.yaml").read_text())]
 
 
 def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigException) -> UserError:

@@ -96,9 +96,9 @@ class GRPOSection(Section):
     """Sample from the smallest set of tokens with this much probability."""
     reference_policy_kl_penalty: float = Field(ge=0)
     """Weight of the distance to the starting model. 0 keeps no reference model in memory."""
-    reference_policy_kl_type: Extra[Literal["k1", "k2"] | None]
+    reference_policy_kl_type: Extra[Literal["k1", "k2", "k3"] | None]
     """Estimator of that distance. `null`: `k3`; `k1` and `k2` are for engine `nemo_rl`."""
-    loss_type: Extra[Literal["grpo", "dr_grpo", "bnpo", "cispo", "sapo"] | None]
+    loss_type: Extra[Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo"] | None]
     """How the tokens make a loss; see [Losses](#losses). `null`: `dapo`, a mean over all tokens. Engine `nemo_rl` has
     `dapo`, `grpo` and `cispo`."""
     sequence_level_importance_ratios: Extra[bool]
@@ -139,6 +139,8 @@ class GRPOSection(Section):
     @classmethod
     def by_name(cls, value: object) -> object:
         """Take the names of the defaults as well: with them, results keep the name that they have without."""
+        if value == "gspo":
+            raise ValueError("GSPO is grpo.loss_type=grpo with grpo.sequence_level_importance_ratios=true")
         return None if value in ("dapo", "k3") else value
 
     @model_validator(mode="after")

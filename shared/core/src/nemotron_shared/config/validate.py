@@ -75,6 +75,9 @@ def _fault(
         near = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
         elsewhere = of_the_same_name(key, keys)
         remedy = f"did you mean '{elsewhere[0]}'?" if elsewhere else near
+        file = where.rpartition(":")[0]
+        if elsewhere and file and origins.get(elsewhere[0], "").rpartition(":")[0] == file:
+            remedy = f"remove it: {file} sets '{elsewhere[0]}' as well"
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
         whole = "" not in origins  # only a config can start from defaults

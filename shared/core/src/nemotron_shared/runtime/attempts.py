@@ -30,6 +30,7 @@ from nemotron_shared.runtime.records import (
     changed_modules,
     changes,
     differences,
+    listed,
     made,
     new_segment,
     read_segments,
@@ -37,8 +38,6 @@ from nemotron_shared.runtime.records import (
     write_segments,
 )
 from nemotron_shared.runtime.run import LOCK_NAME, Run
-
-MOST_SHOWN = 8
 
 
 def begin(plan: Plan, run: Run) -> None:
@@ -56,11 +55,11 @@ def begin(plan: Plan, run: Run) -> None:
         found = changes(before[-1], segment)
         _refuse_where_asked(plan, found)
         if found and plan.config.run.on_change == "restart":
-            run.say(f"starting over (run.on_change=restart); changed since the unfinished run: {_listed(found)}")
+            run.say(f"starting over (run.on_change=restart); changed since the unfinished run: {listed(found)}")
             run.forget()
             before = []
         elif found:
-            run.say(f"going on with an unfinished run; since then: {_listed(found)}")
+            run.say(f"going on with an unfinished run; since then: {listed(found)}")
     elif plan.extends is not None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
@@ -101,7 +100,7 @@ def require_resumable(plan: Plan) -> None:
 def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
     if found and plan.config.run.on_change == "refuse":
         raise UserError(
-            f"{plan.run_directory}: an unfinished run, and since then: {_listed(found)}",
+            f"{plan.run_directory}: an unfinished run, and since then: {listed(found)}",
             "set run.on_change=continue to continue it, or run.on_change=restart to start over",
         )
 
@@ -122,19 +121,10 @@ def _why_new(plan: Plan, directory: Path) -> str | None:
         return None
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
-        return f"a new run, not the {state} {other.name}: {_listed(found)}"
+        return f"a new run, not the {state} {other.name}: {listed(found)}"
     if found := changed_modules(before["modules"], plan.identity.modules):
         return f"made again, because it differs from the {state} {other.name}: {found[0]}"
     return None
-
-
-def _listed(found: list[str]) -> str:
-    sources = [one for one in found if one.startswith("source ")]
-    if len(sources) > 1:  # report a change of thousands of files as one
-        more = f"{sources[0]} and {len(sources) - 1:,} more sources"
-        found = [*(one for one in found if not one.startswith("source ")), more]
-    more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
-    return "; ".join(found[:MOST_SHOWN]) + more
 
 
 def _take_over(extends: Extension, run: Run) -> list[Any]:

@@ -217,6 +217,17 @@ ENVIRONMENTS = (
         used_by=("serve", "verify"),
         options=("--no-deps",),
     ),
+    # not an engine: quantises models for `nemotron export --quantize FP8`. It was not tested with our transformers, it
+    # warns, and works
+    Environment(
+        "modelopt",
+        engines=(),
+        packages={"nvidia-modelopt": "modelopt", "torch": "torch", "transformers": "transformers"},
+        runs_step=False,
+        requirements=("nemotron_app", "modelopt.txt"),
+        used_by=("export",),
+        options=("--no-deps",),
+    ),
 )
 
 

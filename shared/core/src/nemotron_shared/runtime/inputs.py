@@ -192,7 +192,10 @@ def _find_input(checked: Preflight, role: str, choice: "DataChoice | UserError |
             found = choice.artifact if choice else None
             if choice is not None and found is not None:
                 again = how_to_prepare(checked) + " --force"
-                checked.notes.append(f"[{found.reference}] is the data with {', '.join(choice.given)} as given here")
+                if found.manifest.version != store.versions(found.manifest.name)[-1]:
+                    checked.notes.append(
+                        f"[{found.reference}] is the data with {', '.join(choice.given)} as given here"
+                    )
             found = found or _find_data(checked, reference)
             checked.inputs[role], shown[role] = found, found.reference
             require_intact(found, store.home, again)
@@ -419,7 +422,7 @@ def _unlike(store: Store, data: Artifact, ours: Mapping[str, Any]) -> dict[str, 
 
     A different seed does not count: trainings with several seeds share their data.
     """
-    theirs = _record(store, data)
+    theirs = record_of(store, data)
     if SOURCE not in theirs:
         return None
     keys = [key for key in ours if key in theirs and key != SEED and theirs[key] != ours[key]]
@@ -432,7 +435,7 @@ def _may_be(tokenizer: Any, recorded: Any) -> bool:
     return is_outside and isinstance(recorded, str) and HEX_DIGEST.fullmatch(recorded) is not None
 
 
-def _record(store: Store, artifact: Artifact) -> dict[str, Any]:
+def record_of(store: Store, artifact: Artifact) -> dict[str, Any]:
     """Settings an artifact was made with, by dotted key; empty if the record of its run is gone."""
     digest = artifact.manifest.producer.config_digest
     folder = run_folder(store, artifact.manifest.name, digest)
@@ -445,7 +448,7 @@ def _tuned_on(store: Store, model: Artifact) -> str | None:
         return None
     reference = next((parse_exact(one.reference) for one in model.manifest.parents if one.role == "data"), None)
     data = _loaded(store, reference) if reference else None
-    return str((_record(store, data) if data else {}).get(SOURCE, reference))
+    return str((record_of(store, data) if data else {}).get(SOURCE, reference))
 
 
 def _loaded(store: Store, reference: Reference) -> Artifact | None:

@@ -23,6 +23,7 @@ from nemotron_shared.config.schema import Section, StageConfig
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import as_errors, lacking, problems_of, refuse
 from nemotron_shared.runtime.inputs import (
@@ -35,10 +36,11 @@ from nemotron_shared.runtime.inputs import (
     note_latest,
     of_another_family,
     recipes_of,
+    record_of,
 )
 from nemotron_shared.runtime.places import place_problems
 from nemotron_shared.runtime.plan import identify
-from nemotron_shared.runtime.records import is_recorded
+from nemotron_shared.runtime.records import differences, is_recorded, listed
 from nemotron_shared.runtime.spec import Step
 from nemotron_shared.runtime.start import Preflight, Start
 from nemotron_shared.runtime.trackers import tracker_problems, unseen_key
@@ -102,8 +104,11 @@ def _described_data(checked: Preflight) -> DataChoice | UserError | None:
         if _is_by_hand(checked, "run.data"):
             named = store.resolve(str(run.data), family=run.family, expect=step.prepare.artifact_type)
             if found is None or named.manifest.producer.config_digest != plan.identity.result:
+                before = record_of(store, named)
+                unlike = listed(differences(before, redact_values(plan.identity.what))) if before else ""
                 raise UserError(
-                    f"run.data: {named.reference} was not prepared with {', '.join(given)} as given here",
+                    f"run.data: {named.reference} is not the data that this config describes with {', '.join(given)}"
+                    + (f": {unlike}" if unlike else ""),
                     "leave run.data out to use the data of these settings, or leave these settings out to use run.data",
                 )
             found = named
@@ -144,6 +149,9 @@ def _validate(checked: Preflight) -> None:
         not_yet = [f" of {shown}>" for shown in checked.shown.values() if shown]
         # a value from data that would be prepared first is checked later, when it exists
         if not (checked.prepares and any(words in str(error) for words in not_yet)):
+            # The preparation of the data has the same config, so it said this too
+            same = (error.message, f"run.data: {error.message}")
+            checked.problems = [one for one in checked.problems if one.message not in same]
             checked.problems.append(error)
 
 

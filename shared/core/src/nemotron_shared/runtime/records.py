@@ -116,6 +116,10 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
     return found
 
 
+MOST_SHOWN = 8
+"""Differences that a line shows."""
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """`train.micro_batch_size 8 -> 4` for each key whose value differs.
 
@@ -129,6 +133,16 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             old, new = (_short(values.get(key, "(none)")) for values in (before, now))
             found.append(f"{key} {old} -> {new}")
     return found
+
+
+def listed(found: list[str]) -> str:
+    """Differences as one text, the first of many."""
+    sources = [one for one in found if one.startswith("source ")]
+    if len(sources) > 1:  # report a change of thousands of files as one
+        more = f"{sources[0]} and {len(sources) - 1:,} more source{'s' if len(sources) > 2 else ''}"
+        found = [*(one for one in found if not one.startswith("source ")), more]
+    more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    return "; ".join(found[:MOST_SHOWN]) + more
 
 
 def _short(value: Any) -> str:

@@ -19,6 +19,7 @@ masks the episode, and is never a reward.
 
 import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,9 @@ TO_THE_MODEL = (200, 400, 422)
 ENDING_SECONDS = 0.5
 FEWEST_FAILED = 8
 """If at least so many episodes all fail, the run stops even with `on_failure=mask`."""
+OWN_PATHS = {"verify", "seed_session"}
+"""What a server with tools answers besides them: a tool of such a name would let the model ask for its reward."""
+TOOL_NAME = re.compile(r"[\w.-]+", re.ASCII)
 FIXED = {"agent_ref", PARAMETERS, "response", "reward"}
 
 Ended = Literal["answered", "turns", "tokens", "cut", "failed"]
@@ -179,7 +183,8 @@ class Environments:
         """Start an episode from a row.
 
         Raises:
-            UserError: its agent is unknown or has a loop that is not implemented here, or it cannot be rendered.
+            UserError: its agent is unknown or has a loop that is not implemented here, a tool cannot be called by its
+                name, or it cannot be rendered.
         """
         agent = self.agents.get(row.agent or "")
         if agent is None:
@@ -190,6 +195,8 @@ class Environments:
             what = f"its agent '{agent.name}' is a {agent.kind}, and the loops here are {TOOLS_AGENT} and {TURNS_AGENT}"
             raise UserError(what, OTHER_ENGINE)
         messages, tools = conversation_of(row.value[PARAMETERS])
+        for tool in tools or ():
+            _check_name(tool)
         shown = tools if self.settings.show_tools else None
         return Asked(row.value, agent, messages, tools or [], shown, prompter.chat(messages, shown))
 
@@ -449,6 +456,17 @@ def told(episode: Episode) -> Iterator[str]:
             yield f"-> {item['content'][:200]}"
         else:
             yield "".join(part["text"] for part in item["content"])
+
+
+def _check_name(tool: Mapping[str, Any]) -> None:
+    """Refuse a tool without a name, and one whose name leads to another path of the server."""
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        raise UserError(f"a tool has no name: {str(tool)[:100]}", 'give it one: {"type": "function", "name": ...}')
+    if name in OWN_PATHS or name.strip(".") == "" or not TOOL_NAME.fullmatch(name):
+        what = "the server itself has that path" if name in OWN_PATHS else "it is no part of a path"
+        raise UserError(f"a tool cannot be named '{name}': {what}", "rename it in the environment and its rows")
 
 
 def _response(output: list[dict[str, Any]]) -> dict[str, Any]:

@@ -67,9 +67,20 @@ def play(name: str, row: RLRow, turns: Sequence[str], folder: Path, again: int =
     with Environments(section, folder) as environments:
         if row.agent is None and len(environments.agents) == 1:  # half of NeMo-Gym's examples name none
             row = replace(row, agent=next(iter(environments.agents)))
-        asked = environments.ask(row, written)
+        try:
+            asked = environments.ask(row, written)
+        except UserError as error:
+            raise UserError(f"{row.place or 'the row'}: {error.message}", error.remedy) from error
         yield from environments.told()
-        (episode,) = _episodes(environments, [asked], turns)
+        for tool in (one["function"] for one in asked.tools):
+            named = ", ".join((tool.get("parameters") or {}).get("properties", {}))
+            yield f"tool  {tool['name']}({named})  {tool.get('description', '')}".rstrip()
+        begun: list[Episode] = []
+        try:
+            (episode,) = _episodes(environments, [asked], turns, begun)
+        except UserError as error:
+            yield from told(begun[0]) if begun else ()
+            raise UserError(error.message, f"see {environments.log_of(asked.agent.environment)}") from error
         yield from told(episode)
         numbers = {"reward": episode.reward, **episode.figures}
         yield "  ".join(f"{name} {value:g}" for name, value in numbers.items())
@@ -87,12 +98,16 @@ def verdict(played: Sequence[Episode], tokenizer: Any) -> str:
     return f"replayable as far as {len(played)} plays on two servers show: the same answers each time"
 
 
-def _episodes(environments: Environments, asked: Sequence[Asked], turns: Sequence[str]) -> list[Episode]:
-    """Play the turns once per entry, all at once."""
+def _episodes(
+    environments: Environments, asked: Sequence[Asked], turns: Sequence[str], begun: list[Episode] | None = None
+) -> list[Episode]:
+    """Play the turns once per entry, all at once; `begun` gets the episodes, to be shown if one fails."""
     written: Any = Characters()
     loop = Loop(environments, written, written, [END], 0)
 
     def sample(live: Sequence[Episode], turn: int) -> list[Sampled]:
+        if begun is not None:
+            begun[:] = live
         return [Sampled([*map(ord, turns[turn] if turn < len(turns) else ""), END]) for _ in live]
 
     return loop.play(asked, sample)

@@ -25,6 +25,7 @@ import json
 import secrets
 import sys
 import threading
+import traceback
 from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -61,7 +62,8 @@ class Environment:
         """The answer to a POST; raises `BadRequest`."""
         name = path.removeprefix("/")
         if path not in self._own and name not in self._arguments:
-            raise BadRequest(404, {"detail": "Not Found"})
+            known = ", ".join(sorted(self._own | {f"/{one}" for one in self._arguments}))
+            raise BadRequest(404, {"detail": f"Not Found; this environment has {known}"})
         if not isinstance(body, dict):
             raise BadRequest(422, {"detail": [{"loc": ["body"], "msg": "Input should be a valid dictionary"}]})
         if path in ("/seed_session", "/reset"):
@@ -89,8 +91,9 @@ class Environment:
             raise BadRequest(422, {"detail": [{"loc": ["body", "response", "output"], "msg": "Field required"}]})
         if path == "/verify":
             self._forget(session)
-            return body | episode.verify(said(output), output)
-        step = {"observation": None, "truncated": False, "info": {}} | episode.step(said(output))
+            return body | _returned("verify", episode.verify(said(output), output), "reward")
+        step = {"observation": None, "truncated": False, "info": {}}
+        step |= _returned("step", episode.step(said(output)), "reward", "terminated")
         if step["terminated"] or step["truncated"]:
             self._forget(session)
         return step
@@ -98,6 +101,14 @@ class Environment:
     def _forget(self, session: str) -> None:
         with self._lock:
             self._open.pop(session, None)
+
+
+def _returned(method: str, given: Any, *keys: str) -> dict[str, Any]:
+    """What a method of an Episode returned, if it has these keys."""
+    if isinstance(given, dict) and given.keys() >= set(keys):
+        return given
+    wanted = ", ".join(f'"{key}": ...' for key in keys)
+    raise TypeError(f"{method} must return {{{wanted}}}, and returned {str(given)[:100]}")
 
 
 def said(output: list[dict[str, Any]]) -> str:
@@ -153,11 +164,14 @@ def serve(environment: Environment, port: int) -> None:
             except BadRequest as error:
                 self._send(*error.args, session)
             except Exception as error:  # the environment's own code may fail in any way, or answer what is not JSON
-                print(f"{self.path}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(f"{self.path}: {traceback.format_exc()}", file=sys.stderr, flush=True)
                 self._send(500, {"detail": f"{type(error).__name__}: {error}"}, session)
 
         def _send(self, status: int, answer: Any, session: str) -> None:
-            body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()  # as FastAPI writes it
+            # of a reward, the client says which value is not finite
+            says_number = self.path in ("/verify", "/step")
+            text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=says_number)  # as FastAPI
+            body = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -20,9 +20,8 @@ from nemotron_engines.modeling.sizes import first_line
 from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_ROOT, ADAPTER_WEIGHTS
 
-ROOT = "base_model.model."
 PREFIXES = ("model.", "backbone.")
 """What comes before `layers` in the names of modules, and in those of published tensors."""
 
@@ -95,23 +94,29 @@ def published(layer: str, tensors: Mapping[str, Stored], expert: int | None = No
     return next((name for name in names if name in tensors), None)
 
 
+def unrolled(model: Path, adapter: Path) -> dict[str, torch.Tensor]:
+    """The adapter's tensors with a pair for each expert, as vLLM, SGLang and llama.cpp name them."""
+    stored, made = stored_in(adapter), dict[str, torch.Tensor]()
+    for pair in pairs_in(model, adapter):
+        experts, _, projection = pair.layer.rpartition(".")
+        kind = stored[f"{pair.name}.lora_A.weight"].kind
+        for number, sides in enumerate(pair.factors(stored)):
+            layer = f"{experts}.{number}.{projection}" if pair.experts else pair.layer
+            made |= {
+                f"{ADAPTER_ROOT}{layer}.lora_{side}.weight": one.to(kind) for side, one in zip("AB", sides, strict=True)
+            }
+    return made
+
+
 def unroll(model: Path, adapter: Path, into: Path) -> int:
-    """Write the adapter with a pair for each expert, as vLLM, SGLang and llama.cpp name them, and count the pairs.
+    """Write the adapter with a pair for each expert, and count the pairs.
 
     Args:
         into: an existing folder; its adapter, if it has one, is replaced.
     """
-    stored = stored_in(adapter)
-    made: dict[str, torch.Tensor] = {}
-    layers = []
-    for pair in pairs_in(model, adapter):
-        experts, _, projection = pair.layer.rpartition(".")
-        kind = stored[f"{pair.name}.lora_A.weight"].kind
-        for number, (a, b) in enumerate(pair.factors(stored)):
-            layer = f"{experts}.{number}.{projection}" if pair.experts else pair.layer
-            made |= {f"{ROOT}{layer}.lora_A.weight": a.to(kind), f"{ROOT}{layer}.lora_B.weight": b.to(kind)}
-            layers.append(layer)
-    settings = read_json(adapter / ADAPTER_CONFIG) | {"target_modules": sorted(layers), "target_parameters": None}
+    made = unrolled(model, adapter)
+    layers = sorted({name.removeprefix(ADAPTER_ROOT).partition(".lora_")[0] for name in made})
+    settings = read_json(adapter / ADAPTER_CONFIG) | {"target_modules": layers, "target_parameters": None}
     save_file({name: made[name].contiguous().clone() for name in sorted(made)}, into / ADAPTER_WEIGHTS,
               metadata={"format": "pt"})  # fmt: skip
     write_text(into / ADAPTER_CONFIG, json.dumps(settings, indent=2, sort_keys=True) + "\n")

@@ -66,7 +66,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable, settings_in
 from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, is_small
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
@@ -251,7 +251,11 @@ def differing_tensors(path: Path) -> list[tuple[str, str]]:
     config = read_config(path)
     for key in QUANTIZED:
         config.__dict__.pop(key, None)
-    shell: Any = shell_of(config, ONLY_MADE)
+    try:
+        shell: Any = shell_of(config, ONLY_MADE)
+    except (ValueError, TypeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
+        what = f"{path / 'config.json'}: no model can be made of it: {first_line(error)}"
+        raise UserError(what, ANOTHER_MODEL) from error
     wanted = {name: [*one.shape] for name, one in revert_weight_conversion(shell, shell.state_dict()).items()}
     headers = headers_of(path)
     small = {name for name, about in headers.items() if is_small(name, *about)}
@@ -462,7 +466,7 @@ def token_faults(path: Path) -> Iterator[tuple[str, str, str]]:
     """What `require_tokens` refuses: the file and key, what is wrong, and what to do."""
     vocabulary = read_config(path).get_text_config().vocab_size
     for name in ("config.json", GENERATION):
-        told = read_json(path / name) if (path / name).is_file() else {}
+        told = settings_in(path / name) if (path / name).is_file() else {}
         for key in IDS:
             given = told.get(key)
             for number in given if isinstance(given, list) else [given]:

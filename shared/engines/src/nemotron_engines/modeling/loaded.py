@@ -105,12 +105,12 @@ def require_finite(file: Path) -> None:
         UserError: a bad tensor; the message names it and its file.
     """
     for name, tensor in stored(file).items():
-        if tensor.dtype in FLOATS and not all(map(_is_finite, tensor.parts())):
+        if tensor.dtype in FLOATS and not all(map(is_finite, tensor.parts())):
             raise UserError(f"{file}: its weights are damaged: {name} holds NaN or infinity", ANOTHER_MODEL)
 
 
-def _is_finite(part: torch.Tensor) -> bool:
-    # torch has no isfinite for 8-bit dtypes
+def is_finite(part: torch.Tensor) -> bool:
+    """Whether all values are; torch cannot say so of those of 8 bits."""
     return bool(torch.isfinite(part.float() if part.itemsize == 1 else part).all())
 
 

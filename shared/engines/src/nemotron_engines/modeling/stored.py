@@ -18,7 +18,7 @@ import torch
 
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import shapes_of, weight_files
+from nemotron_shared.runtime.models.weights import INDICES, require_all, shapes_of, weight_files
 
 TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -97,17 +97,15 @@ def stored_in(folder: Path) -> dict[str, Stored]:
     """All tensors of a model folder, or of an adapter's, by name.
 
     Raises:
-        UserError: a file is damaged or missing.
+        UserError: a file is damaged or missing, or the index names other tensors than the files hold.
     """
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     if (folder / "config.json").is_file():
         names = weight_files(str(folder), folder, names)
-    return {
-        name: tensor
-        for file in names
-        if file.endswith(".safetensors")
-        for name, tensor in stored(folder / file).items()
-    }
+    files = {name: stored(folder / name) for name in names if name.endswith(".safetensors")}
+    if (folder / INDICES[0]).is_file():
+        require_all(str(folder), {name: {one: [] for one in tensors} for name, tensors in files.items()}, folder, {})
+    return {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
 
 
 def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int:

@@ -148,7 +148,11 @@ def train_with_nemo_rl(
     task: Task[TrainingConfig[NeMoRLEngine]], algorithm: str, places: Places, *, environment: str
 ) -> Outcome:
     """Train and convert. The caller has checked its rows and made `places`."""
-    config, run = task.config, task.run
+    config, run, base = task.config, task.run, task.inputs["model"]
+    if base is not None and not config.engine.stop_before_training:
+        from nemotron_engines.modeling.build import require_fit
+
+        require_fit(base)
     installation = find_installation(config.engine)
     script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
     if code := code_in(Path(places.model)):

@@ -17,15 +17,15 @@ from statistics import median
 import torch
 
 from nemotron_engines.modeling.build import differing_tensors
-from nemotron_engines.modeling.loaded import headers_of
+from nemotron_engines.modeling.loaded import is_finite
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.layouts import ROUTER_BIAS
-from nemotron_serving.passport import settings, tensors
+from nemotron_serving.passport import few_bits, settings, tensors
+from nemotron_serving.passport.few_bits import SCALE, values_of
 from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, reason
-from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, lost_scales, scale_of, told_otherwise
+from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code, settings_in
+from nemotron_shared.runtime.models.scales import BESIDE, block_of, scale_of
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5
@@ -35,8 +35,6 @@ SAME_LENGTH = 0.2
 """How far the length of a matrix that is like its base's may be from it, in parts of it."""
 LARGE = 256
 """Values from which a matrix is compared with others of the base."""
-SCALE = re.compile(r"(weight|input)_(global_)?scale|\.scales$")
-"""Names of numbers that weights of few bits are multiplied with."""
 CANDIDATES = 256
 """Tensors of the base that a matrix is compared with if it is unlike its own."""
 
@@ -70,7 +68,7 @@ def by_itself(folder: Path, base: Path | None = None) -> Passport:
             settings.compare_folders(base, folder, [], parts[1])
         elif (folder / "tokenizer.json").is_file():
             settings.compare_tokenizers(base, folder, [], parts[1])
-    bad = [name for name, one in found.items() if not _is_finite(one)]
+    bad = [name for name, one in found.items() if one.dtype[0] in "FB" and not all(map(is_finite, one.parts()))]
     for name in bad:
         parts[0].find(name, "holds NaN or infinity")
     parts[0].facts.append(("tensors", f"{len(found)}, {'all' if not bad else len(found) - len(bad)} finite"))
@@ -79,7 +77,7 @@ def by_itself(folder: Path, base: Path | None = None) -> Passport:
 
 def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
     """Names, shapes and types against config.json, scales, and matrices of zeros."""
-    config, headers = config_of(folder), headers_of(folder)
+    config = config_of(folder)
     if config.get("model_type") not in known_types() or needs_code(config):
         part.not_run.append("names and shapes of tensors: transformers does not know this type of model by itself")
     else:
@@ -88,28 +86,14 @@ def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
                 part.find(where, what)
         except UserError as error:
             part.find("config.json", reason(error))
-    for where, what in (*lost_scales(headers, config), *told_otherwise(headers, config)):
-        part.find(where, what)
-    if small := [name for name, about in headers.items() if is_small(name, *about)]:
-        part.facts.append(("of few bits", f"{len(small)} tensors"))
-    tensors.check_types(folder, {}, part)
+    few_bits.check_scales(found, config, part, part)
+    tensors.check_types(folder, None, part)
     for name, one in found.items():
         if name.endswith(ROUTER_BIAS) and one.dtype != "F32":
             part.find(name, f"is stored as {one.dtype}, and routers add it in float32")
-        is_scale = one.dtype in FLOATS and bool(SCALE.search(name))
-        if (len(one.shape) > 1 or is_scale) and not any(bool(_plain(values).any()) for values in one.parts()):
+        is_matrix = len(one.shape) > 1 and not SCALE.search(name)
+        if is_matrix and not any(bool(values.float().any()) for values in one.parts()):
             part.find(name, "is all zero")
-        elif is_scale and any(bool((values < 0).any()) for values in one.parts()):
-            part.find(name, "holds negative scales")
-
-
-def _is_finite(one: Stored) -> bool:
-    return not one.dtype.startswith(("F", "BF")) or all(bool(_plain(part).isfinite().all()) for part in one.parts())
-
-
-def _plain(values: torch.Tensor) -> torch.Tensor:
-    """Values that torch can compare: it can do little with those of 8 bits."""
-    return values.float() if values.itemsize == 1 else values
 
 
 def _like_base(
@@ -170,30 +154,11 @@ def _nearer(new: torch.Tensor, name: str, base: Mapping[str, Stored]) -> str | N
     return None
 
 
-def values_of(one: Stored, scale: Stored | None, block: list[int] | None) -> torch.Tensor | None:
-    """A tensor in float64, multiplied by its scale; None for packed ones, and for those without a scale.
-
-    Args:
-        block: rows and columns of a scale, where the config says so.
-    """
-    if one.dtype in FLOATS:
-        return one.values().double()
-    if scale is None or not one.dtype.startswith(("F8_", "I8")):
-        return None
-    values, factor = one.values().float().double(), scale.values().double()
-    if factor.numel() == 1:
-        return values * factor.reshape(())
-    for axis, size in enumerate(factor.shape):
-        wide = block[axis] if block and len(block) == factor.dim() else math.ceil(values.shape[axis] / size)
-        factor = factor.repeat_interleave(wide, axis).narrow(axis, 0, values.shape[axis])
-    return values * factor.reshape(*factor.shape, *[1] * (values.dim() - factor.dim()))
-
-
 def _adapter(folder: Path, base: Path | None, part: Part) -> None:
     """Pairs of matrices of the rank that the config says, on layers that the base model has."""
     from nemotron_engines.lora.layout import pairs_in, published  # PEFT takes a second to import
 
-    config, found = read_json(folder / ADAPTER_CONFIG), stored_in(folder)
+    config, found = settings_in(folder / ADAPTER_CONFIG), stored_in(folder)
     rank, uneven = config.get("r"), bool(config.get("rank_pattern"))
     if not isinstance(rank, int) or not isinstance(config.get("lora_alpha"), int | float):
         part.find(ADAPTER_CONFIG, "does not say r and lora_alpha, so its scale is unknown")

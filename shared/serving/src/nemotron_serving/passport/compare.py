@@ -4,7 +4,7 @@ from pathlib import Path
 
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import Gguf
-from nemotron_serving.passport import settings, targets, tensors
+from nemotron_serving.passport import few_bits, settings, targets, tensors
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, Passport, reason
 from nemotron_serving.passport.rows import Rows, rows_of
 from nemotron_serving.passport.runs import compare_adapter, compare_runs
@@ -31,7 +31,7 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
     about = {} if source.is_external else {"reference": source.reference, "digest": source.manifest.digest}
     files = [export] if export.suffix == ".gguf" else sorted(export.glob("*.gguf"))
     has_folder = export.is_dir() and (export / "config.json").is_file()
-    is_adapter = export.is_dir() and (export / ADAPTER_CONFIG).is_file()
+    is_adapter = export.is_dir() and (export / ADAPTER_CONFIG).is_file() and not has_folder
     if not files and not has_folder and not is_adapter:
         raise UserError(f"{export}: holds no config.json, no adapter and no GGUF file", "give what was exported")
     say(f"[{source.reference}] comparing {export.name} with it")
@@ -40,7 +40,9 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         _adapter(store, export, source, rows, parts, run=run)
     if has_folder:
         tensors.compare(targets.in_folder(own, export, parts[TENSORS]), own, parts[TENSORS])
-        tensors.check_types(export, own, parts[TENSORS])
+        tensors.check_types(export, source.path, parts[TENSORS])
+        few_bits.check_scales(made := stored_in(export), config_of(export), parts[TENSORS], parts[CONFIG])
+        few_bits.check_list(made, export, parts[CONFIG])
         _merge(store, export, source, parts[TENSORS])
         settings.compare_folders(source.path, export, rows.texts if rows else [], parts[CONFIG])
         _by_itself(export, source.path, parts[CONFIG])

@@ -44,21 +44,21 @@ class Rows:
     texts: list[str]
 
 
-def rows_of(store: Store, model: Artifact) -> Rows | None:
+def rows_of(store: Store, model: Artifact, most_trained: int = MOST_TRAINED) -> Rows | None:
     """Rows of the newest data in a model's history; None if this store has none."""
     if model.is_external:
         return None
     for one in (model, *reversed(ancestors(store, model))):
         for entry in inputs(store, one):
             if entry.role == "data" and entry.artifact is not None and entry.artifact.manifest.type in READERS:
-                return _read(entry.artifact)
+                return _read(entry.artifact, most_trained)
     return None
 
 
-def _read(data: Artifact) -> Rows:
+def _read(data: Artifact, most_trained: int) -> Rows:
     splits = READERS[data.manifest.type](data.path)
     held_back = next((name for name in HELD_BACK if name in splits), "")
-    trained = list(islice(splits[TRAINED], MOST_TRAINED)) if TRAINED in splits else []
+    trained = list(islice(splits[TRAINED], most_trained)) if TRAINED in splits else []
     held = list(islice(splits[held_back], MOST_HELD_BACK)) if held_back else []
     tokenizer = TokenizerFolder(data.path / "tokenizer").tokenizer
     texts = [tokenizer.decode(row.ids.tolist()) for row in trained]

@@ -6,12 +6,13 @@ which that cannot be done are measured and not judged.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_engines.modeling.stored import stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
-from nemotron_serving.passport import numbers, runtimes, settings
+from nemotron_serving.passport import few_bits, numbers, runtimes, settings
 from nemotron_serving.passport.numbers import Limit, Readings
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, reason
 from nemotron_serving.passport.rows import Rows
@@ -19,9 +20,13 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.scales import is_small
 
 Change = Callable[[Any], Any]
 """What is done with the loaded model first."""
+WEIGHTS_ALONE = (
+    "the figures of transformers are those of its weights in float32: what enters a layer is not rounded in them"
+)
 NO_ROWS = "no held-out rows of this model are in the store"
 
 
@@ -36,9 +41,12 @@ def compare_runs(
     """
     if files and runtimes.LLAMA_CPP.python is None:
         parts[NUMBERS].not_run.append(runtimes.LLAMA_CPP.missing)
+        files = ()
+        if export is None:
+            return
     held = rows.held if rows else []
     try:
-        prompts = _prompts(source, rows, any_runtime=export is not None or runtimes.LLAMA_CPP.python is not None)
+        prompts = _prompts(source, rows)
         before = numbers.read(source.path, prompts, held, trusted=source.trusted)
     except UserError as error:
         for title in (NUMBERS, TASK):
@@ -50,7 +58,7 @@ def compare_runs(
 
     if export is not None:
         _compare_folder(export, source, prompts, before, changed, rows, parts)
-    for file in files if runtimes.LLAMA_CPP.python else ():
+    for file in files:
         _compare_file(file, source, prompts, before, changed, rows, parts)
     if rows is None:
         parts[NUMBERS].not_run.append("the model's training data is not in this store: random tokens only")
@@ -58,14 +66,12 @@ def compare_runs(
         parts[TASK].not_run.append(NO_ROWS)
 
 
-def _prompts(source: Artifact, rows: Rows | None, *, any_runtime: bool) -> dict[str, list[int]]:
+def _prompts(source: Artifact, rows: Rows | None) -> dict[str, list[int]]:
     """What both are given.
 
     Raises:
         UserError: the model cannot be run here.
     """
-    if not any_runtime:
-        raise UserError("nothing here could run its export", runtimes.LLAMA_CPP.missing)
     own, size = stored_in(source.path), int(config_of(source.path).get("vocab_size") or 0)
     if not numbers.fits(own, Machine.here(source.path).memory):
         raise UserError(numbers.memory_text(own), "use a larger machine")
@@ -80,6 +86,9 @@ def _compare_folder(
 ) -> None:  # fmt: skip
     """Run the folder with transformers, and with vLLM in float32."""
     own, made = stored_in(source.path), stored_in(export)
+    if any(is_small(name, one.dtype, one.shape) for name, one in made.items()):
+        _compare_few_bits(export, own, made, prompts, before, rows, parts)
+        return
     narrowed = sorted({made[name].dtype for name, one in own.items() if name in made and made[name].dtype != one.dtype})
     floor = changed(numbers.rounded_to(narrowed[0])) if narrowed else None
     allowed = numbers.allowed_for({one.dtype for one in made.values()}, before, floor)
@@ -95,6 +104,29 @@ def _compare_folder(
         _through_vllm(export, prompts, before, allowed, rows, parts)
 
 
+def _compare_few_bits(
+    export: Path, own: dict[str, Stored], made: dict[str, Stored], prompts: dict[str, list[int]], before: Readings,
+    rows: Rows | None, parts: dict[str, Part],
+) -> None:  # fmt: skip
+    """Run weights of few bits, times their scales, with transformers in float32; and the folder with vLLM."""
+    if parts[TENSORS].findings:  # what they would be times a scale that is lost is no number
+        return
+    held = rows.held if rows else []
+    parts[NUMBERS].not_run.append(WEIGHTS_ALONE)
+    with TemporaryDirectory() as work:
+        floor, allowed = None, None
+        if {one.dtype for name, one in made.items() if is_small(name, one.dtype, one.shape)} == {"F8_E4M3"}:
+            floor = numbers.read(few_bits.plain(export, Path(work) / "model", few_bits.rounded(own, made)), prompts, [])
+            allowed = numbers.allowed(before, floor)
+        weights = few_bits.multiplied(made, config_of(export))
+        after = numbers.read(few_bits.plain(export, Path(work) / "export", weights), prompts, held)
+    numbers.compare("transformers, weights alone", before, after, allowed, rows, parts)
+    if floor is not None:
+        numbers.compare_layers(before, after, floor, parts[NUMBERS])
+    if not parts[NUMBERS].findings:  # it computes in bfloat16 besides, so it is measured and not judged
+        _through_vllm(export, prompts, before, None, rows, parts)
+
+
 def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows | None, parts: dict[str, Part]) -> None:
     """Compare the merged model with its base and an exported adapter beside it, in vLLM.
 
@@ -104,7 +136,7 @@ def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows 
     try:
         if runtimes.VLLM.python is None:
             raise UserError(runtimes.VLLM.missing, "install it")
-        prompts = _prompts(source, rows, any_runtime=True)
+        prompts = _prompts(source, rows)
         before = numbers.read(source.path, prompts, held, trusted=source.trusted)
     except UserError as error:
         parts[NUMBERS].not_run.append(f"an adapter alone is run by vLLM: {reason(error)}")

@@ -5,6 +5,8 @@ GGUF file's keys are compared with what the same settings come to there.
 """
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,23 +20,38 @@ from nemotron_engines.modeling.build import load_tokenizer, read_config, token_f
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import PRE_TOKENIZERS, Gguf, pre_tokenizer
 from nemotron_serving.passport.parts import Part, few, reason
-from nemotron_shared.atomic import read_json
+from nemotron_serving.passport.targets import ROTATED, is_unrolled
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import IDS, config_of, generation_of
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
+from nemotron_shared.runtime.models.folder import IDS, config_of, generation_of, settings_in
+from nemotron_shared.runtime.models.scales import QUANTIZED
+from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_ROOT
 
 WITHOUT_EFFECT = {
-    "_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype", "auto_map", "use_cache",
-    "_attn_implementation", "_experts_implementation", "base_model_name_or_path", "_from_model_config",
-    "initializer_range", "rescale_prenorm_residual", "tokenizer_file", "special_tokens_map_file",
+    "_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache",
+    "_attn_implementation", "_experts_implementation", "_from_model_config", "initializer_range",
+    "rescale_prenorm_residual", "tokenizer_file", "special_tokens_map_file",
 }  # fmt: skip
 """Keys that change nothing of what a model computes; types are compared tensor by tensor."""
-BASE = "the base model"
-TRAINED_TOO = {*IDS, "eos_token", "pad_token", "chat_template", "quantization_config", "additional_special_tokens"}
-"""Keys that a training may give other values than its base model's: how texts end, and templates."""
+BASE, BASE_NAME = "the base model", "base_model_name_or_path"
+TRAINED_TOO = {
+    *IDS, "eos_token", "pad_token", "chat_template", "quantization_config", "additional_special_tokens", "auto_map",
+    "truncation", "padding",
+}  # fmt: skip
+"""Keys that a training may give other values than its base model's: how texts end, templates, what it left behind."""
 PREDICTING = "num_nextn_predict_layers"
-TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "model")
+SHORT = 80
+"""Characters of a value that are shown."""
+TOKENIZER_PARTS = (
+    "normalizer",
+    "pre_tokenizer",
+    "post_processor",
+    "decoder",
+    "added_tokens",
+    "model",
+    "truncation",
+    "padding",
+)
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 TEXTS = (
     "What is 12345.678 + 9?", "½ of 10\u00b2 = 50; \u0663\u0664", "naïve café, ÅNGSTRÖM",
@@ -54,6 +71,15 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
     [{"role": "user", "content": "2+2?"}, {"role": "assistant", "reasoning_content": "4", "content": "It is 4."}],
 )
 ANSWERED = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
+ADDED = (3, 4)
+"""How a GGUF file marks tokens that are no ordinary text: control, user-defined."""
+OF_NO_EFFECT = re.compile(
+    r"GGUF\.|general\.|tokenizer\.|quantize\.|split\.|rope\.scaling\.(finetuned|original_context_length)|rope\.dimension_count"
+    r"|(expert_|expert_shared_)?feed_forward_length"
+)
+"""Other keys of a GGUF file: about the file, compared elsewhere, or that the tensors' shapes contradict if wrong."""
+NEUTRAL = (0, 1, "", "none")
+"""Values of those that change nothing."""
 CLOSE = 1e-6
 """How far a float32 in a GGUF file may be from the number in config.json, in parts of it."""
 
@@ -64,7 +90,10 @@ def compare_folders(source: Path, target: Path, texts: Sequence[str], part: Part
     Args:
         texts: of rows that were trained on.
     """
-    differences("config.json", _resolved(source), _resolved(target), part)
+    old, new = _resolved(source), _resolved(target)
+    if part.other != BASE and QUANTIZED[0] not in old:
+        new.pop(QUANTIZED[0], None)  # compared with the tensors instead
+    differences("config.json", old, new, part)
     if (target / "config.json").is_file():
         before, after = (without_places(generation_of(folder), texts=True) for folder in (source, target))
         differences(GENERATION, before, after, part)
@@ -72,9 +101,16 @@ def compare_folders(source: Path, target: Path, texts: Sequence[str], part: Part
 
 
 def compare_adapters(source: Path, target: Path, part: Part) -> None:
-    """Rank, alpha and the rest of two adapters' configs; which layers, their tensors say."""
-    named = {"target_modules": None, "target_parameters": None}
-    before, after = (read_json(folder / ADAPTER_CONFIG) | named for folder in (source, target))
+    """Rank, alpha and the rest of two adapters' configs; servers' layout names each layer that it has matrices for."""
+    before, after = (without_places(settings_in(folder / ADAPTER_CONFIG), texts=True) for folder in (source, target))
+    layers = sorted({name.removeprefix(ADAPTER_ROOT).partition(".lora_")[0] for name in stored_in(target)})
+    for told in (before, after):
+        told["target_parameters"] = told.get("target_parameters") or None
+    if is_unrolled(layers) or after.get("target_modules") == layers:
+        before |= {"target_modules": layers, "target_parameters": None}
+    if before.get(BASE_NAME) is None and after.get(BASE_NAME):  # trained on a folder, which it is not told
+        part.not_run.append(f"whether {after[BASE_NAME]} is the base model: the adapter was trained on a folder")
+        before[BASE_NAME] = after[BASE_NAME]
     differences(ADAPTER_CONFIG, before, after, part)
     part.facts.append(("adapter", f"rank {after.get('r')}, alpha {after.get('lora_alpha')}"))
 
@@ -82,7 +118,7 @@ def compare_adapters(source: Path, target: Path, part: Part) -> None:
 def _settings_of(folder: Path, name: str) -> dict[str, Any]:
     """A file as an export has it: without the places of the machine that it was made on; empty without the file."""
     file = folder / name
-    return without_places(read_json(file), texts=False) if file.is_file() else {}
+    return without_places(settings_in(file), texts=False) if file.is_file() else {}
 
 
 def differences(file: str, before: Mapping[str, Any], after: Mapping[str, Any], part: Part) -> None:
@@ -91,17 +127,29 @@ def differences(file: str, before: Mapping[str, Any], after: Mapping[str, Any], 
     for key in known:
         old, new = before.get(key), after.get(key)
         if old != new:
-            where, what = f"{file}: {key}", f"is {_short(new)}, and in {part.other} {_short(old)}"
-            if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
-                part.facts.append((where, what))
-            else:
-                part.find(where, what)
+            _note(file, key, _told(old, new, part.other), part)
     part.facts.append((file, f"{len(known)} settings compared"))
+
+
+def _note(file: str, key: str, what: str, part: Part) -> None:
+    if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
+        part.facts.append((f"{file}: {key}", what))
+    else:
+        part.find(f"{file}: {key}", what)
+
+
+def _told(old: Any, new: Any, other: str) -> str:
+    if isinstance(old, list) and isinstance(new, list) and max(map(len, (_short(old), _short(new)))) == SHORT:
+        lost, more = ([one for one in these if one not in those] for these, those in ((old, new), (new, old)))
+        told = [f"lacks {few(map(_short, lost))}"] if lost else []
+        told += [f"has {few(map(_short, more))}, unlike {other}"] if more else []
+        return ", and ".join(told) or "is in another order"
+    return f"is {_short(new)}, and in {other} {_short(old)}"
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) < 80 else f"{text[:77]}..."
+    return text if len(text) < SHORT else f"{text[: SHORT - 3]}..."
 
 
 def _resolved(folder: Path) -> dict[str, Any]:
@@ -116,6 +164,9 @@ def _resolved(folder: Path) -> dict[str, Any]:
 def check_folder(folder: Path, part: Part) -> None:
     """What can be wrong in a folder alone: settings that its weights contradict, ids without a token."""
     config, tensors = config_of(folder), stored_in(folder)
+    for key, value in config.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            part.find(f"config.json: {key}", f"is {value}")
     if config.get(PREDICTING) and not any(name.startswith("mtp.") for name in tensors):
         part.find(f"config.json: {PREDICTING}", f"promises {config[PREDICTING]} block that predicts further tokens, "
                   "and the weights hold none (mtp.*)")  # fmt: skip
@@ -140,11 +191,11 @@ def check_folder(folder: Path, part: Part) -> None:
 
 
 def _tokenizer_of(folder: Path, part: Part) -> Any:
-    """The tokenizer; None, and a note, where the model itself has none that could be loaded."""
+    """The tokenizer; None, and a finding, where it cannot be loaded."""
     try:
         return load_tokenizer(folder)
     except UserError as error:
-        part.not_run.append(f"texts, because the tokenizer cannot be loaded: {reason(error)}")
+        part.find("tokenizer.json", f"cannot be loaded: {reason(error).rpartition('cannot be loaded: ')[2]}")
         return None
 
 
@@ -179,16 +230,16 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         return
     for name in SPECIAL:  # both, though transformers lets the second win: other programs read the first
         differences(name, _settings_of(source, name), _settings_of(target, name), part)
-    before, after = (read_json(file, most=None) for file in files)
+    before, after = (settings_in(file, most=None) for file in files)
     for name in TOKENIZER_PARTS:
         if before.get(name) != after.get(name):
-            part.find(f"tokenizer.json: {name}", _what_differs(name, before.get(name), after.get(name)))
-    if (old := _tokenizer_of(source, part)) is None:
-        return
+            _note("tokenizer.json", name, _what_differs(name, before.get(name), after.get(name), part.other), part)
     try:
-        new = load_tokenizer(target)
+        old = load_tokenizer(source)
     except UserError as error:
-        part.find("tokenizer.json", f"cannot be loaded: {reason(error)}")
+        part.not_run.append(f"texts, because the model's tokenizer cannot be loaded: {reason(error)}")
+        return
+    if (new := _tokenizer_of(target, part)) is None:
         return
     _same_ids("tokenizer.json", [*TEXTS, *texts], old, new, part)
     if part.other == BASE and old.chat_template is None and new.chat_template is not None:
@@ -199,14 +250,14 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         part.facts.append(("chat template", "the same text"))
 
 
-def _what_differs(name: str, before: Any, after: Any) -> str:
+def _what_differs(name: str, before: Any, after: Any, other: str) -> str:
     if name == "model" and isinstance(before, dict) and isinstance(after, dict):
         old, new = before.get("vocab") or {}, after.get("vocab") or {}
         if isinstance(old, dict) and isinstance(new, dict) and old != new:
-            other = [token for token in {**old, **new} if old.get(token) != new.get(token)]
-            return f"gives {len(other)} tokens other ids: {few(map(repr, other))}"
+            differing = [token for token in {**old, **new} if old.get(token) != new.get(token)]
+            return f"gives {len(differing)} tokens other ids: {few(map(repr, differing))}"
         return "splits words in another way"
-    return f"is {_short(after)}, and in the model {_short(before)}"
+    return _told(before, after, other)
 
 
 def _same_ids(where: str, texts: Sequence[str], old: Any, new: Any, part: Part) -> None:
@@ -231,6 +282,8 @@ def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:
     """Where another template makes another conversation."""
     if new.chat_template is None:
         return "is missing: no conversation could be rendered"
+    if isinstance(new.chat_template, dict):
+        return f"is one of several: {few(new.chat_template)}"
     if old.chat_template is None:
         return "is there, and the model has none"
     rows = [[{"role": "user", "content": text}, {"role": "assistant", "content": text}] for text in texts]
@@ -248,8 +301,8 @@ def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:
 
 def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> None:
     """A GGUF file's keys and tokens, against those of the model."""
-    config = _resolved(source)
-    expected = _expected(config, file)
+    config, tokenizer = _resolved(source), load_tokenizer(source)
+    expected = _expected(config, file) | _expected_of_tokens(source, tokenizer, file)
     for key, wanted in expected.items():
         found = file.settings.get(key)
         if isinstance(found, list) and not isinstance(wanted, list):  # one number for each layer, 0 where it has none
@@ -260,19 +313,27 @@ def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> 
         if found != wanted and not close:
             part.find(key, f"is {_short(found)}, and in the model {_short(wanted)}")
     part.facts.append((file.file.name, f"{len(expected)} settings compared"))
-    old = load_tokenizer(source)
-    tokens, wanted = file.settings["tokenizer.ggml.tokens"], old.get_vocab()
+    for key, value in file.settings.items():
+        is_told = key in expected or OF_NO_EFFECT.match(key) or file.settings.get("general.architecture") not in ROTATED
+        if value not in NEUTRAL and not is_told:
+            part.find(key, f"is {_short(value)}, and the model has no such setting")
+    tokens, kinds = (file.settings[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
+    wanted, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     other = [token for token, number in wanted.items() if number >= len(tokens) or tokens[number] != token]
-    if other:
-        part.find("tokenizer.ggml.tokens", f"{len(other)} tokens differ: {few(map(repr, other))}")
-    template = file.settings.get("tokenizer.chat_template")
-    if template != old.chat_template:
+    if other or len(tokens) != config.get("vocab_size", len(tokens)):
+        part.find(
+            "tokenizer.ggml.tokens", f"{len(tokens)} tokens, of which {len(other)} differ: {few(map(repr, other))}"
+        )
+    apart = [token for number, token in enumerate(tokens) if (number in added) != (kinds[number] in ADDED)]
+    if not other and (apart := [token for token in apart if token in wanted]):
+        part.find("tokenizer.ggml.token_type", f"of {len(apart)} tokens, whether they are special: {few(apart)}")
+    template, pre = (file.settings.get(f"tokenizer.{name}") for name in ("chat_template", "ggml.pre"))
+    if template != tokenizer.chat_template:
         part.find("tokenizer.chat_template", "is missing" if template is None else "is another text than the model's")
-    pre, known = file.settings.get("tokenizer.ggml.pre"), pre_tokenizer(source)
-    if known is not None and pre != known:
+    if (known := pre_tokenizer(source)) is not None and pre != known:
         part.find("tokenizer.ggml.pre", f"is {pre}, and the model's tokenizer splits as {known}")
     if pre in PRE_TOKENIZERS and file.settings.get("tokenizer.ggml.model") == "gpt2":
-        _same_ids("tokenizer.ggml.merges", [*TEXTS, *texts], old, _Rebuilt(file), part)
+        _same_ids("tokenizer.ggml.merges", [*TEXTS, *texts], tokenizer, _Rebuilt(file), part)
     else:
         part.not_run.append(f"how llama.cpp splits texts as '{pre}' is not known here, so no text was encoded")
 
@@ -281,18 +342,22 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
     """The keys of a GGUF file that the model's settings decide, with the values that they should have."""
     get = config.get
     inner = None if get("mamba_num_heads") is None else config["mamba_num_heads"] * config["mamba_head_dim"]
-    kinds = get("layers_block_type")
+    kinds, rotation = get("layers_block_type"), get("rope_parameters") or {}
     experts = "moe" in (kinds or ()) or ("expert_count" in file.settings and not kinds)
+    size = get("head_dim") or get("hidden_size", 0) // get("num_attention_heads", 1)
     found = {
         "block_count": len(kinds) if kinds else get("num_hidden_layers"),
         "context_length": get("max_position_embeddings"),
         "embedding_length": get("hidden_size"),
+        "feed_forward_length": None if kinds else get("intermediate_size"),
         "vocab_size": get("vocab_size"),
         "attention.head_count": get("num_attention_heads"),
         "attention.head_count_kv": get("num_key_value_heads"),
-        "attention.key_length": get("head_dim"),
+        "attention.key_length": size,
+        "attention.value_length": size,
         "attention.layer_norm_epsilon": get("layer_norm_epsilon"),
         "attention.layer_norm_rms_epsilon": get("rms_norm_eps", get("layer_norm_epsilon")),
+        "attention.sliding_window": get("sliding_window"),
         "expert_count": get("n_routed_experts"),
         "expert_used_count": get("num_experts_per_tok"),
         "expert_group_count": get("n_group"),
@@ -306,19 +371,37 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
         "ssm.group_count": get("n_groups"),
         "ssm.inner_size": inner,
         "ssm.time_step_rank": get("mamba_num_heads"),
-        "rope.freq_base": get("rope_theta") or (get("rope_parameters") or {}).get("rope_theta"),
-        "tokenizer.ggml.bos_token_id": get("bos_token_id"),
-        "tokenizer.ggml.eos_token_id": get("eos_token_id"),
-        "tokenizer.ggml.padding_token_id": get("pad_token_id"),
+        "rope.freq_base": get("rope_theta") or rotation.get("rope_theta"),
+        "rope.dimension_count": None if kinds else int(size * (get("partial_rotary_factor") or 1)),
+        "rope.scaling.type": rotation.get("rope_type", "default").replace("default", ""),
+        "rope.scaling.factor": rotation.get("factor"),
     }
     needed = {"expert_weights_norm", "expert_weights_scale", "expert_used_count"} if experts else set()
     return {
         key: value[0] if isinstance(value, list) else value
         for key, value in found.items()
-        if value is not None
-        and (key in file.settings or key in needed)
-        and (experts or not key.startswith(("expert_", "moe_")))
+        if value and (key in file.settings or key in needed) and (experts or not key.startswith(("expert_", "moe_")))
     }
+
+
+def _expected_of_tokens(source: Path, tokenizer: Any, file: Gguf) -> dict[str, Any]:
+    """The same for its keys of tokens: special ids, and whether a text is given a first and a last one."""
+    config = config_of(source)
+    plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+    ends = generation_of(source).get("eos_token_id", tokenizer.eos_token_id)
+    turn = file.settings.get("tokenizer.ggml.eot_token_id")
+    found = {
+        "model": "gpt2" if pre_tokenizer(source) else None,
+        "bos_token_id": config.get("bos_token_id"),
+        "eos_token_id": config.get("eos_token_id"),
+        "eot_token_id": turn if turn in (ends if isinstance(ends, list) else [ends]) else tokenizer.eos_token_id,
+        "padding_token_id": config.get("pad_token_id"),
+        "unknown_token_id": tokenizer.unk_token_id,
+        "add_bos_token": whole[:1] != plain[:1],
+        "add_eos_token": whole[-1:] != plain[-1:],
+    }
+    named = {f"tokenizer.ggml.{name}": value[0] if isinstance(value, list) else value for name, value in found.items()}
+    return {key: value for key, value in named.items() if value is not None and (key in file.settings or value is True)}
 
 
 class _Rebuilt:
@@ -326,13 +409,13 @@ class _Rebuilt:
 
     def __init__(self, file: Gguf) -> None:
         tokens, kinds = file.settings["tokenizer.ggml.tokens"], file.settings["tokenizer.ggml.token_type"]
-        merges = [tuple(pair.split(" ")) for pair in file.settings["tokenizer.ggml.merges"]]
+        merges = [tuple(pair.split(" ")) for pair in file.settings.get("tokenizer.ggml.merges", ())]
         self._made = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges))
         steps = PRE_TOKENIZERS[file.settings["tokenizer.ggml.pre"]]
         self._made.pre_tokenizer = pre_tokenizers.Sequence(
             [getattr(pre_tokenizers, step["type"])(**{k: v for k, v in step.items() if k != "type"}) for step in steps]
         )
-        added = [token for token, kind in zip(tokens, kinds, strict=True) if kind in (3, 4)]  # control, user-defined
+        added = [token for token, kind in zip(tokens, kinds, strict=True) if kind in ADDED]
         self._made.add_special_tokens([AddedToken(token, normalized=False) for token in added])
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:

@@ -6,16 +6,19 @@ the same way, so that every value of it is compared.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nemotron_engines.modeling.stored import Stored, stored_in
+from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
+from nemotron_serving.passport.few_bits import factor_of, rounding_of
 from nemotron_serving.passport.parts import Part
+from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, scale_of
 
 LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 EXPERT = re.compile(r"(?:.+)\.experts\.(\d+)\.(\w+)\.weight")
@@ -32,6 +35,7 @@ class Counterpart:
     Attributes:
         dtype: of the export's side.
         rotate: what moves the rows of a query or key, where such a mistake could be made.
+        within: how far each of the model's values may be off, where a scale decides.
     """
 
     name: str
@@ -41,16 +45,33 @@ class Counterpart:
     found: Callable[[], Iterator[torch.Tensor]]
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     rotate: Callable[[torch.Tensor], torch.Tensor] | None = None
+    within: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def in_folder(source: Mapping[str, Stored], folder: Path, part: Part) -> Iterator[Counterpart]:
-    """The pairs of an exported folder, which has the model's own names."""
-    target = stored_in(folder)
-    _require_all(source, target, part)
+    """The pairs of an exported folder, which has the model's own names; weights of 8 bits with their scales."""
+    target, block = stored_in(folder), block_of(config_of(folder))
+    headers = {name: (one.dtype, one.shape) for name, one in target.items()}
+    _require_all(
+        source, {name: one for name, one in target.items() if name in source or not BESIDE.fullmatch(name)}, part
+    )
     for name, one in source.items():
         if name in target:
             other = target[name]
+            if one.dtype in FLOATS and is_small(name, *headers[name]):
+                scale = scale_of(name, headers)  # lost ones are named where scales are checked
+                if (factor := factor_of(other, target[scale] if scale else None, block)) is not None:
+                    yield _of_few_bits(one, other, factor)
+                continue
             yield Counterpart(name, name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
+
+
+def _of_few_bits(one: Stored, other: Stored, factor: torch.Tensor) -> Counterpart:
+    return Counterpart(
+        one.name, one.name, other.dtype, lambda: iter([one.values().double()]),
+        lambda: iter([other.values().float().double() * factor]), (one.shape, other.shape),
+        within=lambda wanted: rounding_of(wanted, factor, other.dtype),
+    )  # fmt: skip
 
 
 def in_gguf(source: Mapping[str, Stored], file: Gguf, config: dict[str, Any], part: Part) -> Iterator[Counterpart]:
@@ -62,7 +83,7 @@ def in_gguf(source: Mapping[str, Stored], file: Gguf, config: dict[str, Any], pa
     import gguf
 
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(kind, int(file.settings["block_count"]))
+    names = gguf.get_tensor_name_map(kind, int(file.settings.get("block_count", 0)))
     places: dict[str, tuple[str, int | None]] = {}
     for name in source:
         if name.startswith(PREDICTING):
@@ -89,8 +110,6 @@ def _place(name: str, names: Any) -> tuple[str, int | None] | None:
         key, number = f"model.layers.{layer[1]}.mlp.experts.{expert[2]}.weight", int(expert[1])
     key = key.replace(".dt_bias", ".dt.bias").replace(".e_score_correction_bias", ".e_score_correction.bias")
     found = names.get_name(key, try_suffixes=(".weight", ".bias"))
-    if found is None and number is not None:  # a version of the package without names for experts like ours
-        found = f"blk.{layer[1]}.ffn_{expert[2].removesuffix('_proj')}_exps.weight" if layer and expert else None
     return None if found is None else (found, number)
 
 
@@ -122,20 +141,20 @@ def _of_gguf(
     return Counterpart(one.name, where, file.dtype(where), wanted, found, shapes, rotate)
 
 
+def is_unrolled(names: Iterable[str]) -> bool:
+    """Whether an adapter has a pair of matrices for each expert, by the names of its tensors or layers."""
+    return any(re.search(r"\.experts\.\d+\.", name) for name in names)
+
+
 def in_adapter(model: Path, adapter: Path, folder: Path, part: Part) -> Iterator[Counterpart]:
     """The pairs of an exported adapter: as it was trained, or with a pair of matrices for each expert."""
-    from nemotron_engines.lora.layout import ROOT, pairs_in  # PEFT takes a second to import
+    from nemotron_engines.lora.layout import unrolled  # PEFT takes a second to import
 
-    source, target = stored_in(adapter), stored_in(folder)
-    if source.keys() == target.keys():
-        yield from in_folder(source, folder, part)
+    target = stored_in(folder)
+    if not is_unrolled(target):
+        yield from in_folder(stored_in(adapter), folder, part)
         return
-    wanted: dict[str, torch.Tensor] = {}
-    for pair in pairs_in(model, adapter):
-        experts, _, projection = pair.layer.rpartition(".")
-        for number, sides in enumerate(pair.factors(source)):
-            layer = f"{experts}.{number}.{projection}" if pair.experts else pair.layer
-            wanted |= {f"{ROOT}{layer}.lora_{side}.weight": one for side, one in zip("AB", sides, strict=True)}
+    wanted = unrolled(model, adapter)
     _require_all(wanted, target, part)
     for name, tensor in wanted.items():
         if name in target:

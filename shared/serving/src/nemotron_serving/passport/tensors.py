@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_serving.layouts import DTYPES
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
 from nemotron_shared.runtime.models.folder import config_of
@@ -20,6 +21,9 @@ BOUNDS = {"Q8_0": 4.5e-3, "Q6_K": 2e-2, "Q5_1": 3.5e-2, "Q5_0": 6.5e-2, "Q4_K": 
 """Largest difference that quantisation makes, in parts of a tensor's largest value. Measured on trained and random
 weights: 4.3e-3, 1.5e-2, 2.8e-2, 6.2e-2 and 6.3e-2. Half a step of a block is 1/254 of its largest value in Q8_0; in
 Q5_0, a value of the other sign may be off by a whole step, 1/16."""
+ROUNDED = 0.1
+"""How far weights of 8 bits may be from a multiple of the model's, in parts of their length, to be called one. Measured
+of FP8: 0.03."""
 EXPONENTIAL = 1e-6
 """The same for -exp(A_log), which two libraries compute."""
 MERGED = {"F64": 1e-6, "F32": 1e-6, "BF16": 2**-7, "F16": 2**-10}
@@ -46,7 +50,7 @@ def compare(pairs: Iterable[Counterpart], source: Mapping[str, Stored], part: Pa
         largest = max(largest, off)
         if problem:
             part.find(pair.name, problem)
-        elif off > _allowed(pair, part):
+        elif off > (_allowed(pair, part) if pair.within is None else 0.0) and not _is_rounding(pair):
             differing.append(pair)
     for pair in differing:
         part.find(pair.name, _named(pair, source))
@@ -69,6 +73,14 @@ def _distance(pair: Counterpart) -> tuple[float, str | None]:
         most = max(most, float(wanted.abs().max()) if wanted.numel() else 0.0)
         worst = max(worst, float((wanted - found).abs().max()) if wanted.numel() else 0.0)
     return worst / (most or 1.0), None
+
+
+def _is_rounding(pair: Counterpart) -> bool:
+    """Whether no value is further off than rounding it to 8 bits explains."""
+    return pair.within is not None and all(
+        bool(((wanted - found).abs() <= pair.within(wanted)).all())
+        for wanted, found in zip(pair.wanted(), pair.found(), strict=True)
+    )
 
 
 def _rounded(wanted: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -107,31 +119,71 @@ def _named(pair: Counterpart, source: Mapping[str, Stored]) -> str:
         alike = name != pair.name and one.shape == pair.shapes[0] and one.dtype in FLOATS
         if alike and _digest(_rounded(one.values(), pair.dtype).float()) == own:
             return f"holds the values of {name}"
-    factor = float((wanted * found).sum() / (wanted * wanted).sum()) if bool(wanted.any()) else 0.0
+    return _changed(wanted, found) if pair.within is None else _of_8_bits(pair, found, source)
+
+
+def _changed(wanted: torch.Tensor, found: torch.Tensor) -> str:
+    """What was done with the right values, if it is something simple."""
+    for kind in (torch.bfloat16, torch.float16):
+        if torch.equal(found, wanted.to(kind).float()):
+            return f"is rounded to {str(kind).removeprefix('torch.')}"
+    if found.dim() > 1 and torch.equal(found.unique(dim=0), wanted.unique(dim=0)):
+        return "has its rows in another order"
+    off = found - wanted
+    if torch.allclose(off, more := off.flatten()[0], rtol=1e-4, atol=1e-6):
+        return f"is {abs(more):.4g} {'more' if more > 0 else 'less'} everywhere"
+    factor = _factor(wanted, found)
     if abs(factor - 1) > 1e-5 and torch.allclose(found, wanted * factor, rtol=1e-4, atol=1e-8):
         return f"is {factor:.4g} times as large"
+    return f"differs in {int((off != 0).sum())} of {off.numel()} values, by up to {float(off.abs().max()):.3g}"
+
+
+def _of_8_bits(pair: Counterpart, found: torch.Tensor, source: Mapping[str, Stored]) -> str:
+    """What differs in weights of 8 bits, which are never exactly those of another tensor."""
+    assert pair.within is not None
+    for name, one in source.items():
+        if name != pair.name and one.shape == pair.shapes[0] and one.dtype in FLOATS:
+            other = one.values().double()
+            if bool(((other - found).abs() <= pair.within(other)).all()):
+                return f"holds the values of {name}"
+    wanted = next(pair.wanted())
+    factor = _factor(wanted.float(), found)
+    if factor > 0 and float((wanted * factor - found).norm()) < ROUNDED * float(found.norm()):
+        return f"is {factor:.4g} times as large: its scale is not that of these weights"
     off = (wanted - found).abs()
-    return f"differs in {int((off > 0).sum())} of {off.numel()} values, by up to {float(off.max()):.3g}"
+    return f"is further off than rounding to {pair.dtype} explains, by up to {float(off.max()):.3g}"
+
+
+def _factor(wanted: torch.Tensor, found: torch.Tensor) -> float:
+    """How many times as large the values are as they should be."""
+    return float((wanted * found).sum() / (wanted * wanted).sum()) if bool(wanted.any()) else 0.0
 
 
 def _digest(values: torch.Tensor) -> bytes:
     return hashlib.sha256(values.contiguous().view(torch.uint8).numpy()).digest()
 
 
-def check_types(folder: Path, source: Mapping[str, Stored], part: Part) -> None:
-    """Each tensor has the type that config.json tells, its own, or float32, which code may ask for."""
-    config = config_of(folder)
-    told = str(config.get("dtype") or config.get("torch_dtype") or "")
-    short = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}.get(told)
-    if short is None or "quantization_config" in config:
+def check_types(folder: Path, model: Path | None, part: Part) -> None:
+    """Each tensor has the type that config.json tells, its own in the model, or float32, which code may ask for."""
+    told, before = _told_type(folder), (_told_type(model) or "float32") if model else None
+    tensors, source = stored_in(folder), stored_in(model) if model else {}
+    if told not in DTYPES or "quantization_config" in config_of(folder):
         return
+    short = DTYPES[told]
     wrong: dict[str, list[str]] = {}
-    for name, one in stored_in(folder).items():
+    for name, one in tensors.items():
         own = source[name].dtype if name in source else short
         if one.dtype not in (short, "F32") and one.dtype in FLOATS and (one.dtype != own or short == "F32" != own):
             wrong.setdefault(one.dtype, []).append(name)
     for kind, names in wrong.items():
         part.find(names[0], f"is stored as {kind}, and config.json says {told} (of {len(names)}: {few(names)})")
+    if before not in (None, told) and short not in {one.dtype for one in tensors.values()}:
+        part.find("config.json: dtype", f"is {told}, and no tensor is stored so: transformers would round them to it")
+
+
+def _told_type(folder: Path) -> str:
+    config = config_of(folder)
+    return str(config.get("dtype") or config.get("torch_dtype") or "")
 
 
 def check_merge(model: Path, base: Path, target: Mapping[str, Stored], adapter: Path, part: Part) -> None:

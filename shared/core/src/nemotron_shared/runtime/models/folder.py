@@ -89,6 +89,18 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
         raise UserError(what, f"read them, then add {OPTION} to the command")
 
 
+def settings_in(file: Path, most: int | None = LARGEST_JSON) -> dict[str, Any]:
+    """A JSON file of settings by name.
+
+    Raises:
+        UserError: it is damaged, or no mapping.
+    """
+    values = read_json(file, most=most)
+    if not isinstance(values, dict):
+        raise UserError(f"{printable(str(file))}: not a mapping of settings", "correct the file, or make it again")
+    return values
+
+
 def config_of(folder: Path) -> dict[str, Any]:
     """The `config.json` of a model folder; empty if it has no such file.
 
@@ -208,7 +220,7 @@ IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def generation_of(folder: Path) -> dict[str, Any]:
     """The folder's generation_config.json, or the equivalent values in its config.json."""
     if (folder / FILE).is_file():
-        return read_json(folder / FILE)
+        return settings_in(folder / FILE)
     config = config_of(folder)
     return {name: config[name] for name in IDS if config.get(name) is not None}
 

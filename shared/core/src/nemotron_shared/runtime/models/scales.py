@@ -70,13 +70,15 @@ def block_of(config: Mapping[str, Any]) -> list[int] | None:
 
 def lost_scales(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
     """Scales that are missing or do not fit, and those whose weights are no longer of few bits."""
-    faults, block = list[tuple[str, str]](), block_of(config)
+    faults, block, scaled = list[tuple[str, str]](), block_of(config), _scales_inputs(config)
     for name, (kind, shape) in tensors.items():
         if not is_small(name, kind, shape):
             if orphan := _orphan(name, tensors):
                 faults.append((name, orphan))
             continue
-        scale = scale_of(name, tensors)
+        scale, inputs = scale_of(name, tensors), f"{name.removesuffix('weight')}input_scale"
+        if scaled and inputs not in tensors:
+            faults.append((inputs, "is missing, and quantization_config says that it is known"))
         if scale is None:
             known = f"{name.removesuffix('_packed')}{SCALES[0]}"
             faults.append((name, f"is stored as {kind}, and its scale is missing: {known}"))
@@ -92,6 +94,17 @@ def lost_scales(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
         if fine.startswith("F8_E4M3") and not any(f"{base}{ending}" in tensors for ending in SECOND):
             faults.append((scale, f"is stored as {fine}, and its own scale is missing: {base}{SECOND[0]}"))
     return faults
+
+
+def _scales_inputs(config: Mapping[str, Any]) -> bool:
+    """Whether the config says that what enters each quantised layer has a fixed scale, as ModelOpt's FP8 does."""
+    told = config.get(QUANTIZED[0])
+    if not isinstance(told, dict) or told.get("quant_method") != "modelopt" or told.get("quant_algo") != "FP8":
+        return False
+    groups = told.get("config_groups")
+    each = groups.values() if isinstance(groups, dict) else ()
+    inputs = [one.get("input_activations") for one in each if isinstance(one, dict)]
+    return any(isinstance(one, dict) and one.get("dynamic") is False for one in inputs)
 
 
 def _orphan(name: str, tensors: Tensors) -> str | None:
@@ -116,21 +129,23 @@ def told_otherwise(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
     method = told.get("quant_method")
     if not small and method in ALWAYS_SMALL:
         return [(f"config.json: {key}", f"says {method}, and all weights have 16 bits or more")]
-    name, excluded = next(((name, told[name]) for name in EXCLUDED if isinstance(told.get(name), list)), ("ignore", []))
-    entries = [entry for entry in excluded if isinstance(entry, str)]
+    name, entries = excluded(told)
     faults: Faults = []
+    if method == "modelopt" and told.get("quant_algo") == "FP8":
+        wrong = ((one, tensors[one][0]) for one in small if tensors[one][0] != "F8_E4M3")
+        faults += [(one, f"is stored as {kind}, and quant_algo FP8 means F8_E4M3") for one, kind in wrong]
     if damaged := [entry for entry in entries if not entry.isprintable()]:
         what = f"{len(damaged)} entries are damaged, first {printable(damaged[0][:SHOWN])}"
         faults.append((f"config.json: {key}.{name}", what))
     kinds = {_kind(name) for name in small}
     for one, (dtype, _) in tensors.items():
         module = one.removesuffix(".weight")
-        named = any(_is_named(module, entry) for entry in entries)
+        named = any(is_named(module, entry) for entry in entries)
         if module != one and dtype in WHOLE and _kind(one) in kinds and not named:
             faults.append((one, f"is stored as {dtype}, others of its kind in few bits, and {name} does not say so"))
     for one in small:
         module = re.sub(r"\.(weight|weight_packed|qweight)$", "", one)
-        if any(_is_named(module, entry) for entry in entries):
+        if any(is_named(module, entry) for entry in entries):
             faults.append((one, f"is of few bits, and config.json says that it is not ({name})"))
     return faults
 
@@ -140,7 +155,13 @@ def _kind(name: str) -> str:
     return re.sub(r"\.\d+\.", ".N.", re.sub(r"\.\d+\.", ".N.", name)).replace("_packed", "")
 
 
-def _is_named(module: str, entry: str) -> bool:
+def excluded(told: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The key of a quantization_config for modules that keep their type, and its entries."""
+    key, found = next(((name, told[name]) for name in EXCLUDED if isinstance(told.get(name), list)), ("ignore", []))
+    return key, [entry for entry in found if isinstance(entry, str)]
+
+
+def is_named(module: str, entry: str) -> bool:
     """Whether an entry of a list of excluded modules means this module or one above it."""
     if entry.startswith("re:"):
         try:

@@ -29,6 +29,8 @@ ADAPTER = "adapter"
 """Folder of a model's adapter, next to the weights it is merged into."""
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """PEFT's file names."""
+ADAPTER_ROOT = "base_model.model."
+"""What the names of an adapter's tensors begin with."""
 LARGEST_HEADER = 100_000_000
 """The library's own limit."""
 LARGEST_PICKLE = 256 * 2**20
@@ -161,7 +163,7 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
     promised = _weight_map(label, index) if index.is_file() else None
     absent = []
     if promised is not None:
-        absent = [f"{tensor} in {file}" for tensor, file in promised.items() if tensor not in found[file]]
+        absent = [f"{tensor} in {file}" for tensor, file in promised.items() if tensor not in found.get(file, ())]
         _require_no_second(label, found)
     if absent := absent or _absent_from_layers([name for names in found.values() for name in names], config):
         raise UserError(f"{label}: its weights lack {_few(absent)}", "download or save the model again")
