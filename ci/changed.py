@@ -27,16 +27,18 @@ FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: 
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
     f"stages.{name}": FOLDERS[name] for name in STAGES
 }
-ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "nemo_gym", "nemo_rl", "nemo_run")
+ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_gym", "nemo_rl", "nemo_run", "vllm_cpu")
 """Names used by `ci/engine.sh`."""
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
     "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file", "nemotron_serving.gguf_run"),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
+    "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run"),
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),
+    "vllm_cpu": ("nemotron_serving.vllm_run",),
 }
 TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 

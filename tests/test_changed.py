@@ -1,6 +1,7 @@
 """What a change touches follows the imports."""
 
 import importlib.util
+import re
 import sys
 from types import ModuleType
 
@@ -45,7 +46,8 @@ def test_members(changed: ModuleType, path: str, members: list[str]) -> None:
     ("path", "engines"),
     [
         (f"{ENGINES}/automodel/loop.py", ["automodel"]),
-        (f"{ENGINES}/kernels/mamba_scan.py", ["automodel", "evaluator", "megatron"]),
+        (f"{ENGINES}/kernels/mamba_scan.py", ["automodel", "evaluator", "megatron", "modelopt", "nemo_rl"]),
+        ("shared/serving/src/nemotron_serving/vllm_run.py", ["vllm_cpu"]),
         ("stages/eval/scoring.py", ["evaluator"]),
         ("shared/cluster/src/nemotron_cluster/backends/nemo_run.py", ["nemo_run"]),
         ("shared/app/src/nemotron_app/wording.py", []),
@@ -57,4 +59,4 @@ def test_engines(changed: ModuleType, path: str, engines: list[str]) -> None:
 
 def test_engines_are_those_of_the_script(changed: ModuleType) -> None:
     script = (ROOT / "ci" / "engine.sh").read_text()
-    assert all(f"\n{name})" in script for name in changed.ENGINES)
+    assert set(changed.ENGINES) == set(re.findall(r"^(\w+)\)", script, re.MULTILINE))

@@ -24,7 +24,7 @@ SMALL = 50_000_000
 def main(folder: str, target: str, recipe: str, rows: list[list[int]]) -> None:
     """Write the quantised folder."""
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     if model.num_parameters() < SMALL:
         torch.set_num_threads(1)
 
