@@ -202,7 +202,10 @@ def learn_to_call_tools(home: Path) -> None:
     """Fine-tune a model, in this store, that calls the tools of `drawers`, if not always rightly."""
     from stages.sft.train import main
 
-    words = ("-c", "drawers", "train.train_iters=90", "data_prep.synthetic_chats=1500", "logger.tensorboard=false")
+    words = (
+        "-c", "drawers", "train.train_iters=90", "train.global_batch_size=8", "data_prep.synthetic_chats=1500",
+        "logger.tensorboard=false",
+    )  # fmt: skip
     assert main([*words, f"run.home={home}"]) == 0
 
 

@@ -64,7 +64,8 @@ def transcript(output: list[dict[str, Any]]) -> str:
 def test_its_agent_earns_the_same_rewards_with_our_server(tmp_path: Path) -> None:
     home = tmp_path / "home"
     learn_to_call_tools(home)
-    limits = [f"evaluation.limit={EPISODES}", f"evaluation.max_new_tokens={TOKENS}", "evaluation.temperature=0"]
+    limits = [f"evaluation.limit={EPISODES}", f"evaluation.max_new_tokens={TOKENS}", "evaluation.temperature=0",
+              "evaluation.environments.max_episode_tokens=400"]  # fmt: skip  # its agent has no such limit
     assert evaluate(["-c", "drawers", f"run.home={home}", f"run.model={MODEL}", *limits]) == 0
     samples = (home / "artifacts/super3-eval-results/v1/samples/sft/drawers.jsonl").read_text().splitlines()
     ours = [(one["output"], one["score"]) for one in map(json.loads, samples)]
