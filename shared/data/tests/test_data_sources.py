@@ -1,6 +1,9 @@
 import gzip
+import io
 import json
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,6 +120,23 @@ def test_a_file_cut_short_is_an_error_even_when_rejecting(tmp_path, read, name):
     path = write(tmp_path / name, whole[: len(whole) // 2])
     with pytest.raises(UserError, match=name):
         read(path, on_bad="reject")
+
+
+class Watched(io.FileIO):
+    """A file that notes which threads read it."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().read(size)
+
+
+def test_no_thread_that_outlives_the_file_reads_parquet(tmp_path, read, monkeypatch):
+    pq.write_table(pa.table({"text": ["x"] * 10, "number": range(10)}), tmp_path / "a.parquet", row_group_size=2)
+    monkeypatch.setattr("nemotron_data.sources.tables.open_input", lambda file: Watched(file.path))
+    assert len(read(tmp_path / "a.parquet")[0]) == 10
+    assert Watched.threads == {threading.get_ident()}
 
 
 def test_integers_of_any_size_stay_exact():

@@ -28,6 +28,7 @@ from nemotron_data.sources.json_rows import TOO_DEEP, RepeatedKey, is_of_table, 
 from nemotron_data.sources.tables import (
     FULL_ROWS,
     not_parquet,
+    open_table,
     row_groups,
     rows_at_once,
     table_rows,
@@ -272,11 +273,10 @@ def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:
 
 def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     name = part.file.path
     try:
-        with open_input(part.file) as file, pq.ParquetFile(file) as table:
+        with open_table(part.file) as (file, table):
             _require_unique(table.schema_arrow.names, name)
             groups = range(part.low, min(part.high, table.num_row_groups))
             place.lines = sum(table.metadata.row_group(group).num_rows for group in range(part.low))

@@ -10,6 +10,7 @@ The first line of a CSV file names the fields, and a quoted cell may hold delimi
 import csv
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -115,15 +116,27 @@ NO_VALUE = ValueError, OverflowError, LookupError
 """Errors for dates after the year 9999, text that is not UTF-8, and unknown time zones."""
 
 
+@contextmanager
+def open_table(file: InputFile) -> Iterator[tuple[IO[bytes], "pq.ParquetFile"]]:
+    """A Parquet file, as bytes and as a table, read by the calling thread alone.
+
+    Arrow would read ahead in threads of its own. One that still lets go of a Python file while Python ends aborts the
+    process after its work is done.
+    """
+    import pyarrow.parquet as pq
+
+    with open_input(file) as opened, pq.ParquetFile(opened, pre_buffer=False) as table:
+        yield opened, table
+
+
 @cache
 def row_groups(file: InputFile) -> tuple[int, ...]:
     """Number of rows of each row group."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     with reported(file.path):
         try:
-            with open_input(file) as opened, pq.ParquetFile(opened) as table:
+            with open_table(file) as (_, table):
                 return tuple(table.metadata.row_group(group).num_rows for group in range(table.num_row_groups))
         except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: from a column name
             raise not_parquet(file, error) from error
