@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
-from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
+from nemotron_data.formats.rl_rows import CORRECT_ROW, read_rl_rows, validate_prompt
 from nemotron_data.gym.catalogue import OWN
 from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
@@ -84,7 +84,7 @@ def rows_of_environment(name: str) -> Path | None:
 
 def episodes_in(file: Path) -> TaskRows:
     """Rows in NeMo-Gym's form as a task; raises UserError for one that is not."""
-    found = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form")
+    found = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form", remedy=CORRECT_ROW)
     return TaskRows(
         "episode",
         [
