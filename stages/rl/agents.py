@@ -18,7 +18,7 @@ from stages.rl.schema import RLConfig, RLData
 def agent_problems(config: RLConfig, inputs: Inputs) -> Iterator[Problem]:
     """Agents of the prepared data, or of the first rows of data still to be prepared, that no environment has."""
     section, data, settings = getattr(config.engine, "environments", None), inputs.get("data"), config.data_prep
-    if section is None:
+    if section is None or config.on_pairs is not None:
         return
     agents = agents_of(map(find_environment, section.servers))
     if data is not None:

@@ -1,4 +1,4 @@
-"""Check that the data suits the method, the environments and the size of a step."""
+"""Check that there are enough prompts for a step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,6 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.needs import Problem
 from stages.rl import data_prep
-from stages.rl.agents import agent_problems
 from stages.rl.schema import RLConfig
 
 
@@ -31,7 +30,6 @@ def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterato
             return
     if config.on_pairs is not None:
         return  # a step may ask a pair twice
-    yield from agent_problems(config, inputs)
     asked = config.grpo.num_prompts_per_step
     try:
         there = prompts_at_most(config, inputs)

@@ -168,7 +168,9 @@ def read_rl_rows(
             try:
                 check(value)
             except Refused as refused:
-                raise UserError(f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", refused.remedy or remedy) from refused
+                raise UserError(
+                    f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", refused.remedy or remedy
+                ) from refused
         yield RLRow.of(value, line.place)
 
 
@@ -230,11 +232,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
     parameters = row.get(PARAMETERS)
     if not isinstance(parameters, Mapping):
         raise Refused(f"{PARAMETERS} is not an object", type(parameters).__name__)
-    try:
-        tools = tools_of({"tools": parameters.get("tools")}) or []
-    except (UserError, ValueError) as error:
-        raise Refused("its tools cannot be read", str(error)) from error
-    validate_tools([tool for tool in tools if tool.get("type") in (None, "function")])  # others run elsewhere
+    validate_tools(_functions(parameters))
     items = parameters.get("input")
     if isinstance(items, str):
         if not items.strip():
@@ -261,6 +259,15 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
         raise Refused("every user turn is empty", f"{PARAMETERS}.input is what the model is asked")
 
 
+def _functions(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools that an environment answers; those of other types run elsewhere."""
+    try:
+        tools = tools_of({"tools": parameters.get("tools")}) or []
+    except (UserError, ValueError) as error:
+        raise Refused("its tools cannot be read", str(error)) from error
+    return [tool for tool in tools if tool.get("type") in (None, "function")]
+
+
 def validate_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     """Refuse a tool without a name, with that of another one, or whose name leads to another path of the server."""
     names = set[str]()
@@ -269,12 +276,12 @@ def validate_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(name, str):
             raise Refused("a tool has no name", str(tool)[:100], 'give it one: {"type": "function", "name": ...}')
-        if name in names:
-            raise Refused("two tools have the same name", name, "remove or rename one of them")
         if name in OWN_PATHS or name.strip(".") == "" or not TOOL_NAME.fullmatch(name):
             what = "the server itself has that path" if name in OWN_PATHS else "it is no part of a path"
             remedy = "rename it in the environment and its rows"
-            raise Refused("a tool cannot have this name", f"'{name}': {what}", remedy)
+            raise Refused("a tool cannot have this name", f"{name!r}: {what}", remedy)
+        if name in names:
+            raise Refused("two tools have the same name", name, "remove or rename one of them")
         names.add(name)
 
 
