@@ -47,10 +47,12 @@ def play_episodes(task: Task[EvalConfig], model: Any, tokenizer: Any, about: Eva
                 found += map(Sampled, answers(model, tokenizer, prompts, ends, task.config, device))
             return found
 
-        try:
-            asked = [environments.ask(RLRow.of(row["row"]), prompter) for row in rows]
-        except UserError as error:
-            raise UserError(f"task '{about.name}': {error.message}", error.remedy) from error
+        asked = []
+        for number, row in enumerate(rows, start=1):
+            try:
+                asked.append(environments.ask(RLRow.of(row["row"]), prompter))
+            except UserError as error:
+                raise UserError(f"{about.file}:{number}: {error.message}", error.remedy) from error
         return list(as_samples(rows, loop.play(asked, sample), tokenizer))
 
 

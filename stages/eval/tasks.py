@@ -14,12 +14,13 @@ a row without a `key` gets its question as the key. The name of an environment i
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
-from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
-from nemotron_data.gym.catalogue import OWN
+from nemotron_data.formats.eval_tasks import FIELDS, EvalTask, Kind, problem_of, read_task_rows, read_tasks
+from nemotron_data.formats.rl_rows import CORRECT_ROW, RLRow, read_rl_rows, validate_prompt
+from nemotron_data.gym.catalogue import OWN, agent_named, agents_of, find_environment
 from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
@@ -84,7 +85,7 @@ def rows_of_environment(name: str) -> Path | None:
 
 def episodes_in(file: Path) -> TaskRows:
     """Rows in NeMo-Gym's form as a task; raises UserError for one that is not."""
-    found = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form")
+    found = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form", remedy=CORRECT_ROW)
     return TaskRows(
         "episode",
         [
@@ -135,6 +136,20 @@ def installed_task(name: str, seed: int) -> TaskRows:
     return TaskRows(made.kind, rows, made.recall is True)
 
 
+def _agent_problems(config: EvalConfig, tasks: Iterable[EvalTask]) -> Iterator[Problem]:
+    """For each task, the first row whose agent the environments do not have."""
+    section = config.evaluation.environments
+    agents = agents_of(map(find_environment, section.servers)) if section is not None else {}
+    for task in tasks if section is not None else ():
+        for number, row in enumerate(islice(read_task_rows(task.file, task.kind), config.evaluation.limit), start=1):
+            try:
+                agent_named(agents, RLRow.of(row["row"]).agent)
+            except UserError as error:
+                what = f"{task.file}:{number}: {error.message}"
+                yield Problem(what, error.remedy, "evaluation.environments.servers")
+                break
+
+
 def _no_json(row: dict[str, Any]) -> str | None:
     """Why a row cannot be written as JSON."""
     try:
@@ -171,6 +186,7 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
             yield Problem(f"the task '{played[0]}' is played with an environment", "name it", "evaluation.environments")
         if played and not asks_rows:
             yield Problem(f"the task '{played[0]}' is played by lm_eval's models", "say engine=lm_eval", "engine.name")
+        yield from _agent_problems(config, [there[name] for name in played])
     else:
         known = [*own_tasks(config.data_prep), *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
     yield from benchmark_problems(config, known if wanted is None else wanted)

@@ -48,10 +48,12 @@ from nemotron_shared.runtime.step import (
 )
 from stages.rl.pairs import FIELDS
 from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
-from stages.rl.prompts import FILES, PromptWork, hold_out, join_splits, require_usable
+from stages.rl.prompts import AGENT, FILES, PromptWork, hold_out, join_splits, require_usable
 from stages.rl.schema import RLConfig, RLData
 
 DIRECTORY = Path(__file__).resolve().parent
+AGENTS = "agents"
+"""In the manifest: the agents that rows name, each with the place of its first row."""
 # Every row is used once, so a blend's weights have no effect here, and it may not assign splits either.
 ROWS = RowKind("problems", DIRECTORY / "config", problems, "problems", presplit=False, more=BEGINNINGS)
 PAIRS = RowKind("pairs", DIRECTORY / "config", pairs, "pairs", presplit=False)
@@ -100,7 +102,10 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     what = "pairs" if settings.pairs else "questions"
     prepared.announce(f"{written['train']:,} training {what}, {written['valid']:,} for validation")
     decontamination.say(prepared)
-    return Outcome(output, metadata)
+    # for errors; not in stats.json, whose bytes depend on no folder's name
+    here, examples = f"{task.run.checkpoints}/", prepared.totals.examples.items()
+    agents = {name.removeprefix(AGENT): place.removeprefix(here) for name, place in examples if name.startswith(AGENT)}
+    return Outcome(output, metadata | ({AGENTS: agents} if agents else {}))
 
 
 def source_sets(settings: RLData) -> dict[str, list[InputFile]]:

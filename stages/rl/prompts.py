@@ -35,6 +35,8 @@ from stages.rl.rows import gym_row
 from stages.rl.schema import Holdout, RLData
 
 ALL = "rows"
+AGENT = "agent "
+"""Before an agent's name: its first row is among the examples."""
 WRITE_BYTES = 1 << 20
 
 
@@ -69,24 +71,28 @@ class PromptWork:
                 made = self.converted(row, settings, reader)
                 if made is None:
                     continue
-                line, key, asked = made
+                line, key, asked, agent = made
                 name = ALL if split is None else split.of(key)  # split
                 if name != "test" and not self.decontamination.keeps(reader, row, asked):
                     continue
+                if agent is not None:
+                    reader.examples.setdefault(f"{AGENT}{agent}", (row.file, row.line))
                 if name not in files:
                     files[name] = stack.enter_context((folder / f"{name}.jsonl").open("wb", buffering=WRITE_BYTES))
                 files[name].write(line)
                 written[name] += 1
         return {name: {"rows": count} for name, count in written.items()}
 
-    def converted(self, row: Row, settings: RLData, reader: ShardReader) -> tuple[bytes, str, list[str]] | None:
-        """The line to write, the key that decides its split, and the prompt; None for a refused row."""
+    def converted(
+        self, row: Row, settings: RLData, reader: ShardReader
+    ) -> tuple[bytes, str, list[str], str | None] | None:
+        """The line to write, the key that decides its split, the prompt, and its agent; None for a refused row."""
         try:
             value = row.value
             if settings.pairs:
                 pair = pair_of(value, settings.question_field, settings.system_prompt)
                 key = "" if settings.holdout.wanted else split_key(value, settings, pair.question)
-                return encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt]
+                return encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt], None
             if is_placeholder(value):
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
@@ -101,7 +107,7 @@ class PromptWork:
             line = encode_row(made, row.value, row.written) if b"\r" in raw else raw + b"\n"
             asked = RLRow.of(made)
             key = "" if settings.holdout.wanted else split_key(value, settings, asked.question)
-            return line, key, [turn.text for turn in asked.prompt]
+            return line, key, [turn.text for turn in asked.prompt], asked.agent
         except Refused as refused:
             reader.refuse_for(row, refused)
         return None

@@ -101,7 +101,9 @@ def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
         yield line
     for name in sorted(name for name in counts if name.endswith(HIDDEN) and counts[name]):
         yield f"{told(name.removesuffix(HIDDEN).split(', '))}: {counts[name]:,} rows lose theirs"
-    for name, advice in (*ADVICE.items(), (UNLIKE_LAST, OF_TURNS[settings.split_turns])):
+    # demonstrations that are made here describe no tools on purpose, and have no field to name
+    advised = {} if is_synthetic(settings.source) else ADVICE
+    for name, advice in (*advised.items(), (UNLIKE_LAST, OF_TURNS[settings.split_turns])):
         if counts[name]:
             yield f"{counts[name]:,} {name}: {advice}"
 

@@ -112,10 +112,12 @@ def test_a_mistake_names_the_remedy(configs: Path, choice: str, overrides: list[
 def test_a_key_of_a_section_that_is_null_names_the_configs_that_have_it(configs: Path) -> None:
     (configs / "without.yaml").write_text("defaults: [tiny, _self_]\ndpo: null\n")
     (configs / "with.yaml").write_text("defaults: [tiny, _self_]\ndpo:\n  size: 4\n")
+    (configs / "inherits.yaml").write_text("defaults: [with, _self_]\n")
+    (configs / "broken.yaml").write_text("defaults: [gone]\n")
     with pytest.raises(UserError) as caught:
         compose(configs, "without", ["dpo.lr=0.1"])
     assert "unknown key 'dpo.lr'" in str(caught.value)
-    assert caught.value.remedy == "'dpo' is no section in without.yaml; a config with this section: with"
+    assert caught.value.remedy == "'dpo' is no section in without.yaml; a config with this section: inherits, with"
 
 
 def test_broken_yaml_names_the_file(configs: Path) -> None:

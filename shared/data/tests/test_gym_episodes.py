@@ -26,7 +26,7 @@ SECRET = os.urandom(8).hex()
 def tool(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     return {"type": "function", "name": name, "description": "", "parameters": schema}
-TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail", "refuse", "set", "draw", "secret")]
+TOOLS = [tool(name) for name in ("echo", "large", "sleep", "die", "fail", "refuse", "leave", "set", "draw", "secret")]
 class Episode:
     def __init__(self, row): self.row = row
     def echo(self, text: str) -> dict: return {"text": text}
@@ -38,6 +38,7 @@ class Episode:
     def fail(self, text: str) -> dict: raise RuntimeError("broken inside")
     def refuse(self, text: str) -> dict: raise ValueError("refused inside")
     def set(self, text: str) -> dict: return {1, 2}
+    def leave(self, text: str) -> dict: raise SystemExit
     def verify(self, answer: str, output: list) -> dict:
         return {"reward": float("nan") if answer == "nan" else float(answer == "right"), "items": len(output)}
 """
@@ -136,8 +137,9 @@ def test_limits_end_an_episode_and_are_told_apart(faulty: str, tmp_path: Path) -
     ("tool", "changes", "reason"),
     [
         ("sleep", {"timeout_seconds": 0.5}, "POST /sleep: no answer within 0.5 s"),
-        ("fail", {}, 'status 500: {"detail":"RuntimeError: broken inside"}'),
-        ("refuse", {}, 'status 500: {"detail":"ValueError: refused inside"}'),
+        ("fail", {}, 'status 500: {"detail":"faulty.py:16: RuntimeError: broken inside"}'),
+        ("refuse", {}, 'status 500: {"detail":"faulty.py:17: ValueError: refused inside"}'),
+        ("leave", {}, 'status 500: {"detail":"faulty.py:19: SystemExit: "}'),
         ("set", {}, "Object of type set is not JSON serializable"),
         ("die", {}, "its server ended (exit code 7)"),
     ],
@@ -284,10 +286,11 @@ def test_nemo_gyms_runner_gets_an_environment_by_its_absolute_path(
     ("tool", "reason"),
     [
         ({"type": "function"}, "a tool has no name"),
-        ({"type": "function", "name": "verify"}, "named 'verify': the server itself has that path"),
-        ({"type": "function", "name": "seed_session"}, "named 'seed_session': the server itself"),
-        ({"type": "function", "name": "echo/../verify"}, "named 'echo/../verify': it is no part of a path"),
-        ({"type": "function", "name": ".."}, "named '..': it is no part"),
+        ({"type": "function", "name": "verify"}, "name: 'verify': the server itself has that path"),
+        ({"type": "function", "name": "seed_session"}, "name: 'seed_session': the server itself"),
+        ({"type": "function", "name": "echo/../verify"}, "name: 'echo/../verify': it is no part of a path"),
+        ({"type": "function", "name": ".."}, "name: '..': it is no part"),
+        ({"type": "function", "name": "echo"}, "two tools have the same name: echo"),
     ],
 )
 def test_a_rows_tool_cannot_lead_to_another_path(
@@ -297,6 +300,37 @@ def test_a_rows_tool_cannot_lead_to_another_path(
     row["responses_create_params"]["tools"].append(tool)
     with pytest.raises(UserError, match=reason):
         list(play(faulty, RLRow.of(row, "rows.jsonl:1"), ["right"], tmp_path))
+
+
+@pytest.mark.parametrize("name", ["self", "schema", "model_dump", "model_config", "_x", "__base__"])
+def test_a_parameter_may_have_any_name(faulty: str, tmp_path: Path, name: str) -> None:
+    logic = Path(faulty) / "faulty.py"
+    told = f"def echo(this, {name}: str) -> dict: return {{'text': {name}}}"
+    logic.write_text(logic.read_text().replace('def echo(self, text: str) -> dict: return {"text": text}', told))
+    turns = [as_call("echo", {name: "a"}), as_call("echo", {name: 1}), "right"]
+    _, _, _, said, _, refused, *_ = play(faulty, RLRow.of(row_of("faulty", ["echo"])), turns, tmp_path)
+    assert said == '-> {"text":"a"}'
+    assert json.loads(refused.removeprefix("-> "))["detail"][0]["loc"] == ["body", name]
+
+
+@pytest.mark.parametrize("parameters", ["text", "*text: str", "**text: str", "text: str, /"])
+def test_a_tool_whose_arguments_cannot_be_checked_does_not_start(faulty: str, tmp_path: Path, parameters: str) -> None:
+    logic = Path(faulty) / "faulty.py"
+    logic.write_text(logic.read_text().replace("def echo(self, text: str)", f"def echo(self, {parameters})"))
+    with pytest.raises(UserError, match=r"does not start.*TypeError: tool 'echo': name each parameter and annotate it"):
+        list(play(faulty, RLRow.of(row_of("faulty", ["echo"])), ["right"], tmp_path))
+
+
+@pytest.mark.parametrize("turns", [[], ["right"]])
+def test_an_environment_that_ends_python_is_one_error(faulty: str, tmp_path: Path, turns: list[str]) -> None:
+    (Path(faulty) / "faulty.py").write_text("\nraise SystemExit(0)\n")
+    with pytest.raises(UserError, match=r"RuntimeError: faulty\.py:2: SystemExit: 0"):
+        list(play(faulty, RLRow.of(row_of("faulty", [])), turns, tmp_path))
+
+
+def test_the_environments_are_served_by_one_file() -> None:
+    drawers, in_turns = (find_environment(name).folder / "app.py" for name in ("drawers", "drawers_text"))
+    assert drawers.read_bytes() == in_turns.read_bytes()
 
 
 TURNS = """

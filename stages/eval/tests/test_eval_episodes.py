@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nemotron_data.gym.catalogue import new_environment
+from stages.eval import data_prep
 from stages.eval.scoring import compare, score
 from stages.eval.train import main
 
@@ -55,6 +56,23 @@ def test_an_environment_of_ones_own_is_a_task(
         file.write("{}\n")
     assert main(words) == 2  # changed rows are other data
     assert "validation.jsonl:201: not a row in NeMo-Gym's form" in capsys.readouterr().err
+
+
+def test_a_row_that_no_environment_plays_is_named_by_a_dry_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(store)
+    folder = new_environment("mine")
+    rows = (folder / "data" / "example.jsonl").read_text().splitlines()
+    (folder / "data" / "validation.jsonl").write_text("\n".join([rows[0], rows[1].replace("mine_", "ghost_")]))
+    words = [*SHORT, "data_prep.tasks=[mine]", "evaluation.environments.servers=[mine]"]
+    assert data_prep.main(words) == 0
+    assert main([*words, "--dry-run"]) == 1
+    said = capsys.readouterr().out
+    assert "mine.jsonl:2: its agent 'ghost_simple_agent' is not among those of the environments" in said
+    (folder / "data" / "validation.jsonl").write_text(rows[0].replace('"compare"', '"verify"'))
+    assert main(words) == 2
+    assert "validation.jsonl:1: not a row in NeMo-Gym's form (a tool cannot have this name" in capsys.readouterr().err
 
 
 def test_an_episode_that_failed_would_have_no_score(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

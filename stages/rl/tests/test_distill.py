@@ -82,6 +82,30 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("<|im_start|>", "<|begins|>", "has another vocabulary than the model that learns from it"),
+        ("{", "", "tokenizer.json: no tokenizer"),
+    ],
+)
+def test_a_teacher_without_the_same_vocabulary_is_refused(
+    before: str,
+    after: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    make_model(tmp_path / "teacher")
+    file = tmp_path / "teacher" / "tokenizer.json"
+    file.write_text(file.read_text().replace(before, after))
+    assert main((*SHORT, "distillation={kl_type: reverse}")) == 2
+    assert "error: run.teacher: " in (said := capsys.readouterr().err) and message in said
+
+
 @pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_what_cannot_be_is_refused(
     words: tuple[str, ...],

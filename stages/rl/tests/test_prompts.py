@@ -84,7 +84,6 @@ def test_what_the_config_says_for_all_rows_is_counted_in_one_line(tmp_path: Path
 @pytest.mark.parametrize(
     ("parameters", "fault"),
     [
-        ({"input": [ASKED], "tools": ["add"]}, "tools"),
         ({"input": [ASKED], "previous_response_id": "r1"}, "the row has 'previous_response_id'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "an image"),
         ({"input": [ASKED, {"type": "computer_call"}]}, "'computer_call'"),

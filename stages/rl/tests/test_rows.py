@@ -34,6 +34,13 @@ def math_row(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in (row | changes).items() if value is not ...}
 
 
+ADD = {"type": "function", "name": "add", "parameters": {}}
+
+
+def with_tools(tools: Any) -> dict[str, Any]:
+    return math_row(responses_create_params={"input": [TURN], "tools": tools})
+
+
 def test_a_question_becomes_a_prompt_with_an_agent() -> None:
     row = {"question": "2+2?", "expected_answer": 4, "key": "2+2"}
     assert gym_row(row, forms(system_prompt="Be brief.")) == {
@@ -93,6 +100,11 @@ def test_every_form_of_input_that_the_responses_api_knows_is_accepted(turns: Any
     assert RLRow.of(row).question == "2+2?"
 
 
+def test_tools_that_run_elsewhere_need_no_name() -> None:
+    row = with_tools([ADD, {"type": "web_search"}, {"type": "web_search"}])
+    assert gym_row(row, forms()) is row
+
+
 def test_the_question_is_the_last_user_turn() -> None:
     turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}, TURN]
     assert RLRow.of(math_row(responses_create_params={"input": turns})).question == "2+2?"
@@ -114,6 +126,12 @@ def test_the_question_is_the_last_user_turn() -> None:
         (math_row(responses_create_params={"input": [{"role": "user"}]}), "a turn's content is not text"),
         (math_row(responses_create_params={"input": [{"role": "user", "content": ["?"]}]}), "a turn's content is not"),
         (math_row(responses_create_params={"input": []}), "no user turn"),
+        (with_tools("add"), "its tools cannot be read"),
+        (with_tools([{"type": "function", "parameters": {}}]), "a tool has no name"),
+        (with_tools([ADD, ADD]), "two tools have the same name"),
+        (with_tools([ADD, {"type": "function", "function": ADD}]), "two tools have the same name"),
+        (with_tools([{**ADD, "name": "verify"}]), "a tool cannot have this name"),
+        (with_tools([{**ADD, "name": "a/b"}]), "a tool cannot have this name"),
         (math_row(agent_ref={"type": MATH["type"]}), "agent_ref without a name"),
         (math_row(agent_ref={"type": MATH["type"], "name": ""}), "agent_ref without a name"),
         (math_row(agent_ref="math"), "agent_ref without a name"),

@@ -352,6 +352,14 @@ def test_what_people_should_know_of_rows_that_are_learnt_as_they_are(
     assert text.count("<tool_response>7</tool_response>") == 2  # of the call in a field, and of the one in the text
 
 
+def test_nothing_is_advised_on_demonstrations_that_are_made_here(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-c", "drawers", "data_prep.synthetic_chats=50"]) == 0
+    assert stats(Store(home).resolve("super3-sft-data:latest"))["counts"]["rows that call tools and describe none"]
+    assert "describe none" not in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(
     ("field", "overrides", "unread"),
     [("tool_defs", (), "id"), ("mine", (), "mine, id"), ("mine", ("data_prep.tools_field=mine",), "id")],

@@ -27,7 +27,7 @@ import click
 
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import table_lines
-from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
+from nemotron_data.formats.rl_rows import CORRECT_ROW, read_rl_rows, validate_prompt
 from nemotron_data.gym.catalogue import available, find_environment, new_environment
 from nemotron_data.gym.play import play
 from nemotron_data.gym.server import memory_mb, serving
@@ -120,7 +120,8 @@ def try_(name: str, rows: Path | None, turns: tuple[str, ...], count: int) -> in
     file = rows or environment.examples
     if not file.is_file():
         raise UserError(f"{file}: no such file", "give a file of rows in NeMo-Gym's form")
-    shown = list(islice(read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form"), count))
+    read = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form", remedy=CORRECT_ROW)
+    shown = list(islice(read, count))
     if not shown:
         raise UserError(f"{file}: no rows", "give a file of rows in NeMo-Gym's form")
     for row in shown:

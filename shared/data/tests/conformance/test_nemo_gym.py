@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nemotron_data.formats.rl_rows import RLRow, read_rl_rows, validate_prompt
-from nemotron_data.gym.catalogue import find_environment, in_wheel
+from nemotron_data.gym.catalogue import find_environment, in_wheel, new_environment
 from nemotron_data.gym.client import Answer, Client, Cookies
-from nemotron_data.gym.play import play
+from nemotron_data.gym.play import as_call, play
 from nemotron_data.gym.server import serving
 from nemotron_data.synthetic import counter
 from nemotron_data.synthetic.episodes import LOGIC, beginnings
@@ -60,6 +60,45 @@ def test_episodes_are_the_same(name: str, tmp_path: Path) -> None:
     for turns in ([], ["pink"]):
         ours, theirs = (list(play(place, row, turns, tmp_path))[1:] for place in (name, f"nemo_gym:{name}"))
         assert ours == theirs
+
+
+TURNS = """
+class Episode:
+    def __init__(self, row): self.left = 2
+    def reset(self): return "go"
+    def step(self, text):
+        self.left -= 1
+        return {"reward": 1.0, "terminated": not self.left, "observation": text, "info": {"left": self.left}}
+"""
+NAMES = """
+TOOLS = [{"name": "echo"}]
+class Episode:
+    def __init__(this, row): pass
+    def echo(this, self: str, model_config: int = 3, _x: int = 4) -> dict: return {"said": [self, model_config, _x]}
+    def verify(this, answer, output): return {"reward": 1.0}
+"""
+
+
+def test_the_app_of_ones_own_environment_serves_turns_and_any_arguments(tmp_path: Path) -> None:
+    folder = new_environment("mine", tmp_path)
+    agent = {"type": "responses_api_agents", "name": "mine_simple_agent"}
+    tool = {"type": "function", "name": "echo", "parameters": {"type": "object"}, "strict": False}
+    prompt = {"input": [{"role": "user", "content": "?"}], "tools": [tool]}
+    row = RLRow.of({"responses_create_params": prompt, "agent_ref": agent})
+    (folder / "mine.py").write_text(NAMES)
+    turns = [as_call("echo", {"self": "a", "_x": 5}), as_call("echo", {"self": 1}), "right"]
+    ours, theirs = (list(play(f"{by}{folder}", row, turns, tmp_path))[1:] for by in ("", "nemo_gym:"))
+    assert '-> {"said":["a",3,5]}' in ours and ours[-1] == theirs[-1] == "reward 1"
+    assert [line for line in ours if "said" in line] == [line for line in theirs if "said" in line]
+    assert all('"loc":["body","self"]' in "".join(lines) for lines in (ours, theirs))
+
+    (folder / "mine.py").write_text(TURNS)
+    config = folder / "configs" / "mine.yaml"
+    config.write_text(config.read_text().replace("simple_agent", "gymnasium_agent"))
+    row = RLRow.of({"responses_create_params": prompt, "agent_ref": agent | {"name": "mine_gymnasium_agent"}})
+    ours, theirs = (list(play(f"{by}{folder}", row, ["a", "b"], tmp_path))[1:] for by in ("", "nemo_gym:"))
+    assert ours == theirs
+    assert ours[-1] == "reward 2  left 0"
 
 
 def test_servers_of_the_wheel_are_played(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem
 from nemotron_shared.runtime.spec import Outcome, Task
+from stages.rl.agents import agent_problems
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
 
@@ -21,6 +22,8 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Refuse what TRL's trainer, or ours on top of it, cannot do."""
         yield from self._environment_problems(config)
+        if machine.sees_files:
+            yield from agent_problems(config, inputs)
         if config.other_method is not None and config.engine.strategy == "fsdp2":
             yield Problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
         if (config.distillation is None) != (config.run.teacher is None):

@@ -55,9 +55,12 @@ def require_same_vocabulary(
     """Refuse another model that would read the ids of the model in training as other tokens.
 
     Raises:
-        UserError: naming the role.
+        UserError: naming the role; also if its tokenizer is missing or damaged.
     """
-    theirs = TokenizerFolder(found.path).tokenizer.get_vocab()
+    try:
+        theirs = TokenizerFolder(found.path).tokenizer.get_vocab()
+    except UserError as error:
+        raise UserError(f"run.{role}: {error.message}", "give it the tokenizer that it was trained with") from error
     if theirs != tokenizer.get_vocab() or other.config.vocab_size != model.config.vocab_size:
         what = f"run.{role}: {found.reference} has another vocabulary than the model that learns from it"
         raise UserError(what, "take one that was trained with the same tokenizer")

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -107,7 +107,8 @@ def not_composed(
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
     if above := next((name for name in known if key.startswith(f"{name}.")), None):
-        with_it = sorted({one for folder in folders for one in _with_section(folder, above)})
+        with hydra_over(path.parent, folders[1:]):
+            with_it = list(_with_section(folders, search_path, above))
         named = f"; a config with this section: {', '.join(with_it)}" if with_it else ""
         return UserError(f"{COMMAND_LINE}: unknown key '{key}'", f"'{above}' is no section in {path.name}{named}")
     alike = of_the_same_name(key, known)
@@ -115,10 +116,12 @@ def not_composed(
     return UserError(f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", remedy)
 
 
-def _with_section(folder: Path, section: str) -> list[str]:
-    """Configs of a folder that have a section of this name."""
-    begins = re.compile(rf"^{re.escape(section)}:\s*(#.*)?$", re.MULTILINE)
-    return [one for one in config_names(folder) if begins.search((folder / f"{one}.yaml").read_text())]
+def _with_section(folders: Sequence[Path], search_path: str, section: str) -> Iterator[str]:
+    """Configs that have a section of this name, their own or one that they inherit."""
+    for name in sorted({one for folder in folders for one in config_names(folder)}):
+        with suppress(UserError, *BROKEN):  # a file that is no config
+            if isinstance(setting(hydra_compose(name, overrides=[search_path]), section), dict):
+                yield name
 
 
 def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigException) -> UserError:

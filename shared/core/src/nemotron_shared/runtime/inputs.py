@@ -142,11 +142,11 @@ class DataChoice:
     artifact: Artifact | None
 
 
-def find_inputs(checked: Preflight, choice: "DataChoice | UserError | None") -> None:
+def find_inputs(checked: Preflight, choice: "DataChoice | UserError | list[UserError] | None") -> None:
     """Find all inputs, or only those the user names with --config-alone.
 
     Args:
-        choice: the data that the user's settings describe, or why it cannot be told.
+        choice: the data that the user's settings describe, why it cannot be told, or why it cannot be prepared.
     """
     extra = (role for role in checked.step.extra if getattr(checked.run, role) is not None)
     for role in (*checked.step.consumes, *checked.step.optional, *extra):
@@ -171,12 +171,16 @@ def use_prepared(checked: Preflight, data: Artifact) -> None:
     checked.inputs["data"], checked.shown["data"], checked.prepares = data, data.reference, None
 
 
-def _find_input(checked: Preflight, role: str, choice: "DataChoice | UserError | None") -> None:
+def _find_input(checked: Preflight, role: str, choice: "DataChoice | UserError | list[UserError] | None") -> None:
     """Find the artifact for a role; a missing one is prepared, left out, or a problem, as the config says."""
     run, store, shown = checked.run, checked.store, checked.shown
     reference = getattr(run, role)
     checked.inputs[role] = shown[role] = None
     if reference is None:
+        return
+    if isinstance(choice, list):
+        shown[role] = f"{reference} (cannot be used)"
+        checked.problems += choice  # as the preparation says them: checks of the same config may say them again
         return
     again = how_to_make(checked, role, again=True)
     try:
@@ -203,10 +207,7 @@ def _find_input(checked: Preflight, role: str, choice: "DataChoice | UserError |
         _note_missing(checked, role, reference, error)
     except UserError as error:
         shown[role] = f"{reference} (cannot be used)"
-        # an error about a data setting already starts with its key
-        said = f"run.{role}: {error.message.removeprefix('run.data: ')}"
-        is_setting = error.message.startswith(f"{SECTION}.")
-        checked.problems.append(error if is_setting else UserError(said, error.remedy))
+        checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
 
 
 def is_named(checked: Preflight, role: str) -> bool:

@@ -25,7 +25,7 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.engine import as_errors, lacking, problems_of, refuse
+from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
 from nemotron_shared.runtime.inputs import (
     SECTION,
     DataChoice,
@@ -82,12 +82,12 @@ def complete(checked: Preflight) -> None:
     _check(checked)
 
 
-def _described_data(checked: Preflight) -> DataChoice | UserError | None:
+def _described_data(checked: Preflight) -> DataChoice | UserError | list[UserError] | None:
     """The data that the user's settings describe; None without such settings, when `run.data` alone decides.
 
     Returns:
-        An error if the data cannot be prepared with these settings (no such file, say), or if `run.data` is given too
-        and names data that was prepared differently.
+        The problems of a preparation with these settings (no such file, say), if there are any, and an error if
+        `run.data` is given too and names data that was prepared differently.
     """
     step, run, given = checked.step, checked.run, data_settings(checked)
     described = step.prepare is not None and "data" in step.consumes and run.data is not None and given
@@ -95,7 +95,8 @@ def _described_data(checked: Preflight) -> DataChoice | UserError | None:
         return None
     try:
         data = preflight(step.prepare, checked.start)
-        refuse(data.problems + data.lacking)
+        if problems := data.problems + data.lacking:
+            return problems
         if not data.is_decided:  # its tokenizer is not imported yet, so nothing was prepared with it
             return DataChoice(given, None)
         plan, store = identify(data), checked.store
@@ -149,9 +150,6 @@ def _validate(checked: Preflight) -> None:
         not_yet = [f" of {shown}>" for shown in checked.shown.values() if shown]
         # a value from data that would be prepared first is checked later, when it exists
         if not (checked.prepares and any(words in str(error) for words in not_yet)):
-            # The preparation of the data has the same config, so it said this too
-            same = (error.message, f"run.data: {error.message}")
-            checked.problems = [one for one in checked.problems if one.message not in same]
             checked.problems.append(error)
 
 

@@ -11,11 +11,13 @@ error.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemotron_data.chat.rows import tools_of
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import REBUILD, read_lines
 from nemotron_data.rejects import Refused
@@ -46,6 +48,11 @@ VERIFIER_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 """Fields that an agent's server needs for verification, and their types. To support a new agent, add an entry."""
 NEVER_EMPTY = ("question", "expected_answer", "options", "prompt", "schema_str")
+OWN_PATHS = {"verify", "seed_session"}
+"""What an environment's server answers besides tools: a tool of such a name would let the model ask for its reward."""
+TOOL_NAME = re.compile(r"[\w.-]+", re.ASCII)
+CORRECT_ROW = "correct that line"
+"""Remedy for a file of the user's own; prepared data is prepared again."""
 MOST_SAID = 300
 TYPE_NAMES: dict[type, str] = {str: "text", int: "a number", list: "a list", dict: "an object"}
 
@@ -150,7 +157,7 @@ def read_rl_rows(
     Args:
         check: `validate`, or the part of it that the caller needs; None accepts any row.
         fault: name for an invalid row, in the error.
-        remedy: remedy for the error.
+        remedy: remedy for the error, unless the check has one of its own.
 
     Raises:
         UserError: naming file and line: a damaged line, or a row that is not of this form.
@@ -161,7 +168,9 @@ def read_rl_rows(
             try:
                 check(value)
             except Refused as refused:
-                raise UserError(f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", remedy) from refused
+                raise UserError(
+                    f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", refused.remedy or remedy
+                ) from refused
         yield RLRow.of(value, line.place)
 
 
@@ -223,6 +232,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
     parameters = row.get(PARAMETERS)
     if not isinstance(parameters, Mapping):
         raise Refused(f"{PARAMETERS} is not an object", type(parameters).__name__)
+    validate_tools(_functions(parameters))
     items = parameters.get("input")
     if isinstance(items, str):
         if not items.strip():
@@ -247,6 +257,32 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
         raise Refused("no user turn", f"{PARAMETERS}.input needs one")
     if not any(said.strip() if isinstance(said, str) else said for said in asked):
         raise Refused("every user turn is empty", f"{PARAMETERS}.input is what the model is asked")
+
+
+def _functions(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools that an environment answers; those of other types run elsewhere."""
+    try:
+        tools = tools_of({"tools": parameters.get("tools")}) or []
+    except (UserError, ValueError) as error:
+        raise Refused("its tools cannot be read", str(error)) from error
+    return [tool for tool in tools if tool.get("type") in (None, "function")]
+
+
+def validate_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a tool without a name, with that of another one, or whose name leads to another path of the server."""
+    names = set[str]()
+    for tool in tools:
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str):
+            raise Refused("a tool has no name", str(tool)[:100], 'give it one: {"type": "function", "name": ...}')
+        if name in OWN_PATHS or name.strip(".") == "" or not TOOL_NAME.fullmatch(name):
+            what = "the server itself has that path" if name in OWN_PATHS else "it is no part of a path"
+            remedy = "rename it in the environment and its rows"
+            raise Refused("a tool cannot have this name", f"{name!r}: {what}", remedy)
+        if name in names:
+            raise Refused("two tools have the same name", name, "remove or rename one of them")
+        names.add(name)
 
 
 def _is_message(item: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ package; the others, and any as `nemo_gym:NAME`, by NeMo-Gym in its separate Pyt
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,6 +113,27 @@ def find_environment(name: str) -> Environment:
         what = f"{folder} is not an environment: it has neither {folder.name}.py nor app.py"
         raise UserError(what, "make one with: nemotron new environment NAME")
     return _with_configs(environment)
+
+
+def agents_of(environments: Iterable[Environment]) -> dict[str, Agent]:
+    """The agents of these environments, by name."""
+    return {agent.name: agent for one in environments for agent in one.agents.values()}
+
+
+def agent_named(agents: Mapping[str, Agent], name: str | None) -> Agent:
+    """The agent that a row names.
+
+    Raises:
+        UserError: it is not among them, or has a loop that is not implemented here.
+    """
+    agent = agents.get(name or "")
+    if agent is None:
+        what = f"its agent '{name}' is not among those of the environments ({', '.join(sorted(agents))})"
+        raise UserError(what, f"name its environment in `servers`, or {OTHER_ENGINE}")
+    if agent.kind not in (TOOLS_AGENT, TURNS_AGENT):
+        what = f"its agent '{name}' is a {agent.kind}, and the loops here are {TOOLS_AGENT} and {TURNS_AGENT}"
+        raise UserError(what, OTHER_ENGINE)
+    return agent
 
 
 class Named(Protocol):

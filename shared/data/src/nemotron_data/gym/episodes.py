@@ -19,7 +19,6 @@ masks the episode, and is never a reward.
 
 import json
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,10 +30,11 @@ from typing import Any, Literal
 from nemotron_data.chat.answers import Parts
 from nemotron_data.chat.prompt import Prompt, Prompter, conversation_of
 from nemotron_data.chat.rows import Message
-from nemotron_data.formats.rl_rows import PARAMETERS, RLRow
-from nemotron_data.gym.catalogue import OTHER_ENGINE, TOOLS_AGENT, TURNS_AGENT, Agent, find_environment
+from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate_tools
+from nemotron_data.gym.catalogue import TOOLS_AGENT, TURNS_AGENT, Agent, agent_named, agents_of, find_environment
 from nemotron_data.gym.client import Answer, Client, Cookies, Failure, Post
 from nemotron_data.gym.server import Server
+from nemotron_data.rejects import Refused
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
@@ -44,9 +44,6 @@ TO_THE_MODEL = (200, 400, 422)
 ENDING_SECONDS = 0.5
 FEWEST_FAILED = 8
 """If at least so many episodes all fail, the run stops even with `on_failure=mask`."""
-OWN_PATHS = {"verify", "seed_session"}
-"""What a server with tools answers besides them: a tool of such a name would let the model ask for its reward."""
-TOOL_NAME = re.compile(r"[\w.-]+", re.ASCII)
 FIXED = {"agent_ref", PARAMETERS, "response", "reward"}
 
 Ended = Literal["answered", "turns", "tokens", "cut", "failed"]
@@ -142,7 +139,7 @@ class Environments:
         found = [find_environment(name) for name in settings.servers]
         if len({one.name for one in found}) < len(found):
             raise UserError(f"environments: {', '.join(settings.servers)}: one is named twice", "name each once")
-        self.agents = {agent.name: agent for one in found for agent in one.agents.values()}
+        self.agents = agents_of(found)
         self._found, self._folder = found, folder
         self._servers: dict[str, Server] = {}
         self._clients: dict[str, Client] = {}
@@ -186,17 +183,12 @@ class Environments:
             UserError: its agent is unknown or has a loop that is not implemented here, a tool cannot be called by its
                 name, or it cannot be rendered.
         """
-        agent = self.agents.get(row.agent or "")
-        if agent is None:
-            known = ", ".join(sorted(self.agents))
-            what = f"its agent '{row.agent}' is not among those of the environments ({known})"
-            raise UserError(what, f"name its environment in `servers`, or {OTHER_ENGINE}")
-        if agent.kind not in (TOOLS_AGENT, TURNS_AGENT):
-            what = f"its agent '{agent.name}' is a {agent.kind}, and the loops here are {TOOLS_AGENT} and {TURNS_AGENT}"
-            raise UserError(what, OTHER_ENGINE)
+        agent = agent_named(self.agents, row.agent)
         messages, tools = conversation_of(row.value[PARAMETERS])
-        for tool in tools or ():
-            _check_name(tool)
+        try:
+            validate_tools(tools or ())
+        except Refused as refused:
+            raise UserError(str(refused), refused.remedy) from refused
         shown = tools if self.settings.show_tools else None
         return Asked(row.value, agent, messages, tools or [], shown, prompter.chat(messages, shown))
 
@@ -456,17 +448,6 @@ def told(episode: Episode) -> Iterator[str]:
             yield f"-> {item['content'][:200]}"
         else:
             yield "".join(part["text"] for part in item["content"])
-
-
-def _check_name(tool: Mapping[str, Any]) -> None:
-    """Refuse a tool without a name, and one whose name leads to another path of the server."""
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str):
-        raise UserError(f"a tool has no name: {str(tool)[:100]}", 'give it one: {"type": "function", "name": ...}')
-    if name in OWN_PATHS or name.strip(".") == "" or not TOOL_NAME.fullmatch(name):
-        what = "the server itself has that path" if name in OWN_PATHS else "it is no part of a path"
-        raise UserError(f"a tool cannot be named '{name}': {what}", "rename it in the environment and its rows")
 
 
 def _response(output: list[dict[str, Any]]) -> dict[str, Any]:

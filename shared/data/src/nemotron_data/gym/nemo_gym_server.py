@@ -49,8 +49,10 @@ def build(folder: Path, port: int, settings: dict[str, Any]) -> Any:
     known = OmegaConf.create({"head_server": {"host": head.host, "port": head.port}, "dry_run": False})
     global_config._GLOBAL_CONFIG_DICT = known
     module = load_app(folder)
+    # an app.py of ours names its `Server`; those of the wheel define one class of any name
     servers = [one for _, one in inspect.getmembers(module, inspect.isclass)
                if issubclass(one, SimpleResourcesServer) and one.__module__ == module.__name__]  # fmt: skip
+    servers += [module.Server] if module.__name__ == "app" and hasattr(module, "Server") else []
     if not servers:
         raise SystemExit(f"{folder / 'app.py'} has no resources server")
     told = {

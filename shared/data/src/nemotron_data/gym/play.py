@@ -130,7 +130,7 @@ def solution(name: str, row: RLRow) -> list[str]:
         raise UserError(f"'{environment.name}' has no `solution`", "give the model's turns: --say TEXT --say TEXT")
     try:
         return [one if isinstance(one, str) else as_call(*one) for one in logic.solution(dict(row.value))]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"{environment.logic}: solution: {type(error).__name__}: {error} ({row.place})"
         make = f"python {environment.folder}/rows.py 5 {environment.examples}"
         raise UserError(what, f"correct it; or if the game has changed, make the rows anew, as by: {make}") from error

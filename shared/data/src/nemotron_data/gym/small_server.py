@@ -30,9 +30,9 @@ from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 COOKIE = "session"
 MOST_SESSIONS = 10_000
@@ -51,7 +51,7 @@ class Environment:
     """
 
     def __init__(self, logic: ModuleType) -> None:
-        self._new = logic.Episode
+        self._new, self._file = logic.Episode, logic.__file__
         tools = [tool["name"] for tool in getattr(logic, "TOOLS", ())]
         self._arguments = {name: _arguments(getattr(self._new, name)) for name in tools}
         self._own = {"/verify", "/seed_session"} if tools else {"/reset", "/step"}
@@ -85,7 +85,8 @@ class Environment:
                     {"type": one["type"], "loc": ["body", *one["loc"]], "msg": one["msg"]} for one in error.errors()
                 ]
                 raise BadRequest(422, {"detail": detail}) from error
-            return getattr(episode, name)(**{key: getattr(given, key) for key in type(given).model_fields})
+            fields = type(given).model_fields.items()
+            return getattr(episode, name)(**{str(field.alias): getattr(given, key) for key, field in fields})
         output = (body.get("response") or {}).get("output")
         if not isinstance(output, list):
             raise BadRequest(422, {"detail": [{"loc": ["body", "response", "output"], "msg": "Field required"}]})
@@ -97,6 +98,11 @@ class Environment:
         if step["terminated"] or step["truncated"]:
             self._forget(session)
         return step
+
+    def place_of(self, error: BaseException) -> str:
+        """The line of the environment's own file on which it failed, as `drawers.py:41: `; empty if it is elsewhere."""
+        lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == self._file]
+        return f"{Path(str(self._file)).name}:{lines[-1]}: " if lines else ""
 
     def _forget(self, session: str) -> None:
         with self._lock:
@@ -122,8 +128,17 @@ def said(output: list[dict[str, Any]]) -> str:
 def _arguments(tool: Any) -> type[BaseModel]:
     """A tool's arguments as FastAPI would read them from its annotations."""
     parameters = list(inspect.signature(tool, eval_str=True).parameters.values())[1:]
-    fields: dict[str, Any] = {
-        one.name: (one.annotation, ... if one.default is inspect.Parameter.empty else one.default) for one in parameters
+    for one in parameters:
+        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) or one.annotation is one.empty:
+            raise TypeError(
+                f"tool '{tool.__name__}': name each parameter and annotate it (number: int), unlike '{one}'"
+            )
+    fields: dict[str, Any] = {  # by aliases, because pydantic keeps some names for itself
+        f"argument_{number}": (
+            Annotated[one.annotation, Field(alias=one.name)],
+            ... if one.default is one.empty else one.default,
+        )
+        for number, one in enumerate(parameters)
     }
     return create_model(tool.__name__, **fields)
 
@@ -135,7 +150,11 @@ def load_logic(folder: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:  # would end the caller without a word
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise RuntimeError(f"{Path(at.filename).name}:{at.lineno}: SystemExit: {error}") from error
     return module
 
 
@@ -163,9 +182,10 @@ def serve(environment: Environment, port: int) -> None:
                 self._send(200, environment.answer(self.path, asked, session), session)
             except BadRequest as error:
                 self._send(*error.args, session)
-            except Exception as error:  # the environment's own code may fail in any way, or answer what is not JSON
+            except (Exception, SystemExit) as error:  # its code may fail in any way, or answer what is not JSON
                 print(f"{self.path}: {traceback.format_exc()}", file=sys.stderr, flush=True)
-                self._send(500, {"detail": f"{type(error).__name__}: {error}"}, session)
+                place = environment.place_of(error)
+                self._send(500, {"detail": f"{place}{type(error).__name__}: {error}"}, session)
 
         def _send(self, status: int, answer: Any, session: str) -> None:
             # of a reward, the client says which value is not finite

@@ -9,7 +9,7 @@ The first line of a CSV file names the fields, and a quoted cell may hold delimi
 
 import csv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
@@ -117,7 +117,7 @@ NO_VALUE = ValueError, OverflowError, LookupError
 
 
 @contextmanager
-def open_table(file: InputFile) -> Iterator[tuple[IO[bytes], "pq.ParquetFile"]]:
+def open_table(file: InputFile) -> Generator[tuple[IO[bytes], "pq.ParquetFile"]]:
     """A Parquet file, as bytes and as a table, read by the calling thread alone.
 
     Arrow would read ahead in threads of its own. One that still lets go of a Python file while Python ends aborts the
