@@ -33,7 +33,7 @@ ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
     "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file", "nemotron_serving.gguf_run"),
-    "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
+    "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins", "nemotron_serving.megatron"),
     "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run"),
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),

@@ -252,6 +252,7 @@ def test_nothing_is_overwritten_unasked(store: Store, tmp_path: Path, capsys: py
     assert (out / "mine.txt").read_text() == "mine"
     for foreign in (
         "model-00001-of-00002.safetensors", "pytorch_model.bin", "adapter_config.json", "chat_template.jinja",
+        "megatron",
     ):  # fmt: skip
         (out / foreign).write_bytes(b"")
         assert main(["export", "sft", "out", "--force", "--no-verify"]) == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from passport_support import change_json, change_weights, copied, publish, with_adapters
+from passport_support import change_json, change_weights, copied, make, publish, with_adapters
 from safetensors.torch import load_file
 
 from nemotron_app.main import main
@@ -116,11 +116,46 @@ def test_layouts_that_exclude_each_other_are_refused(
         (["--for", "llama.cpp"], "nemotron engine install llama_cpp"),
         (["--for", "llama.cpp", "--quantize", "Q8_0"], "nemotron engine install libllama"),
         (["--quantize", "Q8_0"], "add --for llama.cpp"),
-        (["--for", "megatron"], "nemotron super3 pretrain engine=megatron_bridge run.model=MODEL"),
+        (["--for", "megatron"], "nemotron engine install megatron"),
+        (["--adapter", "--for", "megatron"], "an adapter alone is not converted"),
     ):
         assert main(["export", "trained", str(tmp_path / "out"), "--home", str(store.home), *words]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_not_converted_for_megatron_is_refused(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predicting = copied(store.resolve("trained").path, tmp_path / "predicting")
+    change_weights(predicting, lambda tensors: tensors.update({"mtp.layers.0.norm.weight": torch.ones(64)}))
+    for folder, said in (
+        (make(tmp_path / "qwen", "qwen2_tied"), "--for megatron is for NemotronH"),
+        (predicting, "the block that predicts further tokens"),
+    ):
+        words = ["export", str(folder), str(tmp_path / "out"), "--home", str(store.home), "--for", "megatron"]
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_that_cannot_be_read_back_is_not_passed_over(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export(store, tmp_path / "out", "--no-verify")
+    (folder / "megatron").mkdir()
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "engines"))
+    part = verified(store, folder, store.resolve("trained"), run=False).parts[0]
+    assert "megatron: Megatron-Bridge is not installed: make its environment" in part.not_run[0] and not part.findings
+    for package in ("megatron-core", "megatron-bridge"):
+        about = tmp_path / f"engines/megatron/lib/python3.12/site-packages/{package}-1.0.dist-info/METADATA"
+        about.parent.mkdir(parents=True)
+        about.write_text(f"Name: {package}\nVersion: 1.0\n")
+    program = tmp_path / "engines/megatron/bin/python"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho no checkpoint here >&2\nexit 1\n")
+    program.chmod(0o755)
+    assert findings(store, folder) == {"megatron": "Megatron-Bridge failed: no checkpoint here"}
 
 
 def test_a_dry_run_tells_sizes_and_writes_nothing(

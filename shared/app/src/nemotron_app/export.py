@@ -37,10 +37,10 @@ README = "README.md"
 NAMES_OF_PLACES = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
 SETTINGS = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 READ_TOO = re.compile(
-    rf".*\.safetensors.*|(?:pytorch|adapter)_model.*\.bin.*|{re.escape(ADAPTER_CONFIG)}|{TOKENIZER_FILES.pattern}"
+    rf".*\.safetensors.*|(?:pytorch|adapter)_model.*\.bin.*|{re.escape(ADAPTER_CONFIG)}|megatron|{TOKENIZER_FILES.pattern}"
 )
-"""Files that would change how the exported model loads: other weights (also pickles), an adapter config, or parts of a
-tokenizer.
+"""Files that would change how the exported model loads: other weights (also pickles, or a Megatron checkpoint), an
+adapter config, or parts of a tokenizer.
 """
 
 
@@ -126,7 +126,8 @@ def _take_place(made: Path, folder: Path, names: list[str]) -> None:
         made.rename(folder)
         sync(folder.parent)
         return
-    others = sorted(path.name for path in folder.iterdir() if READ_TOO.fullmatch(path.name) and path.name not in names)
+    read_too = (path for path in folder.iterdir() if READ_TOO.fullmatch(path.name))
+    others = sorted(path.name for path in read_too if path.name not in names or path.is_dir())
     if others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         what = f"{folder}: holds files that would be read with these: {', '.join(others[:3])}{more}"

@@ -7,6 +7,7 @@
                                                    a GGUF file of 8 bits a weight
     nemotron export sft ./my-model --for vllm --quantize FP8
                                                    experts in FP8, by NVIDIA's ModelOpt
+    nemotron export sft ./my-model --for megatron  with a Megatron checkpoint in it, by Megatron-Bridge
     nemotron export sft ./my-adapter --adapter     the LoRA adapter alone, in PEFT's layout
     nemotron export sft ./my-adapter --adapter --for vllm
                                                    with one pair of matrices for each expert
@@ -156,11 +157,13 @@ def require_whole_export(artifact: Artifact, layout: Layout) -> None:
             require_finite(file)
     for file in weights:
         _require_range(file)
-    if quantised and (layout.dtype or layout.gguf or layout.fp8):
+    if quantised and (layout.dtype or layout.gguf or layout.fp8 or layout.megatron):
         what = (
             f"{artifact.reference}: its weights are quantised, and are numbers of another type only with their scales"
         )
-        raise UserError(what, "leave --dtype, --quantize and llama.cpp out, or give the model as it was before")
+        raise UserError(
+            what, "leave --dtype, --quantize, llama.cpp and megatron out, or give the model as it was before"
+        )
     if quantised and "transformers" in layout.runtimes:
         require_kept_scales(artifact.path)
     if not can_be_compared and not layout.adapter:
@@ -196,6 +199,9 @@ def send(folder: Path, names: list[str], repository: str, *, private: bool) -> s
         api.create_repo(repository, private=private, exist_ok=True)
         say(f"[{address}] sending {len(names)} files")
         done = api.upload_folder(
-            repo_id=repository, folder_path=folder, allow_patterns=names, commit_message=f"Export of {folder.name}"
+            repo_id=repository,
+            folder_path=folder,
+            allow_patterns=[*names, "megatron/*"],
+            commit_message=f"Export of {folder.name}",
         )
     return str(done.commit_url)

@@ -75,7 +75,7 @@ def quantise(model: Path, made: Path, rows: Sequence[list[int]]) -> str:
         quiet = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet)
         if done.returncode:
-            raise UserError(f"ModelOpt failed: {last_words(done, MODELOPT)}", "export without --quantize")
+            raise UserError(f"ModelOpt failed: {last_words(done, MODELOPT.name)}", "export without --quantize")
         small = _put(made, stored_in(target), recipe)
         quantization, told = config_of(target)[QUANTIZED[0]], read_json(target / TOLD)
     modules = [

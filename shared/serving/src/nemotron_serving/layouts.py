@@ -2,6 +2,8 @@
 
 transformers, vllm, sglang    the folder: safetensors, config, tokenizer; for vllm also in FP8, by NVIDIA's ModelOpt
 llama.cpp                     one GGUF file, by llama.cpp's own converter (`nemotron engine install llama_cpp`)
+megatron                      the folder, and a Megatron checkpoint in it, by Megatron-Bridge (`nemotron engine install
+                              megatron`)
 
 Of an adapter, transformers takes PEFT's layout, and the servers one pair of matrices for each expert.
 """
@@ -23,10 +25,9 @@ from nemotron_shared.runtime.models.weights import ADAPTER, INDICES
 
 FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
-RUNTIMES = (*FOLDERS, LLAMA_CPP)
+MEGATRON = "megatron"
+RUNTIMES = (*FOLDERS, LLAMA_CPP, MEGATRON)
 NOT_WRITTEN = {
-    "megatron": "train on the model, or on a folder --for transformers; it is converted when it starts:\n"
-    "    nemotron super3 pretrain engine=megatron_bridge run.model=MODEL (or sft: docs/engines/megatron_bridge.md)",
     "tensorrt-llm": "export with --for transformers: it reads that folder, which was not tried here",
 }
 """Runtimes that no layout is written for, and what to do."""
@@ -65,8 +66,11 @@ class Layout:
         for name in self.runtimes:
             if name in NOT_WRITTEN:
                 raise UserError(f"--for {name}: it needs files that we do not write", NOT_WRITTEN[name])
-        if self.adapter and LLAMA_CPP in self.runtimes:
-            raise UserError("--for llama.cpp: an adapter alone is not converted", "leave --adapter out: merged weights")
+        for name in (LLAMA_CPP, MEGATRON):
+            if self.adapter and name in self.runtimes:
+                raise UserError(
+                    f"--for {name}: an adapter alone is not converted", "leave --adapter out: merged weights"
+                )
         if self.adapter and self.dtype:
             raise UserError("--dtype is for whole weights", "leave it out: an adapter keeps its type")
         if self.adapter and "transformers" in self.runtimes and len(self.runtimes) > 1:
@@ -78,6 +82,9 @@ class Layout:
             self._require_fp8(artifact)
         elif self.quantize and not self.gguf:
             raise UserError(f"--quantize {self.quantize} is a type of GGUF files", "add --for llama.cpp")
+        self._require_converters(artifact)
+
+    def _require_converters(self, artifact: Artifact) -> None:
         if self.gguf:
             from nemotron_serving import gguf_file
 
@@ -85,6 +92,10 @@ class Layout:
                 gguf_file.require_library()
             gguf_file.require_converter()
             gguf_file.pre_tokenizer(artifact.path)  # raises where llama.cpp has none like it
+        if self.megatron:
+            from nemotron_serving import megatron
+
+            megatron.require(artifact.path)
 
     def _require_fp8(self, artifact: Artifact) -> None:
         from nemotron_serving import fp8
@@ -105,6 +116,11 @@ class Layout:
     def gguf(self) -> bool:
         """Whether a GGUF file belongs to it."""
         return LLAMA_CPP in self.runtimes
+
+    @property
+    def megatron(self) -> bool:
+        """Whether a Megatron checkpoint belongs to it."""
+        return MEGATRON in self.runtimes
 
     def copy(self) -> Callable[[Path, Path], object]:
         """Writer of one of the model's files, in another type if one was given."""
@@ -140,6 +156,10 @@ class Layout:
 
             say(f"[{artifact.reference}] FP8 by ModelOpt, with {len(rows)} rows that the model was trained on")
             say(f"[{artifact.reference}] {fp8.quantise(artifact.path, made, rows)}")
+        if self.megatron:
+            from nemotron_serving import megatron
+
+            megatron.write(made)
         if self.gguf:
             from nemotron_serving import gguf_file
 
@@ -178,8 +198,10 @@ class Layout:
             else path.stat().st_size
             for name, path in files.items()
         }
+        weights = sum(size for name, size in found.items() if name.endswith(".safetensors"))
+        if self.megatron:
+            found[MEGATRON] = weights
         if self.gguf:
-            weights = sum(size for name, size in found.items() if name.endswith(".safetensors"))
             if self.quantize:  # not exactly: norms and rows of an odd length keep more bits
                 tensors = [
                     one for path in files.values() if path.suffix == ".safetensors" for one in stored(path).values()

@@ -94,6 +94,13 @@ class Environment:
         return folder / "bin" if folder and whole else None
 
     @property
+    def python(self) -> str | None:
+        """The Python that can import everything in it, this one or its own; None if it is not installed."""
+        if self.is_here:
+            return sys.executable
+        return str(self.programs / "python") if self.programs else None
+
+    @property
     def is_here(self) -> bool:
         """Whether this process can import everything in it."""
         return all(map(_can_import, self.modules))

@@ -10,13 +10,19 @@ must be in the checkpoint's folder or in one of the two above it, as in models t
 import os
 import shutil
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import AutoConfig
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.megatron_bridge.loop import megatron_process
+from nemotron_engines.megatron_bridge.translate import readable
 from nemotron_shared.errors import UserError, exit_code_of
 
 
@@ -42,15 +48,43 @@ def convert(checkpoint: Path, into: Path) -> None:
 
     # this variable would disable weights-only reading of the checkpoint's pickles
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
-    config = AutoConfig.from_pretrained(reference, local_files_only=True, trust_remote_code=False)
+    with TemporaryDirectory() as scratch:
+        known = readable(reference, Path(scratch) / "model")
+        config = AutoConfig.from_pretrained(known, local_files_only=True, trust_remote_code=False)
     bridge = AutoBridge.from_hf_config(config)
-    with megatron_process(on_cpu):
+    with _layers_of_torch() if on_cpu else nullcontext(), megatron_process(on_cpu):
         model = bridge.load_megatron_model(str(newest), wrap_with_ddp=False)
         bridge.save_hf_weights(model, into, show_progress=False, strict=True)
     for name in ("config.json", "generation_config.json"):
         if (reference / name).is_file():
             shutil.copyfile(reference / name, into / name)
     copy_tokenizer(reference, into)
+
+
+@contextmanager
+def _layers_of_torch() -> Generator[None]:
+    """Let Bridge build the model that a checkpoint describes without Transformer Engine, in the type that it has."""
+    # imported now, because it cannot be while torch.cuda is faked
+    import megatron.bridge.training.mlm_compat.model  # noqa: F401  # ty: ignore[import-not-found]
+    from megatron.bridge.training import model_load_save  # ty: ignore[import-not-found]
+    from megatron.bridge.utils.instantiate_utils import (  # ty: ignore[import-not-found]
+        register_allowed_target_prefix,
+    )
+
+    from nemotron_engines.stand_ins.megatron_settings import use_cpu_model
+
+    described = model_load_save.load_model_config
+
+    def on_cpu(path: str) -> tuple[Any, Any]:
+        provider, arguments = described(path)
+        kept = {name: getattr(provider, name) for name in ("bf16", "fp16", "params_dtype")}
+        use_cpu_model(provider)
+        vars(provider).update(kept)
+        return provider, arguments
+
+    register_allowed_target_prefix("nemotron_engines.stand_ins.")  # named by checkpoints of trainings on a CPU
+    with patch.object(model_load_save, "load_model_config", on_cpu):
+        yield
 
 
 if __name__ == "__main__":

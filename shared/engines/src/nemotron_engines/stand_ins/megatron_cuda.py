@@ -70,7 +70,30 @@ class CudaMeansCPU(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class DuplicatedLinear(torch.nn.Linear):
+class EmptyState(torch.nn.Module):
+    """The empty `_extra_state` that checkpoints of Transformer Engine's layers have, and that they ask for."""
+
+    def get_extra_state(self) -> None:
+        """Nothing: FP8 is off."""
+
+    def set_extra_state(self, state: Any) -> None:
+        """Ignored."""
+
+    def _load_from_state_dict(  # ty: ignore[incompatible-method-override]
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any
+    ) -> None:
+        state_dict.setdefault(f"{prefix}_extra_state")  # Bridge removes it
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class Norm(EmptyState, torch.nn.RMSNorm):
+    """A norm that stands alone in Transformer Engine's layers, too."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+
+
+class DuplicatedLinear(EmptyState, torch.nn.Linear):
     """The projections into and out of the experts' latent space, for which megatron-core has only one class.
 
     Every process holds the whole matrix, which `tensor_model_parallel` tells Bridge's conversion.
@@ -157,7 +180,6 @@ def _replacements() -> list[tuple[Any, dict[str, Any]]]:
     }
     random = {"_set_cuda_rng_state": _set_cpu_state, "_get_cuda_rng_state": _cpu_state}
     no_compiler = {"compile_helpers": _nothing}  # the wheel contains them compiled, without a Makefile to rebuild
-    norm = importlib.import_module("megatron.core.transformer.torch_norm").WrappedTorchNorm
     # Write files from threads of this process; the stock queue starts a process, which outlives a killed run.
     written: queue.Queue[Any] = queue.Queue()
     results = {"get_write_results_queue": lambda mp_mode="spawn": written}
@@ -174,7 +196,7 @@ def _replacements() -> list[tuple[Any, dict[str, Any]]]:
         (importlib.import_module("megatron.core.dist_checkpointing.strategies.filesystem_async"), results),
         (importlib.import_module("megatron.core.transformer.moe.moe_layer"), latent),
         # The last norm of a hybrid is hard-coded in the class, outside the spec.
-        (importlib.import_module("megatron.core.models.hybrid.hybrid_block"), {"TENorm": norm}),
+        (importlib.import_module("megatron.core.models.hybrid.hybrid_block"), {"TENorm": Norm}),
     ]
 
 

@@ -4,8 +4,9 @@ megatron-core only has specs for hybrids with Transformer Engine's layers. On a 
 
     provider.hybrid_stack_spec = local_hybrid_stack_spec
 
-Norms stand before the layers instead of inside them; checkpoints and conversion know both forms, except that
-Bridge knows no such norm before the attention of multi-token prediction. Import this after the stubs are installed
+Norms stand before the layers instead of inside them. Checkpoints name them as if they stood inside, so that Transformer
+Engine's layers load them, and the reverse. Bridge's conversion knows both forms, except that it knows no such norm
+before the attention of multi-token prediction. Import this after the stubs are installed
 (transformer_engine.py).
 """
 
@@ -42,6 +43,8 @@ from megatron.core.transformer.transformer_layer import (  # ty: ignore[import-n
     TransformerLayerSubmodules,
 )
 
+from nemotron_engines.stand_ins.megatron_cuda import Norm
+
 
 def local_hybrid_stack_spec() -> ModuleSpec:
     """A HybridStack without Transformer Engine."""
@@ -57,7 +60,10 @@ def local_hybrid_stack_spec() -> ModuleSpec:
         mamba_layer=ModuleSpec(
             module=MambaLayer,
             submodules=MambaLayerSubmodules(
-                norm=WrappedTorchNorm, mixer=ModuleSpec(module=MambaMixer, submodules=mixer), mamba_bda=bda
+                norm=WrappedTorchNorm,
+                mixer=ModuleSpec(module=MambaMixer, submodules=mixer),
+                mamba_bda=bda,
+                sharded_state_dict_keys_map={"norm.": "mixer.in_proj.layer_norm_"},
             ),
         ),
         attention_layer=ModuleSpec(
@@ -68,11 +74,12 @@ def local_hybrid_stack_spec() -> ModuleSpec:
                     module=SelfAttention, params={"attn_mask_type": AttnMaskType.causal}, submodules=attention
                 ),
                 self_attn_bda=bda,
+                sharded_state_dict_keys_map={"input_layernorm.": "self_attention.linear_qkv.layer_norm_"},
             ),
         ),
         moe_layer=ModuleSpec(
             module=MoETransformerLayer,
-            submodules=TransformerLayerSubmodules(pre_mlp_layernorm=WrappedTorchNorm, mlp=experts, mlp_bda=bda),
+            submodules=TransformerLayerSubmodules(pre_mlp_layernorm=Norm, mlp=experts, mlp_bda=bda),
         ),
         mlp_layer=ModuleSpec(
             module=MLPLayer,
@@ -80,6 +87,7 @@ def local_hybrid_stack_spec() -> ModuleSpec:
                 pre_mlp_layernorm=WrappedTorchNorm,
                 mlp=partial(MLP.as_mlp_submodule, submodules=mlp),
                 mlp_bda=bda,
+                sharded_state_dict_keys_map={"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"},
             ),
         ),
         mtp_block_spec=_prediction_spec(),

@@ -1,11 +1,13 @@
 """Compare an export with its model, in the four parts of a passport; or check a folder alone."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from nemotron_engines.modeling.stored import stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
+from nemotron_serving import megatron
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import few_bits, settings, targets, tensors
-from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, Passport, reason
+from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Finding, Part, Passport, reason
 from nemotron_serving.passport.rows import Rows, rows_of
 from nemotron_serving.passport.runs import compare_adapter, compare_runs
 from nemotron_shared.artifacts import Artifact, Store
@@ -46,6 +48,8 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         _merge(store, export, source, parts[TENSORS])
         settings.compare_folders(source.path, export, rows.texts if rows else [], parts[CONFIG])
         _by_itself(export, source.path, parts[CONFIG])
+    if has_folder and (export / megatron.FOLDER).is_dir():
+        _checkpoint(export, own, parts)
     read = [Gguf(file) for file in files]
     for file in read:
         tensors.compare(targets.in_gguf(own, file, config_of(source.path), parts[TENSORS]), own, parts[TENSORS])
@@ -59,6 +63,25 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         what = "in transformers alone" if has_folder else "not run"
         parts[title].not_run.append(f"{what}, because tensors differ" if run else "not asked for")
     return Passport(export.name, about, list(parts.values()))
+
+
+def _checkpoint(export: Path, own: Mapping[str, Stored], parts: dict[str, Part]) -> None:
+    """The tensors of the Megatron checkpoint, read back by Megatron-Bridge."""
+    part, name = Part(TENSORS), megatron.FOLDER
+    try:
+        megatron.python()
+    except UserError as error:
+        parts[TENSORS].not_run.append(f"{name}: {error.message}: {error.remedy}")
+        return
+    try:
+        with megatron.read_back(export) as folder:
+            tensors.compare(targets.in_folder(own, folder, part), own, part)
+    except UserError as error:
+        parts[TENSORS].find(name, reason(error))
+    parts[TENSORS].findings += [Finding(f"{name}: {one.where}", one.what) for one in part.findings]
+    parts[TENSORS].facts += [(f"{name}: {fact}", told) for fact, told in part.facts]
+    parts[CONFIG].not_run.append(f"{name}: each setting of run_config.yaml; Megatron-Bridge built the model by it")
+    parts[NUMBERS].not_run.append(f"{name}: the checkpoint was read back, and not run")
 
 
 def _adapter(

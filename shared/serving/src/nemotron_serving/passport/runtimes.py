@@ -96,7 +96,7 @@ def through(
             command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=quiet
         )
         if done.returncode:
-            raise UserError(last_words(done, runtime), "look at the export, or run it with another runtime")
+            raise UserError(last_words(done, runtime.name), "look at the export, or run it with another runtime")
         with np.load(answered) as found:
             return Found(
                 Readings(
@@ -110,11 +110,11 @@ def through(
             )
 
 
-def last_words(done: "subprocess.CompletedProcess[str]", runtime: Runtime) -> str:
+def last_words(done: "subprocess.CompletedProcess[str]", program: str) -> str:
     lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
     if done.returncode < 0:
-        return f"{runtime.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-    return lines[-1] if lines else f"{runtime.name} ended with exit code {done.returncode}"
+        return f"{program} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
+    return lines[-1] if lines else f"{program} ended with exit code {done.returncode}"
 
 
 def _normalised(logits: np.ndarray) -> np.ndarray:

@@ -11,7 +11,6 @@ The first use of `hf://org/name` pins the commit it resolves to. Later uses take
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -341,9 +340,7 @@ def _megatron_python(model: MegatronModel) -> str:
     """The Python with Megatron-Bridge."""
     environment = environment_of(MEGATRON)
     assert environment is not None
-    if environment.is_here:
-        return sys.executable
-    if environment.programs is None:
+    if environment.python is None:
         what = f"{model}: to convert it, engine '{MEGATRON}' is needed"
         raise UserError(what, f"make its environment: {environment.install}")
-    return str(environment.programs / "python")
+    return environment.python
