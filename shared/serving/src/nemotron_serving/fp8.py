@@ -23,7 +23,7 @@ from nemotron_serving.passport.runtimes import PROGRAMS, Runtime, last_words
 from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.scales import QUANTIZED, WHOLE, is_small
+from nemotron_shared.runtime.models.scales import QUANTIZED, WHOLE, small_in
 
 MODELOPT = Runtime("ModelOpt", "modelopt", PROGRAMS / "modelopt_run.py")
 RECIPES = {
@@ -104,7 +104,7 @@ def _put(made: Path, found: Mapping[str, Stored], recipe: str) -> set[str]:
     Args:
         found: what ModelOpt wrote.
     """
-    small = {name.removesuffix(".weight") for name, one in found.items() if is_small(name, one.dtype, one.shape)}
+    small = {name.removesuffix(".weight") for name in small_in(found)}
     places: dict[str, str] = {}
     for file in sorted(made.glob("*.safetensors")):
         tensors = stored(file)

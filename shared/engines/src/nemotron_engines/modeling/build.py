@@ -40,7 +40,6 @@ from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
-    headers_of,
     is_quantized,
     require_finite,
     require_kept_scales,
@@ -59,6 +58,7 @@ from nemotron_engines.modeling.sizes import (
     require_few_layers,
     require_sizes,
 )
+from nemotron_engines.modeling.stored import stored_in
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
@@ -67,7 +67,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
 from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, is_small
+from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, small_in
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
 
@@ -257,11 +257,11 @@ def differing_tensors(path: Path) -> list[tuple[str, str]]:
         what = f"{path / 'config.json'}: no model can be made of it: {first_line(error)}"
         raise UserError(what, ANOTHER_MODEL) from error
     wanted = {name: [*one.shape] for name, one in revert_weight_conversion(shell, shell.state_dict()).items()}
-    headers = headers_of(path)
-    small = {name for name, about in headers.items() if is_small(name, *about)}
-    beside = [name for name in headers if small and BESIDE.fullmatch(name)]
-    there = {name.removesuffix("_packed"): [*shape] for name, (_, shape) in headers.items() if name not in beside}
-    packed = {name.removesuffix("_packed") for name in small if not headers[name][0].startswith("F8_")}
+    tensors = stored_in(path)
+    small = small_in(tensors)
+    weights = {name: one for name, one in tensors.items() if not (small and BESIDE.fullmatch(name))}
+    there = {name.removesuffix("_packed"): [*one.shape] for name, one in weights.items()}
+    packed = {name.removesuffix("_packed") for name in small if not tensors[name].dtype.startswith("F8_")}
     ignored = [re.compile(pattern) for pattern in shell._keys_to_ignore_on_load_unexpected or ()]
     unknown = [name for name in there if name not in wanted and not any(one.search(name) for one in ignored)]
     faults = []

@@ -14,7 +14,7 @@ from nemotron_engines.modeling.sizes import ANOTHER_MODEL
 from nemotron_engines.modeling.stored import stored, stored_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
-from nemotron_shared.runtime.models.scales import QUANTIZED, Tensors, is_small, require_scales
+from nemotron_shared.runtime.models.scales import QUANTIZED, require_scales, small_in
 
 NUMBERS = ("F64", "F32", "F16", "BF16")
 """Dtypes that can be cast to the model's own; integers and 8-bit floats need quantization scales."""
@@ -83,19 +83,14 @@ def require_kept_scales(path: Path) -> None:
     Raises:
         UserError: naming the tensor, or the method.
     """
-    config, tensors = config_of(path), headers_of(path)
+    config, tensors = config_of(path), stored_in(path)
     require_scales(str(path), tensors, config)
-    small = [name for name, about in tensors.items() if is_small(name, *about)]
+    small = small_in(tensors)
     told = config.get("quantization_config")
     method = told.get("quant_method") if isinstance(told, dict) else None
     if small and method not in AUTO_QUANTIZER_MAPPING:
         what = f"{path}: transformers would drop the scales of {len(small)} tensors of few bits (quant_method {method})"
         raise UserError(what, "give the model in bfloat16 or float32")
-
-
-def headers_of(path: Path) -> Tensors:
-    """Type and shape of each tensor of a model's folder."""
-    return {name: (one.dtype, one.shape) for name, one in stored_in(path).items()}
 
 
 def require_finite(file: Path) -> None:

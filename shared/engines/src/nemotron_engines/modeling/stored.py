@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import INDICES, require_all, shapes_of, weight_files
+from nemotron_shared.runtime.models.weights import INDICES, header_of, require_all, weight_files
 
 TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -82,15 +83,8 @@ def stored(file: Path) -> dict[str, Stored]:
     Raises:
         UserError: it is damaged.
     """
-    shapes = shapes_of(str(file), file)
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-    found = [
-        Stored(name, file, header[name]["dtype"], tuple(shape), 8 + length + header[name]["data_offsets"][0])
-        for name, shape in shapes.items()
-    ]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.start, one.name))}
+    placed = sorted(header_of(str(file), file).items(), key=lambda one: (one[1].start, one[0]))
+    return {name: Stored(name, file, *about) for name, about in placed}
 
 
 def stored_in(folder: Path) -> dict[str, Stored]:
@@ -104,7 +98,7 @@ def stored_in(folder: Path) -> dict[str, Stored]:
         names = weight_files(str(folder), folder, names)
     files = {name: stored(folder / name) for name in names if name.endswith(".safetensors")}
     if (folder / INDICES[0]).is_file():
-        require_all(str(folder), {name: {one: [] for one in tensors} for name, tensors in files.items()}, folder, {})
+        require_all(str(folder), files, folder, {})
     return {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
 
 
@@ -116,9 +110,8 @@ def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int
     """
     tensors = stored(source)
     types = {name: type_of(tensor) for name, tensor in tensors.items()}
-    with source.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    about: dict[str, object] = {"__metadata__": header.get("__metadata__", {"format": "pt"})}
+    with safe_open(source, "pt") as file:
+        about: dict[str, object] = {"__metadata__": file.metadata() or {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + size_of(tensor, types[name])

@@ -101,11 +101,10 @@ def _like_base(
 ) -> None:
     """Each tensor of the base is there, in its shape, and lies near it."""
     block = block_of(config)
-    headers = {name: (one.dtype, one.shape) for name, one in found.items()}
     cosines, unlike, same = dict[str, float](), dict[str, torch.Tensor](), 0
     for name, old in base.items():
         if name in found and old.dtype in FLOATS:
-            scale, before = scale_of(name, headers), old.values().double()
+            scale, before = scale_of(name, found), old.values().double()
             new = values_of(found[name], found[scale] if scale else None, block)
             if new is None or new.shape != before.shape:  # its shape is compared with config.json
                 continue

@@ -23,9 +23,9 @@ from nemotron_shared.runtime.models.scales import (
     block_of,
     excluded,
     is_named,
-    is_small,
     lost_scales,
     scale_of,
+    small_in,
     told_otherwise,
 )
 from nemotron_shared.runtime.models.weights import INDICES
@@ -77,12 +77,11 @@ def rounding_of(wanted: torch.Tensor, factor: torch.Tensor, dtype: str) -> torch
 
 def check_scales(found: Mapping[str, Stored], config: Mapping[str, object], tensors: Part, told: Part) -> None:
     """What a folder's own scales and its quantization_config show."""
-    headers = {name: (one.dtype, one.shape) for name, one in found.items()}
-    for where, what in lost_scales(headers, config):
+    for where, what in lost_scales(found, config):
         tensors.find(where, what)
-    for where, what in told_otherwise(headers, config):
+    for where, what in told_otherwise(found, config):
         told.find(where, what)
-    if small := [name for name, about in headers.items() if is_small(name, *about)]:
+    if small := small_in(found):
         tensors.facts.append(("of few bits", f"{len(small)} tensors"))
     for name, one in found.items():
         if one.dtype not in FLOATS or not SCALE.search(name):
@@ -122,8 +121,7 @@ def check_list(found: Mapping[str, Stored], folder: Path, part: Part) -> None:
 
 def multiplied(found: Mapping[str, Stored], config: Mapping[str, object]) -> dict[str, torch.Tensor]:
     """The weights of a folder, times their scales; without packed ones."""
-    headers = {name: (one.dtype, one.shape) for name, one in found.items()}
-    scales = {name: scale_of(name, headers) for name in found if not BESIDE.fullmatch(name)}
+    scales = {name: scale_of(name, found) for name in found if not BESIDE.fullmatch(name)}
     made = {name: values_of(found[name], found[end] if end else None, block_of(config)) for name, end in scales.items()}
     return {name: values.float() for name, values in made.items() if values is not None}
 

@@ -20,7 +20,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import is_small
+from nemotron_shared.runtime.models.scales import small_in
 
 Change = Callable[[Any], Any]
 """What is done with the loaded model first."""
@@ -86,7 +86,7 @@ def _compare_folder(
 ) -> None:  # fmt: skip
     """Run the folder with transformers, and with vLLM in float32."""
     own, made = stored_in(source.path), stored_in(export)
-    if any(is_small(name, one.dtype, one.shape) for name, one in made.items()):
+    if small_in(made):
         _compare_few_bits(export, own, made, prompts, before, rows, parts)
         return
     narrowed = sorted({made[name].dtype for name, one in own.items() if name in made and made[name].dtype != one.dtype})
@@ -115,7 +115,7 @@ def _compare_few_bits(
     parts[NUMBERS].not_run.append(WEIGHTS_ALONE)
     with TemporaryDirectory() as work:
         floor, allowed = None, None
-        if {one.dtype for name, one in made.items() if is_small(name, one.dtype, one.shape)} == {"F8_E4M3"}:
+        if {made[name].dtype for name in small_in(made)} == {"F8_E4M3"}:
             floor = numbers.read(few_bits.plain(export, Path(work) / "model", few_bits.rounded(own, made)), prompts, [])
             allowed = numbers.allowed(before, floor)
         weights = few_bits.multiplied(made, config_of(export))

@@ -51,15 +51,14 @@ class Counterpart:
 def in_folder(source: Mapping[str, Stored], folder: Path, part: Part) -> Iterator[Counterpart]:
     """The pairs of an exported folder, which has the model's own names; weights of 8 bits with their scales."""
     target, block = stored_in(folder), block_of(config_of(folder))
-    headers = {name: (one.dtype, one.shape) for name, one in target.items()}
     _require_all(
         source, {name: one for name, one in target.items() if name in source or not BESIDE.fullmatch(name)}, part
     )
     for name, one in source.items():
         if name in target:
             other = target[name]
-            if one.dtype in FLOATS and is_small(name, *headers[name]):
-                scale = scale_of(name, headers)  # lost ones are named where scales are checked
+            if one.dtype in FLOATS and is_small(name, other):
+                scale = scale_of(name, target)  # lost ones are named where scales are checked
                 if (factor := factor_of(other, target[scale] if scale else None, block)) is not None:
                     yield _of_few_bits(one, other, factor)
                 continue
