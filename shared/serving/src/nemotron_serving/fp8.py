@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from safetensors.torch import save_file
 
-from nemotron_engines.modeling.stored import Stored, size_of, stored, stored_in
+from nemotron_engines.modeling.stored import Stored, renew_index, stored, stored_in
 from nemotron_serving.passport.few_bits import HEAD, TOLD
 from nemotron_serving.passport.runtimes import PROGRAMS, Runtime, last_words
 from nemotron_shared.atomic import read_json, sync, write_text
@@ -33,7 +33,6 @@ RECIPES = {
 ANY = ("FP8_DEFAULT_CFG", re.compile(r"\.\w+_proj\.weight$"))
 ROWS = 64
 """Trained rows that are run through the model; NVIDIA's own example takes 512 texts."""
-INDEX = "model.safetensors.index.json"
 ENDS = ("weight", "weight_scale", "input_scale")
 """Of the names of a quantised module's tensors."""
 REPORT = "report this with the versions of nvidia-modelopt and transformers"
@@ -105,7 +104,7 @@ def _put(made: Path, found: Mapping[str, Stored], recipe: str) -> set[str]:
         found: what ModelOpt wrote.
     """
     small = {name.removesuffix(".weight") for name in small_in(found)}
-    places: dict[str, str] = {}
+    placed = set[str]()
     for file in sorted(made.glob("*.safetensors")):
         tensors = stored(file)
         for module in [name.removesuffix(".weight") for name in tensors if name.removesuffix(".weight") in small]:
@@ -114,14 +113,12 @@ def _put(made: Path, found: Mapping[str, Stored], recipe: str) -> set[str]:
         save_file({name: one.values() for name, one in tensors.items()}, file, metadata={"format": "pt"})
         file.chmod(mode)  # save_file leaves it to its owner alone
         sync(file)
-        places |= dict.fromkeys(tensors, file.name)
-    if lost := [name for name in found if name not in places]:
+        placed |= tensors.keys()
+    if lost := [name for name in found if name not in placed]:
         raise UserError(f"ModelOpt wrote {lost[0]}, for which the model has no place ({len(lost)} like it)", REPORT)
     if not small:
         raise UserError(f"ModelOpt quantised nothing of this model by {recipe}", "export without --quantize")
-    if (index := made / INDEX).is_file():
-        total = sum(map(size_of, stored_in(made).values()))
-        write_text(index, json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2) + "\n")
+    renew_index(made)
     return small
 
 

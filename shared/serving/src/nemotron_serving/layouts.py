@@ -21,7 +21,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.weights import ADAPTER, INDICES
+from nemotron_shared.runtime.models.weights import ADAPTER
 
 FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
@@ -167,7 +167,9 @@ class Layout:
             gguf_file.convert(artifact.path, made / self.gguf_name(artifact, title), self.gguf_type(artifact))
         if self.runtimes == (LLAMA_CPP,):
             for file in made.iterdir():
-                if file.suffix != ".gguf" and file.name != README:
+                if file.is_dir():
+                    shutil.rmtree(file)
+                elif file.suffix != ".gguf" and file.name != README:
                     file.unlink()
 
     def gguf_name(self, artifact: Artifact, title: str) -> str:
@@ -232,14 +234,9 @@ def dtype_of(folder: Path) -> str:
 
 def _tell_type(folder: Path, dtype: str) -> None:
     """Let config.json and an index say what the weights now are."""
-    from nemotron_engines.modeling.stored import size_of, stored_in
+    from nemotron_engines.modeling.stored import renew_index
 
     config = read_json(folder / "config.json")
     config.pop("torch_dtype", None)  # its older name
     write_text(folder / "config.json", json.dumps(config | {"dtype": dtype}, indent=2, ensure_ascii=False) + "\n")
-    for name in INDICES:
-        if (folder / name).is_file():
-            index = read_json(folder / name)
-            total = sum(map(size_of, stored_in(folder).values()))
-            index["metadata"] = index.get("metadata", {}) | {"total_size": total}
-            write_text(folder / name, json.dumps(index, indent=2) + "\n")
+    renew_index(folder)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from nemotron_shared.atomic import open_atomic
+from nemotron_shared.atomic import open_atomic, read_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.weights import INDICES, header_of, require_all, weight_files
 
@@ -100,6 +100,17 @@ def stored_in(folder: Path) -> dict[str, Stored]:
     if (folder / INDICES[0]).is_file():
         require_all(str(folder), files, folder, {})
     return {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
+
+
+def renew_index(folder: Path) -> None:
+    """Let a folder's index, if it has one, name the tensors that its files now hold, and their bytes."""
+    index = folder / INDICES[0]
+    if not index.is_file():
+        return
+    found = {name: one for file in sorted(folder.glob("*.safetensors")) for name, one in stored(file).items()}
+    told = read_json(index).get("metadata", {}) | {"total_size": sum(map(size_of, found.values()))}
+    places = {name: one.file.name for name, one in found.items()}
+    write_text(index, json.dumps({"metadata": told, "weight_map": places}, indent=2) + "\n")
 
 
 def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int:

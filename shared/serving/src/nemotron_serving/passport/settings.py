@@ -71,6 +71,8 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
     [{"role": "user", "content": "2+2?"}, {"role": "assistant", "reasoning_content": "4", "content": "It is 4."}],
 )
 ANSWERED = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
+DEFAULT = "default"
+"""The chat template that is used where a model has several."""
 ADDED = (3, 4)
 """How a GGUF file marks tokens that are no ordinary text: control, user-defined."""
 OF_NO_EFFECT = re.compile(
@@ -282,10 +284,13 @@ def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:
     """Where another template makes another conversation."""
     if new.chat_template is None:
         return "is missing: no conversation could be rendered"
-    if isinstance(new.chat_template, dict):
-        return f"is one of several: {few(new.chat_template)}"
     if old.chat_template is None:
         return "is there, and the model has none"
+    before, after = (templates_of(one) for one in (old, new))
+    if before.keys() != after.keys():
+        return f"is one of several: {few(after)}; the model has {few(before)}"
+    if other := [name for name in before if name != DEFAULT and before[name] != after[name]]:
+        return f"is another text for {few(other)}"
     rows = [[{"role": "user", "content": text}, {"role": "assistant", "content": text}] for text in texts]
     for number, messages in enumerate([*CONVERSATIONS, *rows]):
         try:
@@ -297,6 +302,12 @@ def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:
             at = max(0, same - 20)
             return f"renders conversation {number} as ...{after[at:][:50]!r}, the model's as ...{before[at:][:50]!r}"
     return f"is another text, and renders {len(CONVERSATIONS) + len(rows)} conversations alike"
+
+
+def templates_of(tokenizer: Any) -> dict[str, str | None]:
+    """A tokenizer's chat templates by name."""
+    template = tokenizer.chat_template
+    return template if isinstance(template, dict) else {DEFAULT: template}
 
 
 def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> None:
@@ -328,7 +339,7 @@ def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> 
     if not other and (apart := [token for token in apart if token in wanted]):
         part.find("tokenizer.ggml.token_type", f"of {len(apart)} tokens, whether they are special: {few(apart)}")
     template, pre = (file.settings.get(f"tokenizer.{name}") for name in ("chat_template", "ggml.pre"))
-    if template != tokenizer.chat_template:
+    if template != templates_of(tokenizer).get(DEFAULT):
         part.find("tokenizer.chat_template", "is missing" if template is None else "is another text than the model's")
     if (known := pre_tokenizer(source)) is not None and pre != known:
         part.find("tokenizer.ggml.pre", f"is {pre}, and the model's tokenizer splits as {known}")
