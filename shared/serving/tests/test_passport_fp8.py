@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from nemotron_engines.modeling.stored import size_of, stored_in
 from nemotron_serving import fp8
 from nemotron_serving.passport.alone import by_itself
 from nemotron_serving.passport.compare import verified
+from nemotron_serving.programs import Program
 from nemotron_shared.artifacts import Artifact, Store
 
 MOE = "backbone.layers.1.mixer."
@@ -132,6 +132,10 @@ DAMAGED = [f"lm_head{MARK}", f"backbone.embeddings{MARK}", *(f"backbone.layers.{
              for name in ("gate", "fc1_latent_proj", "fc2_latent_proj"))]  # fmt: skip
 
 
+class Own(Program):
+    python = Path(sys.executable)
+
+
 def as_modelopt(
     monkeypatch: pytest.MonkeyPatch, store: Store, place: Path, change: Callable[[Path], Any] = lambda folder: None,
     last: str = "",
@@ -151,8 +155,7 @@ def as_modelopt(
         "assert [len(row) for row in json.loads(pathlib.Path(sys.argv[4]).read_text())] == [40] * 6\n"
         f"shutil.copytree({str(written)!r}, sys.argv[2])\n{last}\n"
     )
-    python = Path(sys.executable)
-    monkeypatch.setattr(fp8, "MODELOPT", SimpleNamespace(python=python, program=program, name="ModelOpt", missing=""))
+    monkeypatch.setattr(fp8, "MODELOPT", Own("ModelOpt", "modelopt", program))
 
 
 def export(store: Store, out: Path, *words: str) -> int:

