@@ -199,7 +199,7 @@ def command(model: str, home: Path | None, family: str, out: Path) -> int:
     store = Store.open(str(home) if home else None)
     source = find_model(store, model, family=family, trusted=False)
     rows = rows_of(store, source)
-    if rows is None or not rows.held:
+    if not rows.held:
         raise UserError(f"{model}: no rows that its training held back are in {store.root}", "train it here")
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as work:

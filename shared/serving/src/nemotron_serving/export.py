@@ -128,7 +128,7 @@ def _calibration(store: Store, artifact: Artifact) -> list[list[int]]:
     from nemotron_serving.passport.rows import rows_of
 
     rows = rows_of(store, artifact, ROWS)
-    if rows is None or not rows.trained:
+    if not rows.trained:
         what = f"{artifact.reference}: FP8 needs rows that the model was trained on, and none are in {store.root}"
         raise UserError(what, "export a model that was trained in this store")
     return [row.ids.tolist() for row in rows.trained]

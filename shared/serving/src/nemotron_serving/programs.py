@@ -1,10 +1,11 @@
 """Programs of ours that run in environments of their own, where nothing else of ours can be imported.
 
-    LLAMA_CPP.run("quantize", exact, file, "Q8_0", remedy="take another type")
+LLAMA_CPP.run("quantize", exact, file, "Q8_0", remedy="take another type")
 """
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,16 +66,19 @@ class Program:
         Raises:
             UserError: it failed; the message ends with its last line.
         """
-        quiet, command = os.environ | QUIET, self.words(*words)
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, env=quiet, cwd=cwd
-        )
-        if done.returncode:
-            lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
-            said = lines[-1] if lines else f"{self.name} ended with exit code {done.returncode}"
-            if done.returncode < 0:
-                said = f"{self.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-            raise UserError(f"{failed}{said}", remedy)
+        run(self.name, self.words(*words), remedy=remedy, failed=failed, cwd=cwd)
+
+
+def run(name: str, command: Sequence[str | Path], *, remedy: str, failed: str = "", cwd: Path | None = None) -> None:
+    """Run such a program; see `Program.run`."""
+    quiet = os.environ | QUIET
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet, cwd=cwd)
+    if done.returncode:
+        lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
+        said = lines[-1] if lines else f"{name} ended with exit code {done.returncode}"
+        if done.returncode < 0:
+            said = f"{name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
+        raise UserError(f"{failed}{said}", remedy)
 
 
 HERE = Path(__file__).parent

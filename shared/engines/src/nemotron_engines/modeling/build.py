@@ -97,7 +97,8 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Model
     """
     config = random_config(section, tokenizer)
     announce(count_parameters(config), engine.allow_reference_kernels)
-    return _from_config(config, seed, engine)
+    set_seed(seed)
+    return _from_config(config, engine)
 
 
 def random_config(section: ModelSection, tokenizer: Any) -> NemotronHConfig:
@@ -125,7 +126,8 @@ def random_of(
     """A model of this config with random weights from `seed`."""
     if isinstance(config, NemotronHConfig):
         config.time_step_min = NemotronHConfig().time_step_min  # the initialisation needs a positive limit
-    return _from_config(config, seed, engine, dtype)
+    set_seed(seed)
+    return _from_config(config, engine, dtype)
 
 
 @cache
@@ -139,12 +141,11 @@ def install_kernels(model_type: str | None) -> None:
 
 
 def _from_config(
-    config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32
+    config: PreTrainedConfig, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32, *, trusted: bool = False
 ) -> PreTrainedModel:
     install_kernels(config.model_type)
-    set_seed(seed)
     model = class_of(engine).from_config(
-        config, dtype=dtype, trust_remote_code=False, **_implementations(config, engine)
+        config, dtype=dtype, trust_remote_code=trusted, **_implementations(config, engine)
     )
     say_what_is_there(model)
     lift_time_step_limit(model)
@@ -385,14 +386,8 @@ def _load_checked(
 
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled from another process."""
-    install_kernels(config.model_type)
     with torch.device("meta"):
-        model = class_of(engine).from_config(
-            config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)
-        )
-    say_what_is_there(model)
-    lift_time_step_limit(model)
-    return model
+        return _from_config(config, engine, trusted=trusted)
 
 
 def read_config(path: Path, *, trusted: bool = False) -> Any:

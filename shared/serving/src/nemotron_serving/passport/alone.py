@@ -140,10 +140,8 @@ def _nearer(new: torch.Tensor, name: str, base: Mapping[str, Stored]) -> str | N
         return float((other * new).sum() / (other.norm() * new.norm())) > NEAR
 
     own = base[name].values().float()
-    if new.dim() == 2 and new.shape[0] == new.shape[1] and is_near(own.T):
-        return "is transposed"
-    if new.dim() == 2 and is_near(own.T.reshape(new.shape)):
-        return "is transposed, in the shape of the right one"
+    if turned := tensors.transposed(own, tuple(new.shape), is_near):
+        return turned
     layer = re.sub(r"(\.\d+\.).*", r"\1", name)
     others = sorted((one for one in base if one != name), key=lambda one: not one.startswith(layer))
     alike = (one for one in others if base[one].shape == tuple(new.shape) and base[one].dtype in FLOATS)

@@ -42,16 +42,6 @@ TRAINED_TOO = {
 PREDICTING = "num_nextn_predict_layers"
 SHORT = 80
 """Characters of a value that are shown."""
-TOKENIZER_PARTS = (
-    "normalizer",
-    "pre_tokenizer",
-    "post_processor",
-    "decoder",
-    "added_tokens",
-    "model",
-    "truncation",
-    "padding",
-)
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 TEXTS = (
     "What is 12345.678 + 9?", "½ of 10\u00b2 = 50; \u0663\u0664", "naïve café, ÅNGSTRÖM",
@@ -128,19 +118,22 @@ def differences(file: str, before: Mapping[str, Any], after: Mapping[str, Any], 
     known = [key for key in {**before, **after} if key not in WITHOUT_EFFECT]
     for key in known:
         old, new = before.get(key), after.get(key)
-        if old != new:
-            _note(file, key, _told(old, new, part.other), part)
+        if old == new:
+            continue
+        where, what = f"{file}: {key}", _told(old, new, part.other)
+        if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
+            part.facts.append((where, what))
+        else:
+            part.find(where, what)
     part.facts.append((file, f"{len(known)} settings compared"))
 
 
-def _note(file: str, key: str, what: str, part: Part) -> None:
-    if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
-        part.facts.append((f"{file}: {key}", what))
-    else:
-        part.find(f"{file}: {key}", what)
-
-
 def _told(old: Any, new: Any, other: str) -> str:
+    if all(isinstance(one, dict) and isinstance(one.get("vocab"), dict) for one in (old, new)):  # of tokenizer.json
+        ids, others = old["vocab"], new["vocab"]
+        changed = [token for token in {**ids, **others} if ids.get(token) != others.get(token)]
+        ids_differ = f"gives {len(changed)} tokens other ids: {few(map(repr, changed))}"
+        return ids_differ if changed else "splits words in another way"
     if isinstance(old, list) and isinstance(new, list) and max(map(len, (_short(old), _short(new)))) == SHORT:
         lost, more = ([one for one in these if one not in those] for these, those in ((old, new), (new, old)))
         told = [f"lacks {few(map(_short, lost))}"] if lost else []
@@ -232,10 +225,7 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         return
     for name in SPECIAL:  # both, though transformers lets the second win: other programs read the first
         differences(name, _settings_of(source, name), _settings_of(target, name), part)
-    before, after = (settings_in(file, most=None) for file in files)
-    for name in TOKENIZER_PARTS:
-        if before.get(name) != after.get(name):
-            _note("tokenizer.json", name, _what_differs(name, before.get(name), after.get(name), part.other), part)
+    differences("tokenizer.json", *(settings_in(file, most=None) for file in files), part)
     try:
         old = load_tokenizer(source)
     except UserError as error:
@@ -250,16 +240,6 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         part.find("chat_template.jinja", _rendered_otherwise(old, new, texts))
     elif old.chat_template is not None:
         part.facts.append(("chat template", "the same text"))
-
-
-def _what_differs(name: str, before: Any, after: Any, other: str) -> str:
-    if name == "model" and isinstance(before, dict) and isinstance(after, dict):
-        old, new = before.get("vocab") or {}, after.get("vocab") or {}
-        if isinstance(old, dict) and isinstance(new, dict) and old != new:
-            differing = [token for token in {**old, **new} if old.get(token) != new.get(token)]
-            return f"gives {len(differing)} tokens other ids: {few(map(repr, differing))}"
-        return "splits words in another way"
-    return _told(before, after, other)
 
 
 def _same_ids(where: str, texts: Sequence[str], old: Any, new: Any, part: Part) -> None:
