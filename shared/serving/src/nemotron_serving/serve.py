@@ -165,7 +165,7 @@ def vllm_cpu_words(words: list[str], folder: Path) -> list[str]:
     """The same for vLLM for CPUs, which our program starts; in float32 if the weights are, which it would round."""
     config = config_of(folder)
     narrow = (config.get("dtype") or config.get("torch_dtype")) in ("bfloat16", "float16")
-    words = [words[0], "-P", str(VLLM.file), "serve", "--model", *words[2:], "--enforce-eager"]
+    words = [words[0], *VLLM.start, "serve", "--model", *words[2:], "--enforce-eager"]
     return [*words, *([] if narrow else ["--dtype", "float32"])]
 
 

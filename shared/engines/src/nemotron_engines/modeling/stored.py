@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from nemotron_shared.atomic import open_atomic, read_json, write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.scales import Tensor
 from nemotron_shared.runtime.models.weights import INDICES, header_of, require_all, weight_files
 
 TYPES = {
@@ -33,14 +34,11 @@ AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One tensor of a file: where its bytes begin, and how to read them."""
+class Stored(Tensor):
+    """One tensor of a file, and how to read it."""
 
     name: str
     file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
 
     @property
     def kind(self) -> torch.dtype:
@@ -84,7 +82,7 @@ def stored(file: Path) -> dict[str, Stored]:
         UserError: it is damaged.
     """
     placed = sorted(header_of(str(file), file).items(), key=lambda one: (one[1].start, one[0]))
-    return {name: Stored(name, file, *about) for name, about in placed}
+    return {name: Stored(one.dtype, one.shape, one.start, name, file) for name, one in placed}
 
 
 def stored_in(folder: Path) -> dict[str, Stored]:

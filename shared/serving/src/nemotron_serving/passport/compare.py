@@ -53,7 +53,7 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
     read = [Gguf(file) for file in files]
     for file in read:
         tensors.compare(targets.in_gguf(own, file, config_of(source.path), parts[TENSORS]), own, parts[TENSORS])
-        settings.compare_gguf(source.path, file, rows.texts, parts[CONFIG])
+        settings.compare_gguf(source.path, file, parts[CONFIG])
     if is_adapter:
         return Passport(export.name, about, list(parts.values()))
     differ = bool(parts[TENSORS].findings)

@@ -11,14 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, pre_tokenizers
-from tokenizers.models import BPE
-
 from nemotron_app.export import without_places
 from nemotron_data.chat.prompt import Prompter
 from nemotron_engines.modeling.build import load_tokenizer, read_config, token_faults
 from nemotron_engines.modeling.stored import stored_in
-from nemotron_serving.gguf_file import PRE_TOKENIZERS, Gguf, pre_tokenizer
+from nemotron_serving.gguf_file import Gguf, pre_tokenizer
 from nemotron_serving.passport.parts import Part, few, reason
 from nemotron_serving.passport.targets import ROTATED, is_unrolled
 from nemotron_shared.errors import UserError
@@ -233,17 +230,14 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         return
     if (new := _tokenizer_of(target, part)) is None:
         return
-    _same_ids("tokenizer.json", [*TEXTS, *texts], old, new, part)
+    every = [*TEXTS, *texts]
+    same_ids("tokenizer.json", every, old, [new.encode(text, add_special_tokens=False) for text in every], part)
     if part.other == BASE and old.chat_template is None and new.chat_template is not None:
         part.facts.append(("chat template", "is new: the base model has none"))
     elif old.chat_template != new.chat_template:
         part.find("chat_template.jinja", _rendered_otherwise(old, new, texts))
     elif old.chat_template is not None:
         part.facts.append(("chat template", "the same text"))
-
-
-def _same_ids(where: str, texts: Sequence[str], old: Any, new: Any, part: Part) -> None:
-    same_ids(where, texts, old, (list(new.encode(text, add_special_tokens=False)) for text in texts), part)
 
 
 def same_ids(where: str, texts: Sequence[str], tokenizer: Any, found: Iterable[list[int]], part: Part) -> None:
@@ -290,7 +284,7 @@ def templates_of(tokenizer: Any) -> dict[str, str | None]:
     return template if isinstance(template, dict) else {DEFAULT: template}
 
 
-def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> None:
+def compare_gguf(source: Path, file: Gguf, part: Part) -> None:
     """A GGUF file's keys and tokens, against those of the model."""
     config, tokenizer = _resolved(source), load_tokenizer(source)
     expected = _expected(config, file) | _expected_of_tokens(source, tokenizer, file)
@@ -323,10 +317,13 @@ def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> 
         part.find("tokenizer.chat_template", "is missing" if template is None else "is another text than the model's")
     if (known := pre_tokenizer(source)) is not None and pre != known:
         part.find("tokenizer.ggml.pre", f"is {pre}, and the model's tokenizer splits as {known}")
-    if pre in PRE_TOKENIZERS and file.settings.get("tokenizer.ggml.model") == "gpt2":
-        _same_ids("tokenizer.ggml.merges", [*TEXTS, *texts], tokenizer, _Rebuilt(file), part)
-    else:
-        part.not_run.append(f"how llama.cpp splits texts as '{pre}' is not known here, so no text was encoded")
+    own = settings_in(source / "tokenizer.json", most=None)
+    if known is None or own.get("normalizer"):
+        part.not_run.append(f"how llama.cpp splits texts as '{pre}' is not known here, so its merges were not compared")
+        return
+    merges = [one if isinstance(one, str) else " ".join(one) for one in own["model"]["merges"]]
+    if file.settings.get("tokenizer.ggml.merges") != merges:
+        part.find("tokenizer.ggml.merges", "are others than the model's, so texts are split into other tokens")
 
 
 def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
@@ -393,22 +390,3 @@ def _expected_of_tokens(source: Path, tokenizer: Any, file: Gguf) -> dict[str, A
     }
     named = {f"tokenizer.ggml.{name}": value[0] if isinstance(value, list) else value for name, value in found.items()}
     return {key: value for key, value in named.items() if value is not None and (key in file.settings or value is True)}
-
-
-class _Rebuilt:
-    """The tokenizer that a GGUF file describes: its tokens, merges and the named way to split a text."""
-
-    def __init__(self, file: Gguf) -> None:
-        tokens, kinds = file.settings["tokenizer.ggml.tokens"], file.settings["tokenizer.ggml.token_type"]
-        merges = [tuple(pair.split(" ")) for pair in file.settings.get("tokenizer.ggml.merges", ())]
-        self._made = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges))
-        steps = PRE_TOKENIZERS[file.settings["tokenizer.ggml.pre"]]
-        self._made.pre_tokenizer = pre_tokenizers.Sequence(
-            [getattr(pre_tokenizers, step["type"])(**{k: v for k, v in step.items() if k != "type"}) for step in steps]
-        )
-        added = [token for token, kind in zip(tokens, kinds, strict=True) if kind in ADDED]
-        self._made.add_special_tokens([AddedToken(token, normalized=False) for token in added])
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """The text's ids."""
-        return self._made.encode(text, add_special_tokens=add_special_tokens).ids

@@ -30,7 +30,7 @@ PREDICTING = "mtp."
 
 @dataclass(frozen=True)
 class Counterpart:
-    """A tensor of the model, its place in the export, and both versions in parts of equal length.
+    """A tensor of the model, and what the export has for it, both in parts of equal length.
 
     Attributes:
         dtype: of the export's side.
@@ -39,7 +39,6 @@ class Counterpart:
     """
 
     name: str
-    where: str
     dtype: str
     wanted: Callable[[], Iterator[torch.Tensor]]
     found: Callable[[], Iterator[torch.Tensor]]
@@ -62,12 +61,12 @@ def in_folder(source: Mapping[str, Stored], folder: Path, part: Part) -> Iterato
                 if (factor := factor_of(other, target[scale] if scale else None, block)) is not None:
                     yield _of_few_bits(one, other, factor)
                 continue
-            yield Counterpart(name, name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
+            yield Counterpart(name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
 
 
 def _of_few_bits(one: Stored, other: Stored, factor: torch.Tensor) -> Counterpart:
     return Counterpart(
-        one.name, one.name, other.dtype, lambda: iter([one.values().double()]),
+        one.name, other.dtype, lambda: iter([one.values().double()]),
         lambda: iter([other.values().float().double() * factor]), (one.shape, other.shape),
         within=lambda wanted: rounding_of(wanted, factor, other.dtype),
     )  # fmt: skip
@@ -137,7 +136,7 @@ def _of_gguf(
     # norms, convolutions and A lie in other shapes there, with the same values in the same order
     same = values.numel() == torch.Size(shape).numel() and (len(shape) != 2 or "norm" in one.name)
     shapes = (shape, shape) if same else (shape, tuple(values.shape))
-    return Counterpart(one.name, where, file.dtype(where), wanted, found, shapes, rotate)
+    return Counterpart(one.name, file.dtype(where), wanted, found, shapes, rotate)
 
 
 def is_unrolled(names: Iterable[str]) -> bool:
@@ -159,7 +158,7 @@ def in_adapter(model: Path, adapter: Path, folder: Path, part: Part) -> Iterator
         if name in target:
             one = target[name]
             yield Counterpart(
-                name, name, one.dtype, lambda tensor=tensor: iter([tensor]), lambda one=one: iter([one.values()]),
+                name, one.dtype, lambda tensor=tensor: iter([tensor]), lambda one=one: iter([one.values()]),
                 (tuple(tensor.shape), one.shape),
             )  # fmt: skip
 

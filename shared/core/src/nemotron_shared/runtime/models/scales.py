@@ -9,21 +9,21 @@ and AWQ. A folder that lost its scales still loads in some programs, as a model 
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any, Protocol
+from typing import Any
 
 from nemotron_shared.errors import UserError, printable
 
 
-class Tensor(Protocol):
-    """What is known of a tensor without its values; types are called as in safetensors."""
+@dataclass(frozen=True)
+class Tensor:
+    """What a header says of a tensor: type, as safetensors calls it, shape, and the place of its first byte."""
 
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def shape(self) -> Sequence[int]: ...
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
 
 
 Tensors = Mapping[str, Tensor]

@@ -16,11 +16,11 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.models.scales import require_scales
+from nemotron_shared.runtime.models.scales import Tensor, require_scales
 
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -48,17 +48,7 @@ AGAIN = "download or copy the file again"
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
          "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
 """Bytes per value by dtype; sizes of other dtypes are not checked."""
-
-
-class Placed(NamedTuple):
-    """A tensor in a header: type, shape, and the place of its first byte in the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-
-
-Header = dict[str, Placed]
+Header = dict[str, Tensor]
 
 
 def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
@@ -148,7 +138,7 @@ def header_from(label: str, stream: BinaryIO, size: int, *, whole: bool = True) 
         raise UserError(f"{label}: its header cannot be read: it is damaged, or no safetensors file", AGAIN) from error
     if whole and size != 8 + length + end:
         raise UserError(f"{label}: {size} bytes, and its header speaks of {8 + length + end}: it is cut off", AGAIN)
-    return {name: Placed(types[name], shape, 8 + length + places[name][0]) for name, shape in found.items()}
+    return {name: Tensor(types[name], shape, 8 + length + places[name][0]) for name, shape in found.items()}
 
 
 def require_all(label: str, found: Mapping[str, Collection[str]], folder: Path, config: Mapping[str, Any]) -> None:
