@@ -21,7 +21,7 @@ from nemotron_serving.programs import MODELOPT
 from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.scales import QUANTIZED, WHOLE, small_in
+from nemotron_shared.runtime.models.scales import FLOATS, QUANTIZED, small_in
 
 RECIPES = {
     "nemotron_h": ("MAMBA_MOE_FP8_CONSERVATIVE_CFG", re.compile(r"\.(shared_)?experts\.|\.mixer\.(up|down)_proj\."))
@@ -72,7 +72,7 @@ def quantise(model: Path, made: Path, rows: Sequence[list[int]]) -> str:
     modules = [
         name.removesuffix(".weight")
         for name, one in stored_in(made).items()
-        if name.endswith(".weight") and len(one.shape) > 1 and one.dtype in WHOLE
+        if name.endswith(".weight") and len(one.shape) > 1 and one.dtype in FLOATS
     ]
     entries = told["quantization"]["exclude_modules"]
     modules += [HEAD] if HEAD in entries and HEAD not in modules else []

@@ -41,7 +41,6 @@ from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
     is_quantized,
-    require_finite,
     require_kept_scales,
     require_numbers,
     require_one_head,
@@ -314,17 +313,6 @@ def _without_values(path: Path) -> Generator[Path]:
                 sparse.write(length + source.read(min(int.from_bytes(length, "little"), LARGEST_HEADER)))
                 sparse.truncate(file.stat().st_size)
         yield Path(made)
-
-
-def require_sound(path: Path) -> None:
-    """Refuse a folder that `load_model` would refuse, without loading its weights.
-
-    Raises:
-        UserError: as `load_model`.
-    """
-    require_tensors(path)
-    for file in sorted(path.glob("*.safetensors")):
-        require_finite(file)
 
 
 def _load_checked(

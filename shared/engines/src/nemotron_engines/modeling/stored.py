@@ -10,7 +10,7 @@ The library maps a file into memory, and what is read of it stays there: 2 GB of
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,6 @@ TYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-FLOATS = ("F64", "F32", "F16", "BF16")
-"""What may be written in another of these types: fewer bits are numbers only together with their scales."""
 AT_ONCE = 2**20
 """Values that are in memory together."""
 
@@ -142,14 +140,3 @@ def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int
 def size_of(tensor: Stored, dtype: str | None = None) -> int:
     """Bytes of a tensor, in its own type or another."""
     return math.prod(tensor.shape) * (TYPES[dtype] if dtype else tensor.kind).itemsize
-
-
-def type_for(tensor: Stored, asked: str | None, kept: Mapping[str, object] | tuple[str, ...] = ()) -> str:
-    """The type that a tensor is exported in.
-
-    Args:
-        asked: as safetensors writes it; None keeps each tensor's own.
-        kept: parts of names that the model's code wants in their own type, such as a router's bias.
-    """
-    own = asked is None or tensor.dtype not in FLOATS or any(part in kept for part in tensor.name.split("."))
-    return tensor.dtype if own or asked is None else asked

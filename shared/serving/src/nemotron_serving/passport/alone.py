@@ -18,14 +18,14 @@ import torch
 
 from nemotron_engines.modeling.build import differing_tensors
 from nemotron_engines.modeling.loaded import is_finite
-from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.layouts import ROUTER_BIAS
 from nemotron_serving.passport import few_bits, settings, tensors
 from nemotron_serving.passport.few_bits import SCALE, values_of
 from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, reason
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, block_of, scale_of
+from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, scale_of
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5

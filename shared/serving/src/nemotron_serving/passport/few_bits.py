@@ -13,12 +13,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nemotron_engines.modeling.stored import FLOATS, Stored
+from nemotron_engines.modeling.stored import Stored
 from nemotron_serving.passport.parts import Part, few
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.runtime.models.folder import config_of
 from nemotron_shared.runtime.models.scales import (
     BESIDE,
+    FLOATS,
     QUANTIZED,
     block_of,
     excluded,

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport.few_bits import factor_of, rounding_of
 from nemotron_serving.passport.parts import Part
 from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, scale_of
+from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, is_small, scale_of
 
 LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 EXPERT = re.compile(r"(?:.+)\.experts\.(\d+)\.(\w+)\.weight")

@@ -38,7 +38,7 @@ BESIDE = re.compile(
     r".*(_scale(_inv|_2)?|_global_scale|_zero_point|weight_shape|_scales|\.(scales|qzeros|g_idx|SCB|absmax))"
 )
 """Names of what belongs to weights of few bits: scales, also of inputs and caches, zeros and shapes."""
-WHOLE = ("F64", "F32", "F16", "BF16")
+FLOATS = ("F64", "F32", "F16", "BF16")
 """Types whose values are numbers by themselves."""
 INTEGERS = ("I8", "U8", "I32")
 """Types that hold weights under names that say so; other integers are masks and positions."""
@@ -129,7 +129,7 @@ def _orphan(name: str, tensors: Tensors) -> str | None:
     if ending is None:
         return None
     weight = name.removesuffix(ending)
-    if (found := tensors.get(weight)) and found.dtype in WHOLE:
+    if (found := tensors.get(weight)) and found.dtype in FLOATS:
         return f"is a scale, and {weight} is stored as {found.dtype}: was it applied?"
     return None if found or f"{weight}_packed" in tensors else f"is a scale, and {weight} is missing"
 
@@ -157,7 +157,7 @@ def told_otherwise(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
     for one, tensor in tensors.items():
         module = one.removesuffix(".weight")
         named = any(is_named(module, entry) for entry in entries)
-        if module != one and tensor.dtype in WHOLE and _kind(one) in kinds and not named:
+        if module != one and tensor.dtype in FLOATS and _kind(one) in kinds and not named:
             faults.append(
                 (one, f"is stored as {tensor.dtype}, others of its kind in few bits, and {name} does not say so")
             )
