@@ -25,7 +25,7 @@ from nemotron_serving.passport.few_bits import SCALE, values_of
 from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, reason
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, scale_of
+from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5
@@ -104,8 +104,7 @@ def _like_base(
     cosines, unlike, same = dict[str, float](), dict[str, torch.Tensor](), 0
     for name, old in base.items():
         if name in found and old.dtype in FLOATS:
-            scale, before = scale_of(name, found), old.values().double()
-            new = values_of(found[name], found[scale] if scale else None, block)
+            before, new = old.values().double(), values_of(name, found, block)
             if new is None or new.shape != before.shape:  # its shape is compared with config.json
                 continue
             same += found[name].dtype == old.dtype and torch.equal(new, before)

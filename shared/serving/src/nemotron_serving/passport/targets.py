@@ -18,7 +18,7 @@ from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport.few_bits import factor_of, rounding_of
 from nemotron_serving.passport.parts import Part
 from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, is_small, scale_of
+from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, is_small
 
 LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 EXPERT = re.compile(r"(?:.+)\.experts\.(\d+)\.(\w+)\.weight")
@@ -57,8 +57,8 @@ def in_folder(source: Mapping[str, Stored], folder: Path, part: Part) -> Iterato
         if name in target:
             other = target[name]
             if one.dtype in FLOATS and is_small(name, other):
-                scale = scale_of(name, target)  # lost ones are named where scales are checked
-                if (factor := factor_of(other, target[scale] if scale else None, block)) is not None:
+                factor = factor_of(name, target, block)
+                if factor is not None:  # lost scales are named where scales are checked
                     yield _of_few_bits(one, other, factor)
                 continue
             yield Counterpart(name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
