@@ -32,20 +32,14 @@ ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
-<<<<<<< HEAD
-    "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file", "nemotron_serving.gguf_run"),
-    "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins", "nemotron_serving.megatron"),
-    "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run"),
-=======
     "llama_cpp": (
         "nemotron_serving.gguf_convert",
         "nemotron_serving.gguf_file",
         "nemotron_serving.gguf_run",
         "nemotron_serving.programs",
     ),
-    "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
+    "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins", "nemotron_serving.megatron"),
     "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run", "nemotron_serving.programs"),
->>>>>>> 7e003c66 (Run the lanes of other runtimes when what starts them changes)
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),

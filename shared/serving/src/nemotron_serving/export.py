@@ -188,7 +188,7 @@ def send(folder: Path, names: list[str], repository: str, *, private: bool) -> s
         done = api.upload_folder(
             repo_id=repository,
             folder_path=folder,
-            allow_patterns=[*names, "megatron/*"],
+            allow_patterns=names,
             commit_message=f"Export of {folder.name}",
         )
     return str(done.commit_url)

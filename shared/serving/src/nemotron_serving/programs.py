@@ -70,11 +70,15 @@ class Program:
             self.words(*words), capture_output=True, text=True, errors="replace", check=False, env=quiet, cwd=cwd
         )
         if done.returncode:
-            lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
-            said = lines[-1] if lines else f"{self.name} ended with exit code {done.returncode}"
-            if done.returncode < 0:
-                said = f"{self.name} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-            raise UserError(f"{failed}{said}", remedy)
+            raise UserError(f"{failed}{last_words(done, self.name)}", remedy)
+
+
+def last_words(done: "subprocess.CompletedProcess[str]", program: str) -> str:
+    """Why a program failed, as it says in its last line."""
+    lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode < 0:
+        return f"{program} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
+    return lines[-1] if lines else f"{program} ended with exit code {done.returncode}"
 
 
 HERE = Path(__file__).parent
