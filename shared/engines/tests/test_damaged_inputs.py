@@ -234,13 +234,13 @@ def test_weights_of_eight_bits_without_their_scales_are_refused(whole: Path, tmp
     import torch
     from safetensors.torch import load_file, save_file
 
-    from nemotron_engines.modeling.build import load_model, require_sound
+    from nemotron_engines.modeling.build import load_model, require_tensors
 
     folder = shutil.copytree(whole, tmp_path / "rounded")
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"] = tensors["lm_head.weight"].to(getattr(torch, kind))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    for look in (require_sound, lambda path: load_model(path, CHOICES)):
+    for look in (require_tensors, lambda path: load_model(path, CHOICES)):
         with pytest.raises(
             UserError, match=r"model\.safetensors: lm_head\.weight is stored as F8_E\dM\d, but"
         ) as caught:

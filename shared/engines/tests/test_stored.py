@@ -14,6 +14,7 @@ from nemotron_engines.modeling.build import require_tensors
 from nemotron_engines.modeling.loaded import require_kept_scales
 from nemotron_engines.modeling.stored import rewrite, stored, stored_in
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.scales import FLOATS
 
 NAME = "model.layers.0.mlp.up_proj.weight"
 SMALL = torch.float8_e4m3fn
@@ -40,7 +41,7 @@ def test_parts_are_the_tensor(file: Path) -> None:
 
 def test_a_file_in_another_type_is_what_the_library_would_cast(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "other.safetensors"
-    rewrite(file, target, lambda tensor: "BF16" if tensor.dtype in module.FLOATS else tensor.dtype)
+    rewrite(file, target, lambda tensor: "BF16" if tensor.dtype in FLOATS else tensor.dtype)
     before, after = load_file(file), load_file(target)
     assert before.keys() == after.keys()
     for name, value in before.items():

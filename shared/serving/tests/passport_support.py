@@ -283,8 +283,14 @@ def publish(store: Store, folder: Path, name: str, **more: Any) -> Artifact:
     return store.publish(folder, name=name, type="ModelArtifact", fingerprint=name, producer=made_by, **more)
 
 
-def with_rows(place: Path, kind: str, overrides: dict[str, Any] | None = None) -> Store:
-    """A store with a model, and the data that it might have been trained on."""
+def with_rows(
+    place: Path, kind: str, overrides: dict[str, Any] | None = None, change: Callable[[Path], Any] = lambda folder: None
+) -> Store:
+    """A store with a model, and the data that it might have been trained on.
+
+    Args:
+        change: what is done with the model's folder first.
+    """
     data, draw = place / "data", torch.Generator().manual_seed(6)
     data.mkdir(parents=True)
     save_tokenizer(data / "tokenizer")
@@ -296,7 +302,9 @@ def with_rows(place: Path, kind: str, overrides: dict[str, Any] | None = None) -
     made_by = Producer("sft", "data_prep", "0", "0", "", "", "0123456789abcdef", "python -m stages.sft.data_prep", {})
     rows = store.publish(data, name="rows", type="SFTDataArtifact", fingerprint="rows", producer=made_by)
     parents = [Parent(rows.reference, rows.manifest.digest, "data")]
-    publish(store, make(place / "model", kind, overrides), "trained", parents=parents)
+    model = make(place / "model", kind, overrides)
+    change(model)
+    publish(store, model, "trained", parents=parents)
     return store
 
 

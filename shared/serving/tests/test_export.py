@@ -2,6 +2,9 @@
 
 import base64
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +18,7 @@ from safetensors.numpy import save
 
 from nemotron_app.main import main
 from nemotron_shared.artifacts import Parent, Producer, Source, Store
+from nemotron_shared.lock import locked
 
 TOKEN = "hf_neverinamessageofanykind0000000"
 
@@ -286,6 +290,35 @@ def test_a_folder_that_is_there_or_is_linked_to_takes_an_export(
     assert (tmp_path / "link").is_symlink() and (tmp_path / "real").stat().st_ino == kept
     assert "model.safetensors" in {path.name for path in (tmp_path / "real").iterdir()}
     assert not list(tmp_path.glob("**/.export.*"))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_killed_export_left_is_removed_by_the_next_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    words = ["export", "sft", "out"]
+    killed = (
+        "import os, signal, sys; from nemotron_app.main import main; from nemotron_serving.layouts import Layout\n"
+        "Layout.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "main(sys.argv[1:])"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, *words], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob("**/.export.out.*")
+    assert (left / "made" / "model.safetensors").is_file()
+    with locked(left / "lock", wait=False):  # as long as a process owns it, it stays
+        assert main([*words, "--no-verify"]) == 0 and left.is_dir()
+    assert main([*words, "--no-verify", "--force"]) == 0
+    assert not list(tmp_path.glob("**/.export.*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
+def test_a_folder_that_takes_no_files_is_one_message(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["export", "sft", "/proc/out"], ["verify", str(store.root), "--alone", "--page", "/proc/out"]):
+        assert main(words) == 2
+        assert "/proc/out: cannot be written: its folder takes no files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

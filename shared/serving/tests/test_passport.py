@@ -249,7 +249,8 @@ GGUF_FAULTS: dict[str, tuple[Callable[[Tensors, dict[str, Any]], Any], str, str]
     "template": (lambda _, s: s.pop("tokenizer.chat_template"), "tokenizer.chat_template", "is missing"),
     "pre-tokenizer": (lambda _, s: s.update({"tokenizer.ggml.pre": "gpt-2"}), "tokenizer.ggml.pre", "splits as smollm"),
     "tokens": (lambda _, s: s["tokenizer.ggml.tokens"].reverse(), "tokenizer.ggml.tokens", "of which 512 differ"),
-    "merges": (lambda _, s: s["tokenizer.ggml.merges"].__delitem__(slice(9, None)), "tokenizer.ggml.merges", "encodes"),
+    "merges": (lambda _, s: s["tokenizer.ggml.merges"].__delitem__(slice(9, None)), "tokenizer.ggml.merges",
+               "are others"),
 }  # fmt: skip
 
 

@@ -413,6 +413,22 @@ def test_a_broken_file_is_one_message(
     assert said in capsys.readouterr().err
 
 
+def test_further_templates_are_exported_and_compared(models: Path, tmp_path: Path) -> None:
+    model, out = copied(models / "llama", tmp_path / "model"), tmp_path / "out"
+    further_templates(model)
+    words = ["export", str(model), str(out), "--home", str(tmp_path / "home")]
+    assert main(words) == 0
+    file = out / "additional_chat_templates" / "tool_use.jinja"
+    assert file.read_text() == OTHER_TEMPLATE and json.loads((out / "passport.json").read_text())["same"]
+    file.write_text(OTHER_TEMPLATE.upper())
+    told = {one.where: one.what for one in verified(Store(tmp_path / "home"), out, Artifact.external(model)).findings}
+    assert told == {"chat_template.jinja": "is another text for tool_use"}
+    (file.parent / "rag.jinja").write_text("")
+    assert main([*words, "--force"]) == 2
+    (file.parent / "rag.jinja").unlink()
+    assert main([*words, "--force"]) == 0 and file.read_text() == OTHER_TEMPLATE
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a width below zero": ({"hidden_size": -64}, "negative dimension"),
     "a width that no memory holds": ({"hidden_size": 10**30}, "no model can be made of it"),

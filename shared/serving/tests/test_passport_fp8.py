@@ -5,18 +5,18 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from passport_support import change_json, change_weights, copied, in_8_bits, make, with_rows
+from passport_support import change_json, change_weights, copied, in_8_bits, in_shards, make, with_rows
 
 from nemotron_app.main import main
-from nemotron_engines.modeling.stored import stored_in
+from nemotron_engines.modeling.stored import size_of, stored_in
 from nemotron_serving import fp8
 from nemotron_serving.passport.alone import by_itself
 from nemotron_serving.passport.compare import verified
+from nemotron_serving.programs import Program
 from nemotron_shared.artifacts import Artifact, Store
 
 MOE = "backbone.layers.1.mixer."
@@ -132,6 +132,10 @@ DAMAGED = [f"lm_head{MARK}", f"backbone.embeddings{MARK}", *(f"backbone.layers.{
              for name in ("gate", "fc1_latent_proj", "fc2_latent_proj"))]  # fmt: skip
 
 
+class Own(Program):
+    python = Path(sys.executable)
+
+
 def as_modelopt(
     monkeypatch: pytest.MonkeyPatch, store: Store, place: Path, change: Callable[[Path], Any] = lambda folder: None,
     last: str = "",
@@ -151,8 +155,7 @@ def as_modelopt(
         "assert [len(row) for row in json.loads(pathlib.Path(sys.argv[4]).read_text())] == [40] * 6\n"
         f"shutil.copytree({str(written)!r}, sys.argv[2])\n{last}\n"
     )
-    python = Path(sys.executable)
-    monkeypatch.setattr(fp8, "MODELOPT", SimpleNamespace(python=python, program=program, name="ModelOpt", missing=""))
+    monkeypatch.setattr(fp8, "MODELOPT", Own("ModelOpt", "modelopt", (str(program),)))
 
 
 def export(store: Store, out: Path, *words: str) -> int:
@@ -177,6 +180,26 @@ def test_the_damaged_list_is_put_right_and_all_else_is_the_model(
     monkeypatch.chdir(tmp_path)
     assert main(["super3", "sft", "-c", "tiny", "run.model=./out", f"run.home={store.home}", "--dry-run"]) == 1
     assert "would drop the scales of 54 tensors" in "".join(capfd.readouterr())
+
+
+def test_a_model_in_several_files_stays_in_several_files(
+    monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_modelopt(monkeypatch, store, tmp_path)
+    several, out = with_rows(tmp_path / "several", "super3_tiny", change=in_shards), tmp_path / "out"
+    assert export(several, out) == 0, capsys.readouterr().err
+    own, made = stored_in(several.resolve("trained").path), stored_in(out)
+    assert {name: made[name].file.name for name in own} == {name: one.file.name for name, one in own.items()}
+    assert made[f"{UP}.weight_scale"].file == made[f"{UP}.input_scale"].file == made[f"{UP}.weight"].file
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {name: one.file.name for name, one in made.items()}
+    assert index["metadata"]["total_size"] == sum(map(size_of, made.values()))
+    assert json.loads((out / "passport.json").read_text())["same"]
+    assert main(["verify", str(out), "--alone", "--home", str(several.home)]) == 0
+    change_json(out, "model.safetensors.index.json", lambda x: x["weight_map"].pop(f"{UP}.weight_scale"))
+    capsys.readouterr()
+    assert main(["verify", str(out), "--alone", "--home", str(several.home)]) == 2
+    assert f"does not name {UP}.weight_scale" in capsys.readouterr().err
 
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str, str]] = {

@@ -323,7 +323,7 @@ def test_llama_cpp_is_given_the_file_and_few_variables(
     words = ("serve", "small", "--engine", "llama.cpp", "--gguf", str(file), "--api-key-env", "KEY")
     command(*words)
     (program, line, variables) = started[0]
-    assert program == tmp_path / "engines" / "libllama" / "bin" / "python"
+    assert Path(program) == tmp_path / "engines" / "libllama" / "bin" / "python"
     assert Path(line[2]).name == "gguf_run.py" and line[3:6] == ["serve", "--model", str(file)]
     assert variables["API_KEY"] == "a-key-that-is-long-enough" and "SEED" not in variables
     assert "it does not say which model" in "".join(capsys.readouterr())

@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ from nemotron_app.wording import value as written
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Edge, ancestors, edges
 from nemotron_shared.artifacts.names import is_path
-from nemotron_shared.atomic import read_json, sync, write_text
+from nemotron_shared.atomic import LONGEST_SHOWN, read_json, require_writable, sync, write_text
 from nemotron_shared.config.files import LARGEST, parsed, require_bounded
 from nemotron_shared.errors import UserError
+from nemotron_shared.lock import Busy, locked
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.disk import full_disk_explained
-from nemotron_shared.runtime.models.folder import config_of, generation_of, needs_code
+from nemotron_shared.runtime.models.folder import MORE_TEMPLATES, config_of, generation_of, needs_code
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.models.references import HUB
 from nemotron_shared.runtime.models.weights import (
@@ -34,10 +37,13 @@ from nemotron_shared.runtime.models.weights import (
 )
 
 README = "README.md"
+STAGED = ".export."
+"""Beginning of the names of folders that are being written."""
 NAMES_OF_PLACES = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
 SETTINGS = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 READ_TOO = re.compile(
-    rf".*\.safetensors.*|(?:pytorch|adapter)_model.*\.bin.*|{re.escape(ADAPTER_CONFIG)}|megatron|{TOKENIZER_FILES.pattern}"
+    rf".*\.safetensors.*|(?:pytorch|adapter)_model.*\.bin.*|{re.escape(ADAPTER_CONFIG)}|{TOKENIZER_FILES.pattern}"
+    rf"|{MORE_TEMPLATES}/.*|megatron"
 )
 """Files that would change how the exported model loads: other weights (also pickles, or a Megatron checkpoint), an
 adapter config, or parts of a tokenizer.
@@ -77,13 +83,9 @@ def write_folder(
     wanted = exported_files(artifact, adapter=adapter)
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = folder if folder.is_dir() else folder.parent  # an existing folder may be a mount point
-    with (
-        full_disk_explained(beside),
-        tempfile.TemporaryDirectory(prefix=".export.", dir=beside, ignore_cleanup_errors=True) as staged,
-    ):
-        made = Path(staged) / "made"
-        made.mkdir()
+    with full_disk_explained(beside), _staged(folder, beside) as made:
         for name, source in wanted.items():
+            (made / name).parent.mkdir(exist_ok=True)
             if source.suffix == ".json" and name not in INDICES and not name.startswith(("tokenizer.", "vocab")):
                 try:
                     settings = without_places(read_json(source), texts=name in SETTINGS)
@@ -97,9 +99,25 @@ def write_folder(
             write_text(made / "generation_config.json", json.dumps(generation_of(artifact.path), indent=2) + "\n")
         write_text(made / README, readme)
         finish(made)
-        names = sorted(path.name for path in made.iterdir())
+        names = sorted(path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file())
         _take_place(made, folder, names)
     return names
+
+
+@contextmanager
+def _staged(folder: Path, beside: Path) -> Generator[Path]:
+    """A locked folder in another one, to be written in its place; those that killed exports left are removed."""
+    prefix = f"{STAGED}{folder.name[:LONGEST_SHOWN]}."
+    for left in (one for place in (folder, folder.parent) for one in place.glob(f"{escape(prefix)}*")):
+        with suppress(Busy, OSError), locked(left / "lock", wait=False):
+            shutil.rmtree(left)
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as staged,
+        locked(Path(staged) / "lock", wait=False),
+    ):
+        made = Path(staged) / "made"
+        made.mkdir()
+        yield made
 
 
 def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None:
@@ -109,15 +127,16 @@ def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None
         kept: folders that must not be written into: the store, and the model itself.
 
     Raises:
-        UserError: not a folder, not empty, or inside one of `kept`.
+        UserError: not a folder, not empty, inside one of `kept`, or nothing can be written there.
     """
     wrong = next((path for path in (folder, *folder.parents) if path.is_symlink() or path.exists()), folder)
     if not wrong.is_dir():
         raise UserError(f"{wrong}: not a folder", "give the name of a new folder")
     if inside := next((path for path in kept if folder.resolve().is_relative_to(path.resolve())), None):
         raise UserError(f"{folder}: inside {inside}, which an export would damage", "give a folder outside of it")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
+    if folder.is_dir() and not force and any(not path.name.startswith(STAGED) for path in folder.iterdir()):
         raise UserError(f"{folder}: not empty", "give a new folder, or --force to write into this one")
+    require_writable(folder)
 
 
 def _take_place(made: Path, folder: Path, names: list[str]) -> None:
@@ -126,13 +145,13 @@ def _take_place(made: Path, folder: Path, names: list[str]) -> None:
         made.rename(folder)
         sync(folder.parent)
         return
-    read_too = (path for path in folder.iterdir() if READ_TOO.fullmatch(path.name))
-    others = sorted(path.name for path in read_too if path.name not in names or path.is_dir())
-    if others:
+    there = [path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *folder.glob(f"{MORE_TEMPLATES}/*"))]
+    if others := sorted(name for name in there if READ_TOO.fullmatch(name) and name not in names):
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         what = f"{folder}: holds files that would be read with these: {', '.join(others[:3])}{more}"
         raise UserError(what, "remove them, or give a new folder")
     for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(made / name, folder / name)  # noqa: PTH105 - one rename each, also over a file that is there
     sync(folder)
 
@@ -151,7 +170,7 @@ def _model_files(artifact: Artifact) -> dict[str, Path]:
     wanted += [name for name in there if TOKENIZER_FILES.fullmatch(name) or name.startswith(("LICENSE", "NOTICE"))]
     if needs_code(config_of(folder)):
         wanted += [name for name in there if name.endswith(".py")]
-    return {name: there[name] for name in dict.fromkeys(wanted) if name in there}
+    return {name: there[name] for name in dict.fromkeys(wanted) if name in there} | _more_templates(folder)
 
 
 def _adapter_files(artifact: Artifact) -> dict[str, Path]:
@@ -162,7 +181,11 @@ def _adapter_files(artifact: Artifact) -> dict[str, Path]:
         what = f"{artifact.reference}: has no adapter; all of its weights were trained, or it was not made here"
         raise UserError(what, "leave --adapter out, which exports the whole weights")
     beside = [path for path in sorted(artifact.path.iterdir()) if TOKENIZER_FILES.fullmatch(path.name)]
-    return {path.name: path for path in (*own, *beside)}
+    return {path.name: path for path in (*own, *beside)} | _more_templates(artifact.path)
+
+
+def _more_templates(folder: Path) -> dict[str, Path]:
+    return {f"{MORE_TEMPLATES}/{path.name}": path for path in sorted(folder.glob(f"{MORE_TEMPLATES}/*.jinja"))}
 
 
 def without_places(settings: Any, *, texts: bool) -> Any:

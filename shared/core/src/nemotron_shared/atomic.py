@@ -66,15 +66,32 @@ def output_file(named: Path | str) -> Path:
     path = Path(os.path.realpath(expanded))
     try:
         problem = _not_replaceable(expanded, str(named))  # unresolved: /dev/stdout is not a plain link
-        if problem is None:
-            above = next(folder for folder in path.parents if folder.exists())
-            with tempfile.TemporaryFile(dir=above):  # the only sure test of write access
-                pass
     except OSError as error:
-        problem = "its folder takes no files" if error.errno == errno.ENOENT else error.strerror
+        problem = error.strerror
+    problem = problem or _closed(path.parent)
     if problem:
         raise UserError(f"{str(named) or repr('')}: cannot be written: {problem}", "name another file")
     return path
+
+
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that takes no files, as /proc, before doing the work for it. It need not exist yet.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    if problem := _closed(folder):
+        raise UserError(f"{folder}: cannot be written: {problem}", "name another folder")
+
+
+def _closed(folder: Path) -> str | None:
+    """Why a folder, or the one that it will be made in, takes no files; None if it does."""
+    try:
+        above = next(one for one in (folder, *folder.parents) if one.exists())
+        with tempfile.TemporaryFile(dir=above):  # the only sure test of write access
+            return None
+    except OSError as error:
+        return "its folder takes no files" if error.errno == errno.ENOENT else error.strerror
 
 
 def _not_replaceable(path: Path, named: str) -> str | None:

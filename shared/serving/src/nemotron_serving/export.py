@@ -128,7 +128,7 @@ def _calibration(store: Store, artifact: Artifact) -> list[list[int]]:
     from nemotron_serving.passport.rows import rows_of
 
     rows = rows_of(store, artifact, ROWS)
-    if rows is None or not rows.trained:
+    if not rows.trained:
         what = f"{artifact.reference}: FP8 needs rows that the model was trained on, and none are in {store.root}"
         raise UserError(what, "export a model that was trained in this store")
     return [row.ids.tolist() for row in rows.trained]
@@ -143,7 +143,7 @@ def require_whole_export(artifact: Artifact, layout: Layout) -> None:
     """
     files = exported_files(artifact, adapter=layout.adapter)
     weights = [files[name] for name in files if name.endswith(".safetensors")]
-    from nemotron_engines.modeling.build import require_sound
+    from nemotron_engines.modeling.build import require_tensors
     from nemotron_engines.modeling.loaded import is_quantized, require_finite, require_kept_scales
 
     config = config_of(artifact.path)
@@ -151,12 +151,9 @@ def require_whole_export(artifact: Artifact, layout: Layout) -> None:
     quantised = is_quantized(config) and not layout.adapter
     can_be_compared = known and not quantised
     if can_be_compared and not layout.adapter:
-        require_sound(artifact.path)
-    else:
-        for file in weights:
-            require_finite(file)
+        require_tensors(artifact.path)
     for file in weights:
-        _require_range(file)
+        require_finite(file)
     if quantised and (layout.dtype or layout.gguf or layout.fp8 or layout.megatron):
         what = (
             f"{artifact.reference}: its weights are quantised, and are numbers of another type only with their scales"
@@ -169,16 +166,6 @@ def require_whole_export(artifact: Artifact, layout: Layout) -> None:
     if not can_be_compared and not layout.adapter:
         why = "its weights are quantised" if known else "transformers does not know its type without custom code"
         say(f"[{artifact.reference}] its config.json was not compared with the weights: {why}")
-
-
-def _require_range(file: Path) -> None:
-    """Refuse double-precision numbers that become infinite when loaded as float32 or less."""
-    from nemotron_engines.modeling.stored import stored
-
-    for name, tensor in stored(file).items():
-        if tensor.dtype == "F64" and not all(bool(part.float().isfinite().all()) for part in tensor.parts()):
-            what = f"{file}: its weights are damaged: {name} holds numbers beyond the range of float32"
-            raise UserError(what, "download or make the model again")
 
 
 def send(folder: Path, names: list[str], repository: str, *, private: bool) -> str:
@@ -201,7 +188,7 @@ def send(folder: Path, names: list[str], repository: str, *, private: bool) -> s
         done = api.upload_folder(
             repo_id=repository,
             folder_path=folder,
-            allow_patterns=[*names, "megatron/*"],
+            allow_patterns=names,
             commit_message=f"Export of {folder.name}",
         )
     return str(done.commit_url)

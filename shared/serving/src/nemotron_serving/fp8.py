@@ -8,24 +8,21 @@ that was to be removed. It is written again, with the name of each such module.
 """
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from safetensors.torch import save_file
 
-from nemotron_engines.modeling.stored import Stored, size_of, stored, stored_in
+from nemotron_engines.modeling.stored import Stored, renew_index, stored, stored_in
 from nemotron_serving.passport.few_bits import HEAD, TOLD
-from nemotron_serving.passport.runtimes import PROGRAMS, Runtime, last_words
+from nemotron_serving.programs import MODELOPT
 from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.scales import QUANTIZED, WHOLE, is_small
+from nemotron_shared.runtime.models.scales import FLOATS, QUANTIZED, small_in
 
-MODELOPT = Runtime("ModelOpt", "modelopt", PROGRAMS / "modelopt_run.py")
 RECIPES = {
     "nemotron_h": ("MAMBA_MOE_FP8_CONSERVATIVE_CFG", re.compile(r"\.(shared_)?experts\.|\.mixer\.(up|down)_proj\."))
 }
@@ -33,7 +30,6 @@ RECIPES = {
 ANY = ("FP8_DEFAULT_CFG", re.compile(r"\.\w+_proj\.weight$"))
 ROWS = 64
 """Trained rows that are run through the model; NVIDIA's own example takes 512 texts."""
-INDEX = "model.safetensors.index.json"
 ENDS = ("weight", "weight_scale", "input_scale")
 """Of the names of a quantised module's tensors."""
 REPORT = "report this with the versions of nvidia-modelopt and transformers"
@@ -51,8 +47,7 @@ def require(folder: Path) -> None:
     if config.get("model_type") not in known_types() or needs_code(config):
         what = f"{folder}: ModelOpt loads models with transformers, which does not know this one without custom code"
         raise UserError(what, "leave --quantize out")
-    if MODELOPT.python is None:
-        raise UserError(MODELOPT.missing, "make its environment: nemotron engine install modelopt")
+    MODELOPT.require()
 
 
 def recipe_of(folder: Path) -> tuple[str, "re.Pattern[str]"]:
@@ -66,22 +61,18 @@ def quantise(model: Path, made: Path, rows: Sequence[list[int]]) -> str:
     Raises:
         UserError: ModelOpt failed, or did not do what its recipe says.
     """
-    assert MODELOPT.python is not None
     recipe = recipe_of(model)[0]
     with TemporaryDirectory() as work:
         target, asked = Path(work) / "made", Path(work) / "rows.json"
         asked.write_text(json.dumps(rows))
-        command = [MODELOPT.python, "-P", MODELOPT.program, model.absolute(), target, recipe, asked]
-        quiet = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet)
-        if done.returncode:
-            raise UserError(f"ModelOpt failed: {last_words(done, MODELOPT.name)}", "export without --quantize")
+        words = (model.absolute(), target, recipe, asked)
+        MODELOPT.run(*words, failed="ModelOpt failed: ", remedy="export without --quantize")
         small = _put(made, stored_in(target), recipe)
         quantization, told = config_of(target)[QUANTIZED[0]], read_json(target / TOLD)
     modules = [
         name.removesuffix(".weight")
         for name, one in stored_in(made).items()
-        if name.endswith(".weight") and len(one.shape) > 1 and one.dtype in WHOLE
+        if name.endswith(".weight") and len(one.shape) > 1 and one.dtype in FLOATS
     ]
     entries = told["quantization"]["exclude_modules"]
     modules += [HEAD] if HEAD in entries and HEAD not in modules else []
@@ -104,8 +95,8 @@ def _put(made: Path, found: Mapping[str, Stored], recipe: str) -> set[str]:
     Args:
         found: what ModelOpt wrote.
     """
-    small = {name.removesuffix(".weight") for name, one in found.items() if is_small(name, one.dtype, one.shape)}
-    places: dict[str, str] = {}
+    small = {name.removesuffix(".weight") for name in small_in(found)}
+    placed = set[str]()
     for file in sorted(made.glob("*.safetensors")):
         tensors = stored(file)
         for module in [name.removesuffix(".weight") for name in tensors if name.removesuffix(".weight") in small]:
@@ -114,14 +105,12 @@ def _put(made: Path, found: Mapping[str, Stored], recipe: str) -> set[str]:
         save_file({name: one.values() for name, one in tensors.items()}, file, metadata={"format": "pt"})
         file.chmod(mode)  # save_file leaves it to its owner alone
         sync(file)
-        places |= dict.fromkeys(tensors, file.name)
-    if lost := [name for name in found if name not in places]:
+        placed |= tensors.keys()
+    if lost := [name for name in found if name not in placed]:
         raise UserError(f"ModelOpt wrote {lost[0]}, for which the model has no place ({len(lost)} like it)", REPORT)
     if not small:
         raise UserError(f"ModelOpt quantised nothing of this model by {recipe}", "export without --quantize")
-    if (index := made / INDEX).is_file():
-        total = sum(map(size_of, stored_in(made).values()))
-        write_text(index, json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2) + "\n")
+    renew_index(made)
     return small
 
 

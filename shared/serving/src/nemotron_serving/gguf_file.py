@@ -8,7 +8,6 @@ read.settings["general.architecture"], read.tensors["blk.0.ssm_in.weight"]
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -20,19 +19,18 @@ import torch
 
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_convert import QUANTIZED
+from nemotron_serving.programs import LLAMA_CPP, Program
 from nemotron_shared.atomic import read_json, sync
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.environments import environment_of
 
-CONVERTER, LIBRARY = "llama_cpp", "libllama"
-"""Environments of `nemotron engine install`: Python files, and what was compiled."""
-PROGRAM = Path(__file__).with_name("gguf_convert.py")
-RUNNING = Path(__file__).with_name("gguf_run.py")
+CONVERTER = Program("llama.cpp's converter", "llama_cpp", (str(Path(__file__).with_name("gguf_convert.py")),))
+"""It is started with our own Python, which has what it needs, and the packages of its environment."""
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 DIGITS = {"type": "Digits", "individual_digits": True}
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {"gpt-2": [BYTES], "smollm": [DIGITS, BYTES]}
 """llama.cpp's names, and the steps of tokenizer.json that split a text in the same way."""
+ANOTHER = "leave --for llama.cpp out, or give another model"
 HEAD = 40
 """Lines of the converter's output that are shown where it fails."""
 
@@ -43,24 +41,7 @@ def require_converter() -> Path:
     Raises:
         UserError: it is not installed.
     """
-    return next(_programs(CONVERTER, "llama.cpp's converter").parent.glob("lib/python3.*/site-packages"))
-
-
-def require_library() -> Path:
-    """The Python that can import llama.cpp's compiled library.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    return _programs(LIBRARY, "llama.cpp itself") / "python"
-
-
-def _programs(name: str, what: str) -> Path:
-    environment = environment_of(name)
-    assert environment is not None
-    if environment.programs is None:
-        raise UserError(f"{what} is not installed", f"make its environment: {environment.install}")
-    return environment.programs
+    return next(CONVERTER.require().parent.parent.glob("lib/python3.*/site-packages"))
 
 
 def pre_tokenizer(folder: Path) -> str | None:
@@ -93,25 +74,21 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
         with TemporaryDirectory(dir=file.parent) as between:
             exact = Path(between) / f"{file.stem}.gguf"
             convert(folder, exact, "F32")
-            _run([require_library(), "-P", RUNNING, "quantize", exact, file, dtype], {}, "tools")
+            LLAMA_CPP.run("quantize", exact, file, dtype, failed="llama.cpp's tools failed: ", remedy=ANOTHER)
         sync(file)
         return
-    packages = require_converter()
-    paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, PROGRAM, folder, file, dtype, pre_tokenizer(folder) or ""]
-    _run(command, {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}, "converter")
-    sync(file)
-    if any(name.startswith("mtp.") for name in stored_in(folder)):
-        say(f"{file.name}: the block that predicts further tokens (mtp.*) is left out")
-
-
-def _run(command: Sequence[str | Path], variables: dict[str, str], what: str) -> None:
+    paths = [str(require_converter()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, *CONVERTER.start, folder, file, dtype, pre_tokenizer(folder) or ""]
     done = subprocess.run(
         command, env=os.environ | variables, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
         said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-HEAD:])
-        raise UserError(f"llama.cpp's {what} failed:\n{said}", "leave --for llama.cpp out, or give another model")
+        raise UserError(f"llama.cpp's converter failed:\n{said}", ANOTHER)
+    sync(file)
+    if any(name.startswith("mtp.") for name in stored_in(folder)):
+        say(f"{file.name}: the block that predicts further tokens (mtp.*) is left out")
 
 
 @dataclass(frozen=True)

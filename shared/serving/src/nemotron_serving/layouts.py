@@ -14,14 +14,20 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nemotron_app.export import README
 from nemotron_serving.gguf_convert import QUANTIZED
+from nemotron_serving.programs import LLAMA_CPP as LLAMA
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.weights import ADAPTER, INDICES
+from nemotron_shared.runtime.models.scales import FLOATS
+from nemotron_shared.runtime.models.weights import ADAPTER
+
+if TYPE_CHECKING:
+    from nemotron_engines.modeling.stored import Stored
 
 FOLDERS = ("transformers", "vllm", "sglang")
 LLAMA_CPP = "llama.cpp"
@@ -89,7 +95,7 @@ class Layout:
             from nemotron_serving import gguf_file
 
             if self.quantize:
-                gguf_file.require_library()
+                LLAMA.require()
             gguf_file.require_converter()
             gguf_file.pre_tokenizer(artifact.path)  # raises where llama.cpp has none like it
         if self.megatron:
@@ -124,13 +130,11 @@ class Layout:
 
     def copy(self) -> Callable[[Path, Path], object]:
         """Writer of one of the model's files, in another type if one was given."""
-        from nemotron_engines.modeling.stored import rewrite, type_for
-
-        asked = DTYPES.get(self.dtype or "")
+        from nemotron_engines.modeling.stored import rewrite
 
         def written(source: Path, target: Path) -> None:
-            if asked and source.suffix == ".safetensors":
-                rewrite(source, target, lambda tensor: type_for(tensor, asked, (ROUTER_BIAS,)))
+            if self.dtype and source.suffix == ".safetensors":
+                rewrite(source, target, self._type_of)
             else:
                 shutil.copyfile(source, target)
 
@@ -167,8 +171,15 @@ class Layout:
             gguf_file.convert(artifact.path, made / self.gguf_name(artifact, title), self.gguf_type(artifact))
         if self.runtimes == (LLAMA_CPP,):
             for file in made.iterdir():
-                if file.suffix != ".gguf" and file.name != README:
+                if file.is_dir():
+                    shutil.rmtree(file)
+                elif file.suffix != ".gguf" and file.name != README:
                     file.unlink()
+
+    def _type_of(self, tensor: "Stored") -> str:
+        """The type that one of the model's tensors is written in, as safetensors calls it."""
+        own = self.dtype is None or tensor.dtype not in FLOATS or ROUTER_BIAS in tensor.name
+        return tensor.dtype if own or self.dtype is None else DTYPES[self.dtype]
 
     def gguf_name(self, artifact: Artifact, title: str) -> str:
         """As llama.cpp names such files: `my-model-BF16.gguf`."""
@@ -180,9 +191,9 @@ class Layout:
 
     def sizes(self, artifact: Artifact, files: Mapping[str, Path], title: str) -> dict[str, int]:
         """Bytes of each file that would be written; those of weights exactly, but for their headers."""
-        from nemotron_engines.modeling.stored import Stored, size_of, stored, type_for
+        from nemotron_engines.modeling.stored import Stored, size_of, stored
 
-        asked, in_8_bits = DTYPES.get(self.dtype or ""), None
+        in_8_bits = None
         if self.fp8:
             from nemotron_serving import fp8
 
@@ -190,7 +201,7 @@ class Layout:
 
         def type_of(one: Stored) -> str:
             small = in_8_bits is not None and len(one.shape) > 1 and in_8_bits.search(one.name)
-            return "F8_E4M3" if small else type_for(one, asked, (ROUTER_BIAS,))
+            return "F8_E4M3" if small else self._type_of(one)
 
         found = {
             name: sum(size_of(one, type_of(one)) for one in stored(path).values())
@@ -218,7 +229,7 @@ def dtype_of(folder: Path) -> str:
     Raises:
         UserError: they are quantised, which no export here writes.
     """
-    from nemotron_engines.modeling.stored import FLOATS, size_of, stored_in
+    from nemotron_engines.modeling.stored import size_of, stored_in
 
     values: dict[str, int] = {}
     for tensor in stored_in(folder).values():
@@ -232,14 +243,9 @@ def dtype_of(folder: Path) -> str:
 
 def _tell_type(folder: Path, dtype: str) -> None:
     """Let config.json and an index say what the weights now are."""
-    from nemotron_engines.modeling.stored import size_of, stored_in
+    from nemotron_engines.modeling.stored import renew_index
 
     config = read_json(folder / "config.json")
     config.pop("torch_dtype", None)  # its older name
     write_text(folder / "config.json", json.dumps(config | {"dtype": dtype}, indent=2, ensure_ascii=False) + "\n")
-    for name in INDICES:
-        if (folder / name).is_file():
-            index = read_json(folder / name)
-            total = sum(map(size_of, stored_in(folder).values()))
-            index["metadata"] = index.get("metadata", {}) | {"total_size": total}
-            write_text(folder / name, json.dumps(index, indent=2) + "\n")
+    renew_index(folder)

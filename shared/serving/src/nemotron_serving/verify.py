@@ -15,6 +15,7 @@ import click
 
 from nemotron_app.store_options import Look, store_options
 from nemotron_serving.passport.parts import DATA, PAGE
+from nemotron_shared.atomic import require_writable
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.folder import settings_in
@@ -47,6 +48,8 @@ def command(
         raise UserError(f"{into}: is in the store, where nothing may be written", "export it, or add --alone")
     if page and page.exists() and not page.is_dir():
         raise UserError(f"--page {page}: not a folder", "give the name of a new folder")
+    if into:
+        require_writable(into)
     named = None if from_elsewhere else _named(folder)
     reference = None if alone else base or against or named
     if reference is None and not alone:

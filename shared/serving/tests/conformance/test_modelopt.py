@@ -5,12 +5,13 @@ Run with `ci/engine.sh modelopt`, which makes its environment.
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conformance_support import through
-from passport_support import with_rows
+from passport_support import in_shards, with_rows
 
 from nemotron_app.main import main
 from nemotron_engines.modeling.stored import stored_in
@@ -19,14 +20,20 @@ pytestmark = pytest.mark.modelopt
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype", "quantised", "damaged"),
-    [("nano3_tiny", "bfloat16", r"backbone\.layers\.\d\.mixer\.(shared_)?experts\..*_proj", True),
-     ("qwen2_tied", "float32", r"model\.layers\.\d\.(mlp|self_attn)\..*_proj", False)],
+    ("kind", "dtype", "quantised", "damaged", "change"),
+    [("nano3_tiny", "bfloat16", r"backbone\.layers\.\d\.mixer\.(shared_)?experts\..*_proj", True, lambda folder: None),
+     ("qwen2_tied", "float32", r"model\.layers\.\d\.(mlp|self_attn)\..*_proj", False, in_shards)],
 )  # fmt: skip
 def test_an_export_in_fp8_is_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, dtype: str, quantised: str, damaged: bool
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    dtype: str,
+    quantised: str,
+    damaged: bool,
+    change: Callable[[Path], Any],
 ) -> None:
-    store = with_rows(tmp_path, kind)
+    store = with_rows(tmp_path, kind, change=change)
     words = ["export", "trained", str(tmp_path / "out"), "--home", str(store.home), "--dtype", dtype]
     assert main([*words, "--for", "vllm", "--quantize", "FP8"]) == 0
     said = re.search(r"had (\d+) damaged entries of (\d+)", "".join(capsys.readouterr()))

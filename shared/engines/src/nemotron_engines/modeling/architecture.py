@@ -20,7 +20,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import LIKE, architecture
 from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.models.weights import shapes_of
+from nemotron_shared.runtime.models.weights import Header, header_of
 
 # Facts of a model folder: its number of parameters, and whether it is what a recipe describes.
 
@@ -78,12 +78,12 @@ def parameters_in(folder: Path) -> Parameters | None:
     Raises:
         UserError: a file is not a safetensors file.
     """
-    shapes: dict[str, list[int]] = {}
+    found: Header = {}
     for file in sorted(folder.glob("*.safetensors")):
-        shapes |= shapes_of(str(file), file, whole=False)  # input checks verify that it is complete
-    if not shapes:
+        found |= header_of(str(file), file, whole=False)  # input checks verify that it is complete
+    if not found:
         return None
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    sizes = {name: math.prod(one.shape) for name, one in found.items()}
     in_experts = sum(size for name, size in sizes.items() if ".experts." in name)
     return Parameters(sum(sizes.values()), in_experts, len(sizes))
 

@@ -40,9 +40,7 @@ from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
-    headers_of,
     is_quantized,
-    require_finite,
     require_kept_scales,
     require_numbers,
     require_one_head,
@@ -59,6 +57,7 @@ from nemotron_engines.modeling.sizes import (
     require_few_layers,
     require_sizes,
 )
+from nemotron_engines.modeling.stored import stored_in
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
@@ -67,7 +66,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
 from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, is_small
+from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, small_in
 from nemotron_shared.runtime.models.weights import LARGEST_HEADER
 from nemotron_shared.runtime.spec import Task
 
@@ -97,7 +96,8 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Model
     """
     config = random_config(section, tokenizer)
     announce(count_parameters(config), engine.allow_reference_kernels)
-    return _from_config(config, seed, engine)
+    set_seed(seed)
+    return _from_config(config, engine)
 
 
 def random_config(section: ModelSection, tokenizer: Any) -> NemotronHConfig:
@@ -125,7 +125,8 @@ def random_of(
     """A model of this config with random weights from `seed`."""
     if isinstance(config, NemotronHConfig):
         config.time_step_min = NemotronHConfig().time_step_min  # the initialisation needs a positive limit
-    return _from_config(config, seed, engine, dtype)
+    set_seed(seed)
+    return _from_config(config, engine, dtype)
 
 
 @cache
@@ -139,12 +140,11 @@ def install_kernels(model_type: str | None) -> None:
 
 
 def _from_config(
-    config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32
+    config: PreTrainedConfig, engine: ModelLoadingEngine, dtype: torch.dtype = torch.float32, *, trusted: bool = False
 ) -> PreTrainedModel:
     install_kernels(config.model_type)
-    set_seed(seed)
     model = class_of(engine).from_config(
-        config, dtype=dtype, trust_remote_code=False, **_implementations(config, engine)
+        config, dtype=dtype, trust_remote_code=trusted, **_implementations(config, engine)
     )
     say_what_is_there(model)
     lift_time_step_limit(model)
@@ -257,11 +257,11 @@ def differing_tensors(path: Path) -> list[tuple[str, str]]:
         what = f"{path / 'config.json'}: no model can be made of it: {first_line(error)}"
         raise UserError(what, ANOTHER_MODEL) from error
     wanted = {name: [*one.shape] for name, one in revert_weight_conversion(shell, shell.state_dict()).items()}
-    headers = headers_of(path)
-    small = {name for name, about in headers.items() if is_small(name, *about)}
-    beside = [name for name in headers if small and BESIDE.fullmatch(name)]
-    there = {name.removesuffix("_packed"): [*shape] for name, (_, shape) in headers.items() if name not in beside}
-    packed = {name.removesuffix("_packed") for name in small if not headers[name][0].startswith("F8_")}
+    tensors = stored_in(path)
+    small = small_in(tensors)
+    weights = {name: one for name, one in tensors.items() if not (small and BESIDE.fullmatch(name))}
+    there = {name.removesuffix("_packed"): [*one.shape] for name, one in weights.items()}
+    packed = {name.removesuffix("_packed") for name in small if not tensors[name].dtype.startswith("F8_")}
     ignored = [re.compile(pattern) for pattern in shell._keys_to_ignore_on_load_unexpected or ()]
     unknown = [name for name in there if name not in wanted and not any(one.search(name) for one in ignored)]
     faults = []
@@ -313,17 +313,6 @@ def _without_values(path: Path) -> Generator[Path]:
                 sparse.write(length + source.read(min(int.from_bytes(length, "little"), LARGEST_HEADER)))
                 sparse.truncate(file.stat().st_size)
         yield Path(made)
-
-
-def require_sound(path: Path) -> None:
-    """Refuse a folder that `load_model` would refuse, without loading its weights.
-
-    Raises:
-        UserError: as `load_model`.
-    """
-    require_tensors(path)
-    for file in sorted(path.glob("*.safetensors")):
-        require_finite(file)
 
 
 def _load_checked(
@@ -385,14 +374,8 @@ def _load_checked(
 
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled from another process."""
-    install_kernels(config.model_type)
     with torch.device("meta"):
-        model = class_of(engine).from_config(
-            config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)
-        )
-    say_what_is_there(model)
-    lift_time_step_limit(model)
-    return model
+        return _from_config(config, engine, trusted=trusted)
 
 
 def read_config(path: Path, *, trusted: bool = False) -> Any:

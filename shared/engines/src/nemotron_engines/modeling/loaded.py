@@ -14,11 +14,9 @@ from nemotron_engines.modeling.sizes import ANOTHER_MODEL
 from nemotron_engines.modeling.stored import stored, stored_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
-from nemotron_shared.runtime.models.scales import QUANTIZED, Tensors, is_small, require_scales
+from nemotron_shared.runtime.models.scales import FLOATS, QUANTIZED, require_scales, small_in
 
-NUMBERS = ("F64", "F32", "F16", "BF16")
-"""Dtypes that can be cast to the model's own; integers and 8-bit floats need quantization scales."""
-FLOATS = (*NUMBERS, "F8_E4M3", "F8_E5M2")
+CAN_BE_NAN = (*FLOATS, "F8_E4M3", "F8_E5M2")
 """Dtypes that can hold NaN or infinity."""
 MASKS = (".bias", ".masked_bias", ".position_ids")
 """Names of masks and positions in older models, which are not weights."""
@@ -72,7 +70,7 @@ def is_quantized(config: dict[str, Any]) -> bool:
 
 def _require_floats(file: Path) -> None:
     for name, tensor in stored(file).items():
-        if tensor.dtype not in NUMBERS and not name.endswith(MASKS):
+        if tensor.dtype not in FLOATS and not name.endswith(MASKS):
             what = f"{file}: {name} is stored as {tensor.dtype}, but config.json has no quantization_config"
             raise UserError(what, "use the model in bfloat16 or float32")
 
@@ -83,9 +81,9 @@ def require_kept_scales(path: Path) -> None:
     Raises:
         UserError: naming the tensor, or the method.
     """
-    config, tensors = config_of(path), headers_of(path)
+    config, tensors = config_of(path), stored_in(path)
     require_scales(str(path), tensors, config)
-    small = [name for name, about in tensors.items() if is_small(name, *about)]
+    small = small_in(tensors)
     told = config.get("quantization_config")
     method = told.get("quant_method") if isinstance(told, dict) else None
     if small and method not in AUTO_QUANTIZER_MAPPING:
@@ -93,20 +91,18 @@ def require_kept_scales(path: Path) -> None:
         raise UserError(what, "give the model in bfloat16 or float32")
 
 
-def headers_of(path: Path) -> Tensors:
-    """Type and shape of each tensor of a model's folder."""
-    return {name: (one.dtype, one.shape) for name, one in stored_in(path).items()}
-
-
 def require_finite(file: Path) -> None:
-    """Refuse a file with weights that are not finite; only part of a tensor is in memory at a time.
+    """Refuse a file with weights that are not finite, also as float32; only part of a tensor is in memory at a time.
 
     Raises:
         UserError: a bad tensor; the message names it and its file.
     """
     for name, tensor in stored(file).items():
-        if tensor.dtype in FLOATS and not all(map(is_finite, tensor.parts())):
-            raise UserError(f"{file}: its weights are damaged: {name} holds NaN or infinity", ANOTHER_MODEL)
+        if tensor.dtype not in CAN_BE_NAN or all(is_finite(part.float()) for part in tensor.parts()):
+            continue
+        large = all(map(is_finite, tensor.parts()))
+        what = "numbers beyond the range of float32" if large else "NaN or infinity"
+        raise UserError(f"{file}: its weights are damaged: {name} holds {what}", ANOTHER_MODEL)
 
 
 def is_finite(part: torch.Tensor) -> bool:

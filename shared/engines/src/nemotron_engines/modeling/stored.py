@@ -10,36 +10,33 @@ The library maps a file into memory, and what is read of it stays there: 2 GB of
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 
-from nemotron_shared.atomic import open_atomic
+from nemotron_shared.atomic import open_atomic, read_json, write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import INDICES, require_all, shapes_of, weight_files
+from nemotron_shared.runtime.models.scales import Tensor
+from nemotron_shared.runtime.models.weights import INDICES, header_of, require_all, weight_files
 
 TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-FLOATS = ("F64", "F32", "F16", "BF16")
-"""What may be written in another of these types: fewer bits are numbers only together with their scales."""
 AT_ONCE = 2**20
 """Values that are in memory together."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One tensor of a file: where its bytes begin, and how to read them."""
+class Stored(Tensor):
+    """One tensor of a file, and how to read it."""
 
     name: str
     file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
 
     @property
     def kind(self) -> torch.dtype:
@@ -82,15 +79,8 @@ def stored(file: Path) -> dict[str, Stored]:
     Raises:
         UserError: it is damaged.
     """
-    shapes = shapes_of(str(file), file)
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-    found = [
-        Stored(name, file, header[name]["dtype"], tuple(shape), 8 + length + header[name]["data_offsets"][0])
-        for name, shape in shapes.items()
-    ]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.start, one.name))}
+    placed = sorted(header_of(str(file), file).items(), key=lambda one: (one[1].start, one[0]))
+    return {name: Stored(one.dtype, one.shape, one.start, name, file) for name, one in placed}
 
 
 def stored_in(folder: Path) -> dict[str, Stored]:
@@ -104,8 +94,19 @@ def stored_in(folder: Path) -> dict[str, Stored]:
         names = weight_files(str(folder), folder, names)
     files = {name: stored(folder / name) for name in names if name.endswith(".safetensors")}
     if (folder / INDICES[0]).is_file():
-        require_all(str(folder), {name: {one: [] for one in tensors} for name, tensors in files.items()}, folder, {})
+        require_all(str(folder), files, folder, {})
     return {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
+
+
+def renew_index(folder: Path) -> None:
+    """Let a folder's index, if it has one, name the tensors that its files now hold, and their bytes."""
+    index = folder / INDICES[0]
+    if not index.is_file():
+        return
+    found = {name: one for file in sorted(folder.glob("*.safetensors")) for name, one in stored(file).items()}
+    told = read_json(index).get("metadata", {}) | {"total_size": sum(map(size_of, found.values()))}
+    places = {name: one.file.name for name, one in found.items()}
+    write_text(index, json.dumps({"metadata": told, "weight_map": places}, indent=2) + "\n")
 
 
 def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int:
@@ -116,9 +117,8 @@ def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int
     """
     tensors = stored(source)
     types = {name: type_of(tensor) for name, tensor in tensors.items()}
-    with source.open("rb") as stream:
-        header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    about: dict[str, object] = {"__metadata__": header.get("__metadata__", {"format": "pt"})}
+    with safe_open(source, "pt") as file:
+        about: dict[str, object] = {"__metadata__": file.metadata() or {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + size_of(tensor, types[name])
@@ -140,14 +140,3 @@ def rewrite(source: Path, target: Path, type_of: Callable[[Stored], str]) -> int
 def size_of(tensor: Stored, dtype: str | None = None) -> int:
     """Bytes of a tensor, in its own type or another."""
     return math.prod(tensor.shape) * (TYPES[dtype] if dtype else tensor.kind).itemsize
-
-
-def type_for(tensor: Stored, asked: str | None, kept: Mapping[str, object] | tuple[str, ...] = ()) -> str:
-    """The type that a tensor is exported in.
-
-    Args:
-        asked: as safetensors writes it; None keeps each tensor's own.
-        kept: parts of names that the model's code wants in their own type, such as a router's bias.
-    """
-    own = asked is None or tensor.dtype not in FLOATS or any(part in kept for part in tensor.name.split("."))
-    return tensor.dtype if own or asked is None else asked

@@ -18,14 +18,14 @@ import torch
 
 from nemotron_engines.modeling.build import differing_tensors
 from nemotron_engines.modeling.loaded import is_finite
-from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.layouts import ROUTER_BIAS
 from nemotron_serving.passport import few_bits, settings, tensors
 from nemotron_serving.passport.few_bits import SCALE, values_of
 from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, reason
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, block_of, scale_of
+from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of
 from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
 
 NEAR, UNLIKE = 0.8, 0.5
@@ -101,12 +101,10 @@ def _like_base(
 ) -> None:
     """Each tensor of the base is there, in its shape, and lies near it."""
     block = block_of(config)
-    headers = {name: (one.dtype, one.shape) for name, one in found.items()}
     cosines, unlike, same = dict[str, float](), dict[str, torch.Tensor](), 0
     for name, old in base.items():
         if name in found and old.dtype in FLOATS:
-            scale, before = scale_of(name, headers), old.values().double()
-            new = values_of(found[name], found[scale] if scale else None, block)
+            before, new = old.values().double(), values_of(name, found, block)
             if new is None or new.shape != before.shape:  # its shape is compared with config.json
                 continue
             same += found[name].dtype == old.dtype and torch.equal(new, before)
@@ -141,10 +139,8 @@ def _nearer(new: torch.Tensor, name: str, base: Mapping[str, Stored]) -> str | N
         return float((other * new).sum() / (other.norm() * new.norm())) > NEAR
 
     own = base[name].values().float()
-    if new.dim() == 2 and new.shape[0] == new.shape[1] and is_near(own.T):
-        return "is transposed"
-    if new.dim() == 2 and is_near(own.T.reshape(new.shape)):
-        return "is transposed, in the shape of the right one"
+    if turned := tensors.transposed(own, tuple(new.shape), is_near):
+        return turned
     layer = re.sub(r"(\.\d+\.).*", r"\1", name)
     others = sorted((one for one in base if one != name), key=lambda one: not one.startswith(layer))
     alike = (one for one in others if base[one].shape == tuple(new.shape) and base[one].dtype in FLOATS)

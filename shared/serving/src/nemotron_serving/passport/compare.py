@@ -28,7 +28,7 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
     try:
         rows = rows_of(store, source)
     except UserError as error:  # the data may be older than this program, or damaged
-        rows = None
+        rows = Rows()
         parts[TASK].not_run.append(f"the rows of the model's data cannot be read: {reason(error)}")
     about = {} if source.is_external else {"reference": source.reference, "digest": source.manifest.digest}
     files = [export] if export.suffix == ".gguf" else sorted(export.glob("*.gguf"))
@@ -46,14 +46,14 @@ def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) 
         few_bits.check_scales(made := stored_in(export), config_of(export), parts[TENSORS], parts[CONFIG])
         few_bits.check_list(made, export, parts[CONFIG])
         _merge(store, export, source, parts[TENSORS])
-        settings.compare_folders(source.path, export, rows.texts if rows else [], parts[CONFIG])
+        settings.compare_folders(source.path, export, rows.texts, parts[CONFIG])
         _by_itself(export, source.path, parts[CONFIG])
     if has_folder and (export / megatron.FOLDER).is_dir():
         _checkpoint(export, own, parts)
     read = [Gguf(file) for file in files]
     for file in read:
         tensors.compare(targets.in_gguf(own, file, config_of(source.path), parts[TENSORS]), own, parts[TENSORS])
-        settings.compare_gguf(source.path, file, rows.texts if rows else [], parts[CONFIG])
+        settings.compare_gguf(source.path, file, parts[CONFIG])
     if is_adapter:
         return Passport(export.name, about, list(parts.values()))
     differ = bool(parts[TENSORS].findings)
@@ -84,16 +84,14 @@ def _checkpoint(export: Path, own: Mapping[str, Stored], parts: dict[str, Part])
     parts[NUMBERS].not_run.append(f"{name}: the checkpoint was read back, and not run")
 
 
-def _adapter(
-    store: Store, export: Path, source: Artifact, rows: Rows | None, parts: dict[str, Part], *, run: bool
-) -> None:
+def _adapter(store: Store, export: Path, source: Artifact, rows: Rows, parts: dict[str, Part], *, run: bool) -> None:
     trained = source.path / ADAPTER
     if not trained.is_dir():
         raise UserError(f"{source.reference}: has no adapter that {export} could be", "give another --against")
     pairs = targets.in_adapter(source.path, trained, export, parts[TENSORS])
     tensors.compare(pairs, stored_in(trained), parts[TENSORS])
     settings.compare_adapters(trained, export, parts[CONFIG])
-    settings.compare_tokenizers(source.path, export, rows.texts if rows else [], parts[CONFIG])
+    settings.compare_tokenizers(source.path, export, rows.texts, parts[CONFIG])
     base = _base(store, source)
     if base is None or not run or parts[TENSORS].findings:
         why = "not asked for" if not run else "tensors differ" if base else "its base model is not in this store"

@@ -13,19 +13,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nemotron_engines.modeling.stored import FLOATS, Stored
+from nemotron_engines.modeling.stored import Stored
 from nemotron_serving.passport.parts import Part, few
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.runtime.models.folder import config_of
 from nemotron_shared.runtime.models.scales import (
     BESIDE,
+    FLOATS,
     QUANTIZED,
     block_of,
     excluded,
     is_named,
-    is_small,
     lost_scales,
     scale_of,
+    small_in,
     told_otherwise,
 )
 from nemotron_shared.runtime.models.weights import INDICES
@@ -44,15 +45,16 @@ SLACK = 1 + 2**-4
 """Programs that divide by the scale in bfloat16 may round to the other neighbour."""
 
 
-def factor_of(one: Stored, scale: Stored | None, block: list[int] | None) -> torch.Tensor | None:
+def factor_of(name: str, found: Mapping[str, Stored], block: list[int] | None) -> torch.Tensor | None:
     """What each value is multiplied with, in a shape that fits it; None for packed weights, and without a scale.
 
     Args:
         block: rows and columns of a scale, where the config says so.
     """
+    one, scale = found[name], scale_of(name, found)
     if scale is None or one.dtype not in HALF_STEP:
         return None
-    factor = scale.values().double()
+    factor = found[scale].values().double()
     if factor.numel() == 1:
         return factor.reshape(())
     for axis, size in enumerate(factor.shape):
@@ -61,12 +63,12 @@ def factor_of(one: Stored, scale: Stored | None, block: list[int] | None) -> tor
     return factor.reshape(*factor.shape, *[1] * (len(one.shape) - factor.dim()))
 
 
-def values_of(one: Stored, scale: Stored | None, block: list[int] | None) -> torch.Tensor | None:
+def values_of(name: str, found: Mapping[str, Stored], block: list[int] | None) -> torch.Tensor | None:
     """A tensor in float64, multiplied by its scale; None for packed ones, and for those without a scale."""
-    if one.dtype in FLOATS:
-        return one.values().double()
-    factor = factor_of(one, scale, block)
-    return None if factor is None else one.values().float().double() * factor
+    if found[name].dtype in FLOATS:
+        return found[name].values().double()
+    factor = factor_of(name, found, block)
+    return None if factor is None else found[name].values().float().double() * factor
 
 
 def rounding_of(wanted: torch.Tensor, factor: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -77,12 +79,11 @@ def rounding_of(wanted: torch.Tensor, factor: torch.Tensor, dtype: str) -> torch
 
 def check_scales(found: Mapping[str, Stored], config: Mapping[str, object], tensors: Part, told: Part) -> None:
     """What a folder's own scales and its quantization_config show."""
-    headers = {name: (one.dtype, one.shape) for name, one in found.items()}
-    for where, what in lost_scales(headers, config):
+    for where, what in lost_scales(found, config):
         tensors.find(where, what)
-    for where, what in told_otherwise(headers, config):
+    for where, what in told_otherwise(found, config):
         told.find(where, what)
-    if small := [name for name, about in headers.items() if is_small(name, *about)]:
+    if small := small_in(found):
         tensors.facts.append(("of few bits", f"{len(small)} tensors"))
     for name, one in found.items():
         if one.dtype not in FLOATS or not SCALE.search(name):
@@ -122,9 +123,7 @@ def check_list(found: Mapping[str, Stored], folder: Path, part: Part) -> None:
 
 def multiplied(found: Mapping[str, Stored], config: Mapping[str, object]) -> dict[str, torch.Tensor]:
     """The weights of a folder, times their scales; without packed ones."""
-    headers = {name: (one.dtype, one.shape) for name, one in found.items()}
-    scales = {name: scale_of(name, headers) for name in found if not BESIDE.fullmatch(name)}
-    made = {name: values_of(found[name], found[end] if end else None, block_of(config)) for name, end in scales.items()}
+    made = {name: values_of(name, found, block_of(config)) for name in found if not BESIDE.fullmatch(name)}
     return {name: values.float() for name, values in made.items() if values is not None}
 
 

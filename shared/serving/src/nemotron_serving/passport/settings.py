@@ -11,14 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, pre_tokenizers
-from tokenizers.models import BPE
-
 from nemotron_app.export import without_places
 from nemotron_data.chat.prompt import Prompter
 from nemotron_engines.modeling.build import load_tokenizer, read_config, token_faults
 from nemotron_engines.modeling.stored import stored_in
-from nemotron_serving.gguf_file import PRE_TOKENIZERS, Gguf, pre_tokenizer
+from nemotron_serving.gguf_file import Gguf, pre_tokenizer
 from nemotron_serving.passport.parts import Part, few, reason
 from nemotron_serving.passport.targets import ROTATED, is_unrolled
 from nemotron_shared.errors import UserError
@@ -42,16 +39,6 @@ TRAINED_TOO = {
 PREDICTING = "num_nextn_predict_layers"
 SHORT = 80
 """Characters of a value that are shown."""
-TOKENIZER_PARTS = (
-    "normalizer",
-    "pre_tokenizer",
-    "post_processor",
-    "decoder",
-    "added_tokens",
-    "model",
-    "truncation",
-    "padding",
-)
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 TEXTS = (
     "What is 12345.678 + 9?", "½ of 10\u00b2 = 50; \u0663\u0664", "naïve café, ÅNGSTRÖM",
@@ -71,6 +58,8 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
     [{"role": "user", "content": "2+2?"}, {"role": "assistant", "reasoning_content": "4", "content": "It is 4."}],
 )
 ANSWERED = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
+DEFAULT = "default"
+"""The chat template that is used where a model has several."""
 ADDED = (3, 4)
 """How a GGUF file marks tokens that are no ordinary text: control, user-defined."""
 OF_NO_EFFECT = re.compile(
@@ -126,19 +115,22 @@ def differences(file: str, before: Mapping[str, Any], after: Mapping[str, Any], 
     known = [key for key in {**before, **after} if key not in WITHOUT_EFFECT]
     for key in known:
         old, new = before.get(key), after.get(key)
-        if old != new:
-            _note(file, key, _told(old, new, part.other), part)
+        if old == new:
+            continue
+        where, what = f"{file}: {key}", _told(old, new, part.other)
+        if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
+            part.facts.append((where, what))
+        else:
+            part.find(where, what)
     part.facts.append((file, f"{len(known)} settings compared"))
 
 
-def _note(file: str, key: str, what: str, part: Part) -> None:
-    if part.other == BASE and (key in TRAINED_TOO or file == GENERATION):
-        part.facts.append((f"{file}: {key}", what))
-    else:
-        part.find(f"{file}: {key}", what)
-
-
 def _told(old: Any, new: Any, other: str) -> str:
+    if all(isinstance(one, dict) and isinstance(one.get("vocab"), dict) for one in (old, new)):  # of tokenizer.json
+        ids, others = old["vocab"], new["vocab"]
+        changed = [token for token in {**ids, **others} if ids.get(token) != others.get(token)]
+        ids_differ = f"gives {len(changed)} tokens other ids: {few(map(repr, changed))}"
+        return ids_differ if changed else "splits words in another way"
     if isinstance(old, list) and isinstance(new, list) and max(map(len, (_short(old), _short(new)))) == SHORT:
         lost, more = ([one for one in these if one not in those] for these, those in ((old, new), (new, old)))
         told = [f"lacks {few(map(_short, lost))}"] if lost else []
@@ -230,10 +222,7 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         return
     for name in SPECIAL:  # both, though transformers lets the second win: other programs read the first
         differences(name, _settings_of(source, name), _settings_of(target, name), part)
-    before, after = (settings_in(file, most=None) for file in files)
-    for name in TOKENIZER_PARTS:
-        if before.get(name) != after.get(name):
-            _note("tokenizer.json", name, _what_differs(name, before.get(name), after.get(name), part.other), part)
+    differences("tokenizer.json", *(settings_in(file, most=None) for file in files), part)
     try:
         old = load_tokenizer(source)
     except UserError as error:
@@ -241,27 +230,14 @@ def compare_tokenizers(source: Path, target: Path, texts: Sequence[str], part: P
         return
     if (new := _tokenizer_of(target, part)) is None:
         return
-    _same_ids("tokenizer.json", [*TEXTS, *texts], old, new, part)
+    every = [*TEXTS, *texts]
+    same_ids("tokenizer.json", every, old, [new.encode(text, add_special_tokens=False) for text in every], part)
     if part.other == BASE and old.chat_template is None and new.chat_template is not None:
         part.facts.append(("chat template", "is new: the base model has none"))
     elif old.chat_template != new.chat_template:
         part.find("chat_template.jinja", _rendered_otherwise(old, new, texts))
     elif old.chat_template is not None:
         part.facts.append(("chat template", "the same text"))
-
-
-def _what_differs(name: str, before: Any, after: Any, other: str) -> str:
-    if name == "model" and isinstance(before, dict) and isinstance(after, dict):
-        old, new = before.get("vocab") or {}, after.get("vocab") or {}
-        if isinstance(old, dict) and isinstance(new, dict) and old != new:
-            differing = [token for token in {**old, **new} if old.get(token) != new.get(token)]
-            return f"gives {len(differing)} tokens other ids: {few(map(repr, differing))}"
-        return "splits words in another way"
-    return _told(before, after, other)
-
-
-def _same_ids(where: str, texts: Sequence[str], old: Any, new: Any, part: Part) -> None:
-    same_ids(where, texts, old, (list(new.encode(text, add_special_tokens=False)) for text in texts), part)
 
 
 def same_ids(where: str, texts: Sequence[str], tokenizer: Any, found: Iterable[list[int]], part: Part) -> None:
@@ -282,10 +258,13 @@ def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:
     """Where another template makes another conversation."""
     if new.chat_template is None:
         return "is missing: no conversation could be rendered"
-    if isinstance(new.chat_template, dict):
-        return f"is one of several: {few(new.chat_template)}"
     if old.chat_template is None:
         return "is there, and the model has none"
+    before, after = (templates_of(one) for one in (old, new))
+    if before.keys() != after.keys():
+        return f"is one of several: {few(after)}; the model has {few(before)}"
+    if other := [name for name in before if name != DEFAULT and before[name] != after[name]]:
+        return f"is another text for {few(other)}"
     rows = [[{"role": "user", "content": text}, {"role": "assistant", "content": text}] for text in texts]
     for number, messages in enumerate([*CONVERSATIONS, *rows]):
         try:
@@ -299,7 +278,13 @@ def _rendered_otherwise(old: Any, new: Any, texts: Sequence[str]) -> str:
     return f"is another text, and renders {len(CONVERSATIONS) + len(rows)} conversations alike"
 
 
-def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> None:
+def templates_of(tokenizer: Any) -> dict[str, str | None]:
+    """A tokenizer's chat templates by name."""
+    template = tokenizer.chat_template
+    return template if isinstance(template, dict) else {DEFAULT: template}
+
+
+def compare_gguf(source: Path, file: Gguf, part: Part) -> None:
     """A GGUF file's keys and tokens, against those of the model."""
     config, tokenizer = _resolved(source), load_tokenizer(source)
     expected = _expected(config, file) | _expected_of_tokens(source, tokenizer, file)
@@ -328,14 +313,17 @@ def compare_gguf(source: Path, file: Gguf, texts: Sequence[str], part: Part) -> 
     if not other and (apart := [token for token in apart if token in wanted]):
         part.find("tokenizer.ggml.token_type", f"of {len(apart)} tokens, whether they are special: {few(apart)}")
     template, pre = (file.settings.get(f"tokenizer.{name}") for name in ("chat_template", "ggml.pre"))
-    if template != tokenizer.chat_template:
+    if template != templates_of(tokenizer).get(DEFAULT):
         part.find("tokenizer.chat_template", "is missing" if template is None else "is another text than the model's")
     if (known := pre_tokenizer(source)) is not None and pre != known:
         part.find("tokenizer.ggml.pre", f"is {pre}, and the model's tokenizer splits as {known}")
-    if pre in PRE_TOKENIZERS and file.settings.get("tokenizer.ggml.model") == "gpt2":
-        _same_ids("tokenizer.ggml.merges", [*TEXTS, *texts], tokenizer, _Rebuilt(file), part)
-    else:
-        part.not_run.append(f"how llama.cpp splits texts as '{pre}' is not known here, so no text was encoded")
+    own = settings_in(source / "tokenizer.json", most=None)
+    if known is None or own.get("normalizer"):
+        part.not_run.append(f"how llama.cpp splits texts as '{pre}' is not known here, so its merges were not compared")
+        return
+    merges = [one if isinstance(one, str) else " ".join(one) for one in own["model"]["merges"]]
+    if file.settings.get("tokenizer.ggml.merges") != merges:
+        part.find("tokenizer.ggml.merges", "are others than the model's, so texts are split into other tokens")
 
 
 def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
@@ -402,22 +390,3 @@ def _expected_of_tokens(source: Path, tokenizer: Any, file: Gguf) -> dict[str, A
     }
     named = {f"tokenizer.ggml.{name}": value[0] if isinstance(value, list) else value for name, value in found.items()}
     return {key: value for key, value in named.items() if value is not None and (key in file.settings or value is True)}
-
-
-class _Rebuilt:
-    """The tokenizer that a GGUF file describes: its tokens, merges and the named way to split a text."""
-
-    def __init__(self, file: Gguf) -> None:
-        tokens, kinds = file.settings["tokenizer.ggml.tokens"], file.settings["tokenizer.ggml.token_type"]
-        merges = [tuple(pair.split(" ")) for pair in file.settings.get("tokenizer.ggml.merges", ())]
-        self._made = Tokenizer(BPE({token: number for number, token in enumerate(tokens)}, merges))
-        steps = PRE_TOKENIZERS[file.settings["tokenizer.ggml.pre"]]
-        self._made.pre_tokenizer = pre_tokenizers.Sequence(
-            [getattr(pre_tokenizers, step["type"])(**{k: v for k, v in step.items() if k != "type"}) for step in steps]
-        )
-        added = [token for token, kind in zip(tokens, kinds, strict=True) if kind in ADDED]
-        self._made.add_special_tokens([AddedToken(token, normalized=False) for token in added])
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """The text's ids."""
-        return self._made.encode(text, add_special_tokens=add_special_tokens).ids

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport.few_bits import factor_of, rounding_of
 from nemotron_serving.passport.parts import Part
 from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import BESIDE, block_of, is_small, scale_of
+from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, is_small
 
 LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 EXPERT = re.compile(r"(?:.+)\.experts\.(\d+)\.(\w+)\.weight")
@@ -30,7 +30,7 @@ PREDICTING = "mtp."
 
 @dataclass(frozen=True)
 class Counterpart:
-    """A tensor of the model, its place in the export, and both versions in parts of equal length.
+    """A tensor of the model, and what the export has for it, both in parts of equal length.
 
     Attributes:
         dtype: of the export's side.
@@ -39,7 +39,6 @@ class Counterpart:
     """
 
     name: str
-    where: str
     dtype: str
     wanted: Callable[[], Iterator[torch.Tensor]]
     found: Callable[[], Iterator[torch.Tensor]]
@@ -51,24 +50,23 @@ class Counterpart:
 def in_folder(source: Mapping[str, Stored], folder: Path, part: Part) -> Iterator[Counterpart]:
     """The pairs of an exported folder, which has the model's own names; weights of 8 bits with their scales."""
     target, block = stored_in(folder), block_of(config_of(folder))
-    headers = {name: (one.dtype, one.shape) for name, one in target.items()}
     _require_all(
         source, {name: one for name, one in target.items() if name in source or not BESIDE.fullmatch(name)}, part
     )
     for name, one in source.items():
         if name in target:
             other = target[name]
-            if one.dtype in FLOATS and is_small(name, *headers[name]):
-                scale = scale_of(name, headers)  # lost ones are named where scales are checked
-                if (factor := factor_of(other, target[scale] if scale else None, block)) is not None:
+            if one.dtype in FLOATS and is_small(name, other):
+                factor = factor_of(name, target, block)
+                if factor is not None:  # lost scales are named where scales are checked
                     yield _of_few_bits(one, other, factor)
                 continue
-            yield Counterpart(name, name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
+            yield Counterpart(name, other.dtype, one.parts, other.parts, (one.shape, other.shape))
 
 
 def _of_few_bits(one: Stored, other: Stored, factor: torch.Tensor) -> Counterpart:
     return Counterpart(
-        one.name, one.name, other.dtype, lambda: iter([one.values().double()]),
+        one.name, other.dtype, lambda: iter([one.values().double()]),
         lambda: iter([other.values().float().double() * factor]), (one.shape, other.shape),
         within=lambda wanted: rounding_of(wanted, factor, other.dtype),
     )  # fmt: skip
@@ -138,7 +136,7 @@ def _of_gguf(
     # norms, convolutions and A lie in other shapes there, with the same values in the same order
     same = values.numel() == torch.Size(shape).numel() and (len(shape) != 2 or "norm" in one.name)
     shapes = (shape, shape) if same else (shape, tuple(values.shape))
-    return Counterpart(one.name, where, file.dtype(where), wanted, found, shapes, rotate)
+    return Counterpart(one.name, file.dtype(where), wanted, found, shapes, rotate)
 
 
 def is_unrolled(names: Iterable[str]) -> bool:
@@ -160,7 +158,7 @@ def in_adapter(model: Path, adapter: Path, folder: Path, part: Part) -> Iterator
         if name in target:
             one = target[name]
             yield Counterpart(
-                name, name, one.dtype, lambda tensor=tensor: iter([tensor]), lambda one=one: iter([one.values()]),
+                name, one.dtype, lambda tensor=tensor: iter([tensor]), lambda one=one: iter([one.values()]),
                 (tuple(tensor.shape), one.shape),
             )  # fmt: skip
 

@@ -4,17 +4,17 @@ What differs is named as what it most likely is: a transposed matrix, another ex
 another order, a factor. Rounding to a narrower type is allowed, and must give exactly these bits.
 """
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
 
-from nemotron_engines.modeling.stored import FLOATS, Stored, stored_in
+from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.layouts import DTYPES
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
 from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.scales import FLOATS
 
 EXACT = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2")
 BOUNDS = {"Q8_0": 4.5e-3, "Q6_K": 2e-2, "Q5_1": 3.5e-2, "Q5_0": 6.5e-2, "Q4_K": 7.5e-2}
@@ -101,25 +101,35 @@ def _allowed(pair: Counterpart, part: Part) -> float:
 
 def _named(pair: Counterpart, source: Mapping[str, Stored]) -> str:
     """What the difference most likely is."""
-    wanted = torch.cat([_rounded(one, pair.dtype).float().flatten() for one in pair.wanted()]).reshape(pair.shapes[0])
-    found = torch.cat([one.float().flatten() for one in pair.found()]).reshape(pair.shapes[0])
+    shape = pair.shapes[0]
+    wanted = torch.cat([_rounded(one, pair.dtype).float().flatten() for one in pair.wanted()]).reshape(shape)
+    found = torch.cat([one.float().flatten() for one in pair.found()]).reshape(shape)
+
+    def is_found(values: torch.Tensor) -> bool:
+        if pair.within is None:
+            return torch.equal(_rounded(values, pair.dtype).float(), found)
+        return bool(((values - found).abs() <= pair.within(values)).all())
+
     if not bool(found.any()):
         return "is all zero"
-    if found.dim() == 2 and found.shape[0] == found.shape[1] and torch.equal(found, wanted.T):
-        return "is transposed"
-    if found.dim() == 2 and torch.equal(found, wanted.T.reshape(found.shape)):
-        return "is transposed, in the shape of the right one"
+    if turned := transposed(wanted, shape, is_found):
+        return turned
     if pair.rotate is not None:
         if torch.equal(pair.rotate(found), wanted):
             return "has the rows of each head in the model's order, and not in the one that llama.cpp rotates"
         if torch.equal(found, pair.rotate(wanted)):
             return "has the rows of each head moved twice"
-    own = _digest(found)
     for name, one in source.items():
-        alike = name != pair.name and one.shape == pair.shapes[0] and one.dtype in FLOATS
-        if alike and _digest(_rounded(one.values(), pair.dtype).float()) == own:
+        if name != pair.name and one.shape == shape and one.dtype in FLOATS and is_found(one.values()):
             return f"holds the values of {name}"
-    return _changed(wanted, found) if pair.within is None else _of_8_bits(pair, found, source)
+    return _changed(wanted, found) if pair.within is None else _scaled(wanted, found, pair.dtype)
+
+
+def transposed(wanted: torch.Tensor, shape: tuple[int, ...], is_found: Callable[[torch.Tensor], bool]) -> str | None:
+    """Whether a matrix of this shape is the right one transposed."""
+    if len(shape) != 2 or not is_found(wanted.T.reshape(shape)):
+        return None
+    return "is transposed" if shape[0] == shape[1] else "is transposed, in the shape of the right one"
 
 
 def _changed(wanted: torch.Tensor, found: torch.Tensor) -> str:
@@ -138,29 +148,18 @@ def _changed(wanted: torch.Tensor, found: torch.Tensor) -> str:
     return f"differs in {int((off != 0).sum())} of {off.numel()} values, by up to {float(off.abs().max()):.3g}"
 
 
-def _of_8_bits(pair: Counterpart, found: torch.Tensor, source: Mapping[str, Stored]) -> str:
-    """What differs in weights of 8 bits, which are never exactly those of another tensor."""
-    assert pair.within is not None
-    for name, one in source.items():
-        if name != pair.name and one.shape == pair.shapes[0] and one.dtype in FLOATS:
-            other = one.values().double()
-            if bool(((other - found).abs() <= pair.within(other)).all()):
-                return f"holds the values of {name}"
-    wanted = next(pair.wanted())
-    factor = _factor(wanted.float(), found)
+def _scaled(wanted: torch.Tensor, found: torch.Tensor, dtype: str) -> str:
+    """What differs in weights of 8 bits."""
+    factor = _factor(wanted, found)
     if factor > 0 and float((wanted * factor - found).norm()) < ROUNDED * float(found.norm()):
         return f"is {factor:.4g} times as large: its scale is not that of these weights"
     off = (wanted - found).abs()
-    return f"is further off than rounding to {pair.dtype} explains, by up to {float(off.max()):.3g}"
+    return f"is further off than rounding to {dtype} explains, by up to {float(off.max()):.3g}"
 
 
 def _factor(wanted: torch.Tensor, found: torch.Tensor) -> float:
     """How many times as large the values are as they should be."""
     return float((wanted * found).sum() / (wanted * wanted).sum()) if bool(wanted.any()) else 0.0
-
-
-def _digest(values: torch.Tensor) -> bytes:
-    return hashlib.sha256(values.contiguous().view(torch.uint8).numpy()).digest()
 
 
 def check_types(folder: Path, model: Path | None, part: Part) -> None:

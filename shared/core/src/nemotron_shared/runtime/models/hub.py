@@ -38,9 +38,10 @@ from nemotron_shared.runtime.models.references import HubModel
 from nemotron_shared.runtime.models.weights import (
     LARGEST_HEADER,
     WEIGHTS,
+    Header,
+    header_from,
+    header_of,
     require_all,
-    shapes,
-    shapes_of,
     weight_files,
 )
 
@@ -277,21 +278,21 @@ def _parameters(
     if not large or not large[0].endswith(WEIGHTS[0]):
         return None
 
-    def shapes_here(name: str) -> dict[str, list[int]]:
+    def header_here(name: str) -> Header:
         label = f"{model}: {name}"
         if (folder / name).is_file():
-            return shapes_of(label, folder / name)
+            return header_of(label, folder / name)
         # request only a part of the file: kilobytes instead of gigabytes
         beginning = _beginning(model, commit, name, HEADER)
         length = 8 + int.from_bytes(beginning[:8], "little")
         if HEADER < length <= LARGEST_HEADER:
             beginning = _beginning(model, commit, name, length)
-        return shapes(label, io.BytesIO(beginning), files[name].size)
+        return header_from(label, io.BytesIO(beginning), files[name].size)
 
     with ThreadPoolExecutor(8) as pool:
-        found = dict(zip(large, pool.map(shapes_here, large), strict=True))
+        found = dict(zip(large, pool.map(header_here, large), strict=True))
     require_all(str(model), found, folder, config_of(folder))
-    sizes = {tensor: math.prod(shape) for part in found.values() for tensor, shape in part.items()}
+    sizes = {tensor: math.prod(about.shape) for part in found.values() for tensor, about in part.items()}
     return {"total": sum(sizes.values()), "experts": sum(n for tensor, n in sizes.items() if ".experts." in tensor)}
 
 

@@ -9,14 +9,24 @@ and AWQ. A folder that lost its scales still loads in some programs, as a model 
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
 from nemotron_shared.errors import UserError, printable
 
-Tensors = Mapping[str, tuple[str, Sequence[int]]]
-"""Type, as safetensors calls it, and shape of each tensor."""
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a header says of a tensor: type, as safetensors calls it, shape, and the place of its first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+Tensors = Mapping[str, Tensor]
 Faults = list[tuple[str, str]]
 """The tensor or key, and what is wrong with it."""
 
@@ -28,7 +38,7 @@ BESIDE = re.compile(
     r".*(_scale(_inv|_2)?|_global_scale|_zero_point|weight_shape|_scales|\.(scales|qzeros|g_idx|SCB|absmax))"
 )
 """Names of what belongs to weights of few bits: scales, also of inputs and caches, zeros and shapes."""
-WHOLE = ("F64", "F32", "F16", "BF16")
+FLOATS = ("F64", "F32", "F16", "BF16")
 """Types whose values are numbers by themselves."""
 INTEGERS = ("I8", "U8", "I32")
 """Types that hold weights under names that say so; other integers are masks and positions."""
@@ -40,12 +50,17 @@ ALWAYS_SMALL = ("fp8", "fbgemm_fp8", "modelopt")
 SHOWN = 200
 
 
-def is_small(name: str, kind: str, shape: Sequence[int]) -> bool:
+def is_small(name: str, tensor: Tensor) -> bool:
     """Whether a tensor holds weights of 8 bits or fewer; packed ones are whole numbers."""
     if BESIDE.fullmatch(name):
         return False
-    packed = len(shape) > 1 and name.endswith((".weight", ".weight_packed", ".qweight", "_blocks"))
-    return kind.startswith(("F8_", "F4", "F6_")) or (kind in INTEGERS and packed)
+    packed = len(tensor.shape) > 1 and name.endswith((".weight", ".weight_packed", ".qweight", "_blocks"))
+    return tensor.dtype.startswith(("F8_", "F4", "F6_")) or (tensor.dtype in INTEGERS and packed)
+
+
+def small_in(tensors: Tensors) -> list[str]:
+    """Names of the tensors that hold such weights."""
+    return [name for name, tensor in tensors.items() if is_small(name, tensor)]
 
 
 def scale_of(name: str, tensors: Tensors) -> str | None:
@@ -71,8 +86,9 @@ def block_of(config: Mapping[str, Any]) -> list[int] | None:
 def lost_scales(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
     """Scales that are missing or do not fit, and those whose weights are no longer of few bits."""
     faults, block, scaled = list[tuple[str, str]](), block_of(config), _scales_inputs(config)
-    for name, (kind, shape) in tensors.items():
-        if not is_small(name, kind, shape):
+    for name, tensor in tensors.items():
+        kind, shape = tensor.dtype, tensor.shape
+        if not is_small(name, tensor):
             if orphan := _orphan(name, tensors):
                 faults.append((name, orphan))
             continue
@@ -83,7 +99,7 @@ def lost_scales(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
             known = f"{name.removesuffix('_packed')}{SCALES[0]}"
             faults.append((name, f"is stored as {kind}, and its scale is missing: {known}"))
             continue
-        fine, has = tensors[scale]
+        fine, has = tensors[scale].dtype, tensors[scale].shape
         blocks = block if len(shape) > 1 and kind.startswith("F8_") and scale.endswith("_inv") else None
         wanted = [math.ceil(size / by) for size, by in zip(shape[-2:], blocks, strict=True)] if blocks else None
         if wanted and list(has[-2:]) != wanted:
@@ -113,15 +129,15 @@ def _orphan(name: str, tensors: Tensors) -> str | None:
     if ending is None:
         return None
     weight = name.removesuffix(ending)
-    if (found := tensors.get(weight)) and found[0] in WHOLE:
-        return f"is a scale, and {weight} is stored as {found[0]}: was it applied?"
+    if (found := tensors.get(weight)) and found.dtype in FLOATS:
+        return f"is a scale, and {weight} is stored as {found.dtype}: was it applied?"
     return None if found or f"{weight}_packed" in tensors else f"is a scale, and {weight} is missing"
 
 
 def told_otherwise(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
     """What a config says of weights of few bits, and the folder does not hold, or holds more than is said."""
     key = next((key for key in QUANTIZED if isinstance(config.get(key), dict)), None)
-    small = [name for name, about in tensors.items() if is_small(name, *about)]
+    small = small_in(tensors)
     if key is None:
         what = f"is missing, and {len(small)} tensors are of 8 bits or fewer, first {small[0]}" if small else ""
         return [(f"config.json: {QUANTIZED[0]}", what)] if small else []
@@ -132,17 +148,19 @@ def told_otherwise(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
     name, entries = excluded(told)
     faults: Faults = []
     if method == "modelopt" and told.get("quant_algo") == "FP8":
-        wrong = ((one, tensors[one][0]) for one in small if tensors[one][0] != "F8_E4M3")
+        wrong = ((one, tensors[one].dtype) for one in small if tensors[one].dtype != "F8_E4M3")
         faults += [(one, f"is stored as {kind}, and quant_algo FP8 means F8_E4M3") for one, kind in wrong]
     if damaged := [entry for entry in entries if not entry.isprintable()]:
         what = f"{len(damaged)} entries are damaged, first {printable(damaged[0][:SHOWN])}"
         faults.append((f"config.json: {key}.{name}", what))
     kinds = {_kind(name) for name in small}
-    for one, (dtype, _) in tensors.items():
+    for one, tensor in tensors.items():
         module = one.removesuffix(".weight")
         named = any(is_named(module, entry) for entry in entries)
-        if module != one and dtype in WHOLE and _kind(one) in kinds and not named:
-            faults.append((one, f"is stored as {dtype}, others of its kind in few bits, and {name} does not say so"))
+        if module != one and tensor.dtype in FLOATS and _kind(one) in kinds and not named:
+            faults.append(
+                (one, f"is stored as {tensor.dtype}, others of its kind in few bits, and {name} does not say so")
+            )
     for one in small:
         module = re.sub(r"\.(weight|weight_packed|qweight)$", "", one)
         if any(is_named(module, entry) for entry in entries):

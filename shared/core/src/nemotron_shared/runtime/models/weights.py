@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.models.scales import require_scales
+from nemotron_shared.runtime.models.scales import Tensor, require_scales
 
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -48,8 +48,7 @@ AGAIN = "download or copy the file again"
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
          "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
 """Bytes per value by dtype; sizes of other dtypes are not checked."""
-Shapes = Mapping[str, list[int]]
-Header = dict[str, tuple[str, list[int]]]
+Header = dict[str, Tensor]
 
 
 def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
@@ -98,32 +97,21 @@ def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
     safe = [name for name in names or sorted(there) if name.endswith(WEIGHTS[0])]
     found = {name: header_of(f"{label}: {name}", folder / name) for name in safe}
     if names and found:
-        require_all(label, {name: _shapes(tensors) for name, tensors in found.items()}, folder, config)
-    require_scales(label, {name: about for tensors in found.values() for name, about in tensors.items()}, config)
-
-
-def shapes_of(label: str, file: Path, *, whole: bool = True) -> dict[str, list[int]]:
-    """Shapes of a safetensors file's tensors; `whole=False` accepts one truncated after its header."""
-    return _shapes(header_of(label, file, whole=whole))
+        require_all(label, found, folder, config)
+    require_scales(label, {name: one for tensors in found.values() for name, one in tensors.items()}, config)
 
 
 def header_of(label: str, file: Path, *, whole: bool = True) -> Header:
-    """Type and shape of each tensor of a safetensors file."""
+    """The tensors of a safetensors file; raises what `header_from` does."""
     with file.open("rb") as stream:
-        return _header(label, stream, file.stat().st_size, whole=whole)
+        return header_from(label, stream, file.stat().st_size, whole=whole)
 
 
-def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> dict[str, list[int]]:
-    """Shapes of the tensors of a safetensors file of this size, from its beginning; raises what `_header` does."""
-    return _shapes(_header(label, stream, size, whole=whole))
+def header_from(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> Header:
+    """The tensors of a safetensors file of this size, from its beginning.
 
-
-def _shapes(header: Header) -> dict[str, list[int]]:
-    return {name: shape for name, (_, shape) in header.items()}
-
-
-def _header(label: str, stream: BinaryIO, size: int, *, whole: bool) -> Header:
-    """Type and shape of each tensor of a safetensors file of this size, from its beginning.
+    Args:
+        whole: False accepts a file that was truncated after its header.
 
     Raises:
         UserError: no valid header, or the size does not match it.
@@ -139,7 +127,7 @@ def _header(label: str, stream: BinaryIO, size: int, *, whole: bool) -> Header:
         types = {name: about["dtype"] for name, about in tensors.items()}
         if not all(isinstance(dtype, str) for dtype in types.values()):
             raise ValueError("a type is not text")
-        places = {name: tuple(_dimensions(about["data_offsets"])) for name, about in tensors.items()}
+        places = {name: _dimensions(about["data_offsets"]) for name, about in tensors.items()}
         end = 0
         for name, (low, high) in sorted(places.items(), key=lambda place: place[1]):
             width = SIZES.get(types[name])
@@ -150,10 +138,10 @@ def _header(label: str, stream: BinaryIO, size: int, *, whole: bool) -> Header:
         raise UserError(f"{label}: its header cannot be read: it is damaged, or no safetensors file", AGAIN) from error
     if whole and size != 8 + length + end:
         raise UserError(f"{label}: {size} bytes, and its header speaks of {8 + length + end}: it is cut off", AGAIN)
-    return {name: (types[name], shape) for name, shape in found.items()}
+    return {name: Tensor(types[name], shape, 8 + length + places[name][0]) for name, shape in found.items()}
 
 
-def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: Mapping[str, Any]) -> None:
+def require_all(label: str, found: Mapping[str, Collection[str]], folder: Path, config: Mapping[str, Any]) -> None:
     """Compare each file's tensors with the index, if there is one, and with the config.
 
     Raises:
@@ -171,7 +159,7 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
         _require_named(label, found, promised)
 
 
-def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
+def _require_no_second(label: str, found: Mapping[str, Collection[str]]) -> None:
     """Refuse a tensor in two files: the library takes the last one, regardless of the index."""
     owners: dict[str, str] = {}
     for file, tensors in found.items():
@@ -181,7 +169,7 @@ def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
                 raise UserError(what, "download or save the model again")
 
 
-def _require_named(label: str, found: Mapping[str, Shapes], promised: Mapping[str, str]) -> None:
+def _require_named(label: str, found: Mapping[str, Collection[str]], promised: Mapping[str, str]) -> None:
     """Refuse a tensor missing from the index: some programs would load it, others initialise it randomly."""
     more = [f"{tensor} in {file}" for file, tensors in found.items() for tensor in tensors if tensor not in promised]
     if more:
@@ -217,7 +205,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _shape(label: str, name: str, values: Any) -> list[int]:
+def _shape(label: str, name: str, values: Any) -> tuple[int, ...]:
     dimensions = _dimensions(values)
     # in this order: multiplying a whole header of large numbers would take days
     if (
@@ -230,10 +218,10 @@ def _shape(label: str, name: str, values: Any) -> list[int]:
     return dimensions
 
 
-def _dimensions(values: Any) -> list[int]:
+def _dimensions(values: Any) -> tuple[int, ...]:
     if not all(type(value) is int and value >= 0 for value in values):
         raise ValueError("no whole numbers")
-    return list(values)
+    return tuple(values)
 
 
 def _absent_from_layers(names: list[str], config: Mapping[str, Any]) -> list[str]:
