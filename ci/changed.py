@@ -39,7 +39,12 @@ ENGINE_PACKAGES = {
         "nemotron_serving.programs",
     ),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins", "nemotron_serving.megatron"),
-    "modelopt": ("nemotron_serving.fp8", "nemotron_serving.modelopt_run", "nemotron_serving.programs"),
+    "modelopt": (
+        "nemotron_serving.fp8",
+        "nemotron_serving.modelopt_run",
+        "nemotron_serving.passport.numbers",
+        "nemotron_serving.programs",
+    ),
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),
