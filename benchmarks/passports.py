@@ -101,7 +101,7 @@ def timed(*words: str) -> tuple[float, float]:
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "docs" / "passports.md")
 def command(model: str, home: Path | None, out: Path) -> int:
     """Run the command; see the module docstring."""
-    sys.path.append(str(ROOT / "shared" / "serving" / "tests"))
+    sys.path += [str(ROOT / "shared" / member / "tests") for member in ("serving", "data")]
     from passport_support import DENSE, HEADS, with_adapters  # models of the tests
 
     kinds = {

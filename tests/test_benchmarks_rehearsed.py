@@ -1,4 +1,4 @@
-"""Every program below benchmarks/ runs to its end on very little, with the comparisons of the real run."""
+"""Programs below benchmarks/ run to their end on very little, with the comparisons of the real run."""
 
 import json
 import os
@@ -127,6 +127,14 @@ def test_environments(tmp_path: Path) -> None:
     assert re.findall(r"^\| (.+?) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", text, re.MULTILINE) == [
         "ours", "TRL's environment_factory",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ["passports.py", "quantised.py"])
+def test_exports_find_what_they_import_and_ask_for_a_model(program: str, tmp_path: Path) -> None:
+    """Not to its end: this takes minutes, and other runtimes."""
+    command = [sys.executable, str(ROOT / "benchmarks" / program), "nothing", "--home", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "no artifact 'nothing'" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.slow
