@@ -30,6 +30,8 @@ class Faulty(BaseHTTPRequestHandler):
                 self.answer(int(body["status"]), b'{"detail": "so"}')
             case "/text":
                 self.answer(200, b"no JSON")
+            case "/deep":
+                self.answer(200, b"[" * 100_000)
             case "/list":
                 self.answer(200, b"[1]")
             case "/large":
@@ -81,7 +83,12 @@ def test_a_broken_server_is_a_failure(faulty: Client, path: str, body: dict[str,
 
 @pytest.mark.parametrize(
     ("path", "body", "reason"),
-    [("/text", {}, "no JSON: 'no JSON'"), ("/list", {}, "no JSON object"), ("/status", {"status": 422}, "status 422")],
+    [
+        ("/text", {}, "no JSON: 'no JSON'"),
+        ("/deep", {}, r"no JSON: '\[\["),
+        ("/list", {}, "no JSON object"),
+        ("/status", {"status": 422}, "status 422"),
+    ],
 )
 def test_fields_are_those_of_a_good_answer(faulty: Client, path: str, body: dict[str, Any], reason: str) -> None:
     found = one(faulty, path, **body)

@@ -95,7 +95,12 @@ FAULTS = {
     "killed": ("open", "os.kill(os.getpid(), signal.SIGKILL)", "its server ended (signal 9)"),
     "slow": ("open", "time.sleep(30)", "POST /open: no answer within 1 s"),
     "broken": ("open", 'raise RuntimeError("a bug")', 'RuntimeError: a bug"}'),
-    "wrong JSON": ("verify", '__main__.json = types.SimpleNamespace(dumps=lambda *_, **how: "<html>")', "no JSON"),
+    "wrong JSON": (
+        "verify",
+        # `loads` stays, because another thread may be reading a request
+        '__main__.json = types.SimpleNamespace(dumps=lambda *_, **how: "<html>", loads=__main__.json.loads)',
+        "no JSON",
+    ),
     "422": ("verify", 'raise __main__.BadRequest(422, {"detail": "no such row"})', "POST /verify: status 422"),
     "no reward": ("verify", 'return {"reward": None}', "no finite reward: None"),
 }

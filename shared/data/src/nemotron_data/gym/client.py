@@ -52,7 +52,7 @@ class Answer:
             raise Failure(f"POST {self.path}: status {self.status}: {self.text[:SHOWN]}")
         try:
             found = json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Failure(f"POST {self.path}: no JSON: {self.text[:SHOWN]!r}") from error
         if not isinstance(found, dict):
             raise Failure(f"POST {self.path}: no JSON object: {self.text[:SHOWN]!r}")
