@@ -50,7 +50,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}/health", timeout=10) as found:
+        with urllib.request.urlopen(f"{address}/health", timeout=60) as found:
             return found.status == 200
     except (urllib.error.URLError, OSError):
         return False

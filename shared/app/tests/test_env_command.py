@@ -44,7 +44,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def is_gone(pid: int) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode:
             return True
@@ -56,7 +56,7 @@ def test_what_is_started_is_listed_answers_and_is_stopped(
     started: "subprocess.Popen[bytes]", capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (one,) = listed(capsys)["running"]
-    (answer,) = Client(one["port"], timeout=10, connections=1).post(
+    (answer,) = Client(one["port"], timeout=60, connections=1).post(
         [("/seed_session", {"world": 1, "expected_answer": ""}, {})]
     )
     assert isinstance(answer, Answer) and answer.status == 200

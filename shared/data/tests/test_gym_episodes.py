@@ -33,7 +33,7 @@ class Episode:
     def large(self, text: str) -> dict: return {"text": "x" * (1 << 20)}
     def draw(self, text: str) -> dict: return {"drawn": os.urandom(8).hex()}
     def secret(self, text: str) -> dict: return {"secret": SECRET}
-    def sleep(self, text: str) -> dict: time.sleep(30)
+    def sleep(self, text: str) -> dict: time.sleep(300)
     def die(self, text: str) -> dict: os._exit(7)
     def fail(self, text: str) -> dict: raise RuntimeError("broken inside")
     def refuse(self, text: str) -> dict: raise ValueError("refused inside")
@@ -62,7 +62,7 @@ def row_of(name: str, tools: Sequence[str]) -> dict[str, Any]:
 
 def section(name: str, **changes: Any) -> EnvironmentsSection:
     usual = {"servers": [name], "max_turns": 4, "max_episode_tokens": 1000, "show_tools": False,
-             "timeout_seconds": 20.0, "connections": 4, "on_failure": "stop"}  # fmt: skip
+             "timeout_seconds": 60.0, "connections": 4, "on_failure": "stop"}  # fmt: skip
     return EnvironmentsSection(**usual | changes)
 
 
@@ -136,7 +136,7 @@ def test_limits_end_an_episode_and_are_told_apart(faulty: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("tool", "changes", "reason"),
     [
-        ("sleep", {"timeout_seconds": 0.5}, "POST /sleep: no answer within 0.5 s"),
+        ("sleep", {"timeout_seconds": 3.0}, "POST /sleep: no answer within 3 s"),
         ("fail", {}, 'status 500: {"detail":"faulty.py:16: RuntimeError: broken inside"}'),
         ("refuse", {}, 'status 500: {"detail":"faulty.py:17: ValueError: refused inside"}'),
         ("leave", {}, 'status 500: {"detail":"faulty.py:19: SystemExit: "}'),
