@@ -40,7 +40,8 @@ class Episode:
     def set(self, text: str) -> dict: return {1, 2}
     def leave(self, text: str) -> dict: raise SystemExit
     def verify(self, answer: str, output: list) -> dict:
-        return {"reward": float("nan") if answer == "nan" else float(answer == "right"), "items": len(output)}
+        broken = {"nan": float("nan"), "huge": 10**400}
+        return {"reward": broken.get(answer, float(answer == "right")), "items": len(output)}
 """
 
 
@@ -161,6 +162,8 @@ def test_no_number_is_a_failure_and_a_masked_episode_is_counted(
     rows, turns = [row_of("faulty", ["echo"])] * 2, [[ended("nan")], [ended("right")]]
     with pytest.raises(UserError, match="no finite reward: nan"):
         played(section(faulty), rows, turns, tmp_path)
+    with pytest.raises(UserError, match="no finite reward: 1000"):
+        played(section(faulty), rows[:1], [[ended("huge")]], tmp_path)
     found = played(section(faulty, on_failure="mask"), rows, turns, tmp_path)
     assert [one.ended for one in found] == ["failed", "answered"]
     assert "1 of 2 episodes failed and are left out; the last: environment 'faulty': POST /verify" in "".join(

@@ -19,6 +19,7 @@ masks the episode, and is never a reward.
 
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -463,7 +464,7 @@ def _result(episode: Episode, call: str, output: str) -> Message:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # an integer may exceed all floats
 
 
 def _numbers(fields: Mapping[str, Any], beside: Iterable[str]) -> dict[str, float]:
