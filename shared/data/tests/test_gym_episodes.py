@@ -337,14 +337,20 @@ def test_the_environments_are_served_by_one_file() -> None:
 
 
 TURNS = """
+import json
 class Episode:
     def __init__(self, row): self.row = row
     def reset(self): return None
-    def step(self, text): return {"tuple": ("", 0.0, True, False, {}), "bare": {"reward": 1.0}}[text]
+    def step(self, text):
+        if text == "tuple": return "", 0.0, True, False, {}
+        if text == "bare": return {"reward": 1.0}
+        return {"reward": 1.0, "terminated": True, "info": json.loads(text)}
 """
 
 
-@pytest.mark.parametrize("said", ["tuple", "bare"])
+@pytest.mark.parametrize(
+    "said", ["tuple", "bare", '"won"', '{"tool_outputs": 1}', '{"tool_outputs": ["won"]}', '{"tool_outputs": [{}]}']
+)
 def test_a_step_that_returns_something_else_is_told_what_it_must_return(tmp_path: Path, said: str) -> None:
     folder = new_environment("turns", tmp_path)
     (folder / "turns.py").write_text(TURNS)
@@ -353,7 +359,10 @@ def test_a_step_that_returns_something_else_is_told_what_it_must_return(tmp_path
         list(play(str(folder), RLRow.of(row), [said], tmp_path))
     config.write_text(config.read_text().replace("simple_agent", "gymnasium_agent"))
     row["agent_ref"]["name"] = "turns_gymnasium_agent"
-    with pytest.raises(UserError, match=r"TypeError: step must return ..*reward.*terminated.*, and returned"):
+    message = (
+        "TypeError: step must return .*reward.*, and returned" if said in ("tuple", "bare") else "info is no object"
+    )
+    with pytest.raises(UserError, match=message):
         list(play(str(folder), RLRow.of(row), [said], tmp_path))
 
 

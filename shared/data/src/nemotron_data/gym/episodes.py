@@ -33,7 +33,7 @@ from nemotron_data.chat.prompt import Prompt, Prompter, conversation_of
 from nemotron_data.chat.rows import Message
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate_tools
 from nemotron_data.gym.catalogue import TOOLS_AGENT, TURNS_AGENT, Agent, agent_named, agents_of, find_environment
-from nemotron_data.gym.client import Answer, Client, Cookies, Failure, Post
+from nemotron_data.gym.client import SHOWN, Answer, Client, Cookies, Failure, Post
 from nemotron_data.gym.server import Server
 from nemotron_data.rejects import Refused
 from nemotron_shared.config.environments import EnvironmentsSection
@@ -329,14 +329,19 @@ class Loop:
         if not _is_finite(reward):
             self._fail(episode, Failure(f"POST /step: no finite reward: {reward!r}"))
             return
+        try:
+            results = [(str(told["call_id"]), str(told["output"])) for told in info.get("tool_outputs") or ()]
+        except (AttributeError, TypeError, KeyError):
+            what = "POST /step: info is no object, or one of its tool_outputs is not {call_id: ..., output: ...}"
+            self._fail(episode, Failure(f"{what}: {str(info)[:SHOWN]}"))
+            return
         episode.reward += float(reward)  # ty: ignore[invalid-argument-type]
         episode.figures |= _numbers(info, ())
         if fields.get("terminated") or fields.get("truncated"):
             episode.ended = episode.ended or "answered"
         if episode.ended is not None:
             return
-        for told in info.get("tool_outputs", ()):
-            answers.append(_result(episode, str(told["call_id"]), str(told["output"])))
+        answers += (_result(episode, *result) for result in results)
         if fields.get("observation"):
             answers.append({"role": "user", "content": str(fields["observation"])})
             episode.output.append({"type": "message", **answers[-1]})
@@ -364,7 +369,7 @@ class Loop:
                     answers[one.number].append(_result(one, call["id"], told))
             for one, answer in self._posted(allowed, posts):
                 if isinstance(answer, Answer) and answer.status not in TO_THE_MODEL:
-                    answer = Failure(f"POST {answer.path}: status {answer.status}: {answer.text[:200]}")
+                    answer = Failure(f"POST {answer.path}: status {answer.status}: {answer.text[:SHOWN]}")
                 if isinstance(answer, Failure):
                     self._fail(one, answer)
                 else:
