@@ -102,8 +102,12 @@ def test_a_teacher_without_the_same_vocabulary_is_refused(
     make_model(tmp_path / "teacher")
     file = tmp_path / "teacher" / "tokenizer.json"
     file.write_text(file.read_text().replace(before, after))
-    assert main((*SHORT, "distillation={kl_type: reverse}")) == 2
+    words = (*SHORT, "distillation={kl_type: reverse}")
+    assert main(words) == 2
     assert "error: run.teacher: " in (said := capsys.readouterr().err) and message in said
+    make_model(tmp_path / "student")
+    assert main((*words, "run.model=./student", "--dry-run")) == 1
+    assert "run.teacher: " in (said := capsys.readouterr().out) and said.count(message) == 1
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)

@@ -193,3 +193,6 @@ def test_a_reward_model_of_another_vocabulary_is_refused(
     file.write_text(file.read_text().replace("<|im_start|>", "<|begins|>"))
     assert main((*short("rl"), *WITH_MODEL)) == 2
     assert "run.reward_model: " in (said := capsys.readouterr().err) and "has another vocabulary" in said
+    make_model(tmp_path / "policy")
+    assert main((*short("rl"), *WITH_MODEL, "run.model=./policy", "--dry-run")) == 1
+    assert "run.reward_model: " in (said := capsys.readouterr().out) and said.count("has another vocabulary") == 1

@@ -10,6 +10,7 @@ from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.agents import agent_problems
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
+from stages.rl.vocabulary import vocabulary_problems
 
 
 class TRL(Engine[RLConfig[TRLEngine]]):
@@ -24,6 +25,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         yield from self._environment_problems(config)
         if machine.sees_files:
             yield from agent_problems(config, inputs)
+            yield from vocabulary_problems(inputs)
         if config.other_method is not None and config.engine.strategy == "fsdp2":
             yield Problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
         if (config.distillation is None) != (config.run.teacher is None):

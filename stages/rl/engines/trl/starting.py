@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from nemotron_data.chat.prompt import Prompter
-from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
+from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Task
 from stages.rl.schema import RLConfig, TRLEngine
+from stages.rl.vocabulary import another_vocabulary, vocabulary_of
 
 
 class Beginning(NamedTuple):
@@ -57,10 +57,6 @@ def require_same_vocabulary(
     Raises:
         UserError: naming the role; also if its tokenizer is missing or damaged.
     """
-    try:
-        theirs = TokenizerFolder(found.path).tokenizer.get_vocab()
-    except UserError as error:
-        raise UserError(f"run.{role}: {error.message}", "give it the tokenizer that it was trained with") from error
+    theirs = vocabulary_of(role, found)
     if theirs != tokenizer.get_vocab() or other.config.vocab_size != model.config.vocab_size:
-        what = f"run.{role}: {found.reference} has another vocabulary than the model that learns from it"
-        raise UserError(what, "take one that was trained with the same tokenizer")
+        raise another_vocabulary(role, found)
