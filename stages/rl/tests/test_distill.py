@@ -17,6 +17,15 @@ SHORT = (
 )  # fmt: skip
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder and store, with the folder of a teacher."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    make_model(tmp_path / "teacher")
+    return tmp_path
+
+
 def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[dict[str, Any]], bytes]:
     """The log without times, and the weights, of the newest model; the teacher has random weights of another seed."""
     home.mkdir(exist_ok=True)
@@ -90,36 +99,21 @@ REFUSED = [
     ],
 )
 def test_a_teacher_without_the_same_vocabulary_is_refused(
-    before: str,
-    after: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    before: str, after: str, message: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
-    make_model(tmp_path / "teacher")
-    file = tmp_path / "teacher" / "tokenizer.json"
+    file = home / "teacher" / "tokenizer.json"
     file.write_text(file.read_text().replace(before, after))
     words = (*SHORT, "distillation={kl_type: reverse}")
     assert main(words) == 2
     assert "error: run.teacher: " in (said := capsys.readouterr().err) and message in said
-    make_model(tmp_path / "student")
+    make_model(home / "student")
     assert main((*words, "run.model=./student", "--dry-run")) == 1
     assert "run.teacher: " in (said := capsys.readouterr().out) and said.count(message) == 1
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_what_cannot_be_is_refused(
-    words: tuple[str, ...],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], message: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
-    make_model(tmp_path / "teacher")
     assert main((*SHORT, *words)) == 2
     assert message in capsys.readouterr().err
