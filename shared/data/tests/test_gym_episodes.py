@@ -42,6 +42,12 @@ class Episode:
     def verify(self, answer: str, output: list) -> dict:
         broken = {"nan": float("nan"), "huge": 10**400}
         return {"reward": broken.get(answer, float(answer == "right")), "items": len(output)}
+    def shout(self, text: str) -> dict:
+        print(text * (1 << 20), flush=True)
+        os.system("echo a child")
+        return {}
+TOOLS.append(tool("shout"))
+print("loaded", flush=True)
 """
 
 
@@ -375,6 +381,14 @@ def test_a_failed_try_shows_the_turns_before_and_the_line_of_the_environment(fau
     assert lines[-3:] == ['echo({"text": "a"})', '-> {"text":"a"}', 'fail({"text": "b"})']
     assert error.value.remedy == f"see {tmp_path / 'faulty.log'}"
     assert 'faulty.py", line 16, in fail' in (tmp_path / "faulty.log").read_text()
+
+
+def test_what_an_environment_prints_is_in_its_log(faulty: str, tmp_path: Path) -> None:
+    turns = [ended(as_call("shout", {"text": "a"})), ended("right")]
+    (one,) = played(section(faulty), [row_of("faulty", ["shout"])], [turns], tmp_path)
+    assert one.reward == 1.0, "more than a pipe holds"
+    log = (tmp_path / "logs" / "faulty.log").read_text()
+    assert log == "loaded\n" + "a" * (1 << 20) + "\na child\n"
 
 
 def test_a_tools_answer_without_json_for_it_is_a_failure(faulty: str, tmp_path: Path) -> None:

@@ -79,9 +79,10 @@ def main(folder: str, port: str, settings: str) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", int(port)))
     listener.listen(128)
-    said, sys.stdout = sys.stdout, sys.stderr  # what NeMo-Gym prints goes to the log
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what NeMo-Gym and the environment print goes to the log
     app = build(Path(folder).resolve(), listener.getsockname()[1], json.loads(settings))
-    print(f"ready {listener.getsockname()[1]}", file=said, flush=True)
+    print(f"ready {listener.getsockname()[1]}", file=output, flush=True)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     asyncio.run(server.serve(sockets=[listener]))
 

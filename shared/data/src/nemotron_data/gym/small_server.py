@@ -22,6 +22,7 @@ The logic is a class Episode, with one object per episode:
 import importlib.util
 import inspect
 import json
+import os
 import secrets
 import sys
 import threading
@@ -30,7 +31,7 @@ from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
@@ -158,8 +159,8 @@ def load_logic(folder: Path) -> ModuleType:
     return module
 
 
-def serve(environment: Environment, port: int) -> None:
-    """Answer until the process ends. Port 0 takes a free one; says `ready PORT` when it listens."""
+def serve(environment: Environment, port: int, output: TextIO) -> None:
+    """Answer until the process ends. Port 0 takes a free one; says `ready PORT` to `output` when it listens."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # connections are kept
@@ -208,9 +209,11 @@ def serve(environment: Environment, port: int) -> None:
         request_queue_size = 128
 
     with Server(("127.0.0.1", port), Handler) as server:
-        print(f"ready {server.server_address[1]}", flush=True)
+        print(f"ready {server.server_address[1]}", file=output, flush=True)
         server.serve_forever()
 
 
 if __name__ == "__main__":
-    serve(Environment(load_logic(Path(sys.argv[1]))), int(sys.argv[2]))
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the environment prints goes to the log: nobody reads it here, and a full pipe would stop it
+    serve(Environment(load_logic(Path(sys.argv[1]))), int(sys.argv[2]), output)
