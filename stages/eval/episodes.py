@@ -50,7 +50,7 @@ def play_episodes(task: Task[EvalConfig], model: Any, tokenizer: Any, about: Eva
         asked = []
         for number, row in enumerate(rows, start=1):
             try:
-                asked.append(environments.ask(RLRow.of(row["row"]), prompter))
+                asked.append(environments.ask(RLRow.of(row["row"], f"{about.file}:{number}"), prompter))
             except UserError as error:
                 raise UserError(f"{about.file}:{number}: {error.message}", error.remedy) from error
         return list(as_samples(rows, loop.play(asked, sample), tokenizer))

@@ -20,7 +20,8 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import FIELDS, EvalTask, Kind, problem_of, read_task_rows, read_tasks
 from nemotron_data.formats.rl_rows import CORRECT_ROW, RLRow, read_rl_rows, validate_prompt
-from nemotron_data.gym.catalogue import OWN, agent_named, agents_of, find_environment
+from nemotron_data.gym.catalogue import OWN, agent_for, agents_of, find_environments
+from nemotron_data.gym.server import tools_of
 from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
@@ -137,13 +138,16 @@ def installed_task(name: str, seed: int) -> TaskRows:
 
 
 def _agent_problems(config: EvalConfig, tasks: Iterable[EvalTask]) -> Iterator[Problem]:
-    """For each task, the first row whose agent the environments do not have."""
-    section = config.evaluation.environments
-    agents = agents_of(map(find_environment, section.servers)) if section is not None else {}
-    for task in tasks if section is not None else ():
+    """For each task, the first row whose agent or tools the environments do not have."""
+    section, tasks = config.evaluation.environments, list(tasks)
+    if section is None or not tasks:
+        return
+    environments = find_environments(section.servers)
+    agents, tools = agents_of(environments), tools_of(environments)
+    for task in tasks:
         for number, row in enumerate(islice(read_task_rows(task.file, task.kind), config.evaluation.limit), start=1):
             try:
-                agent_named(agents, RLRow.of(row["row"]).agent)
+                agent_for(RLRow.of(row["row"]), agents, tools.get)
             except UserError as error:
                 what = f"{task.file}:{number}: {error.message}"
                 yield Problem(what, error.remedy, "evaluation.environments.servers")

@@ -1,12 +1,15 @@
-"""Check that the environments of a config have the agents that rows name, before a model is loaded."""
+"""Check before a model is loaded that environments start, and have the agents and tools that rows name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
-from nemotron_data.formats.rl_rows import RLRow
-from nemotron_data.gym.catalogue import agent_named, agents_of, find_environment
+from nemotron_data.formats.rl_rows import RLRow, read_rl_rows
+from nemotron_data.gym.catalogue import Agent, agent_for, agent_named, agents_of, find_environments
+from nemotron_data.gym.server import tools_of
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.needs import Problem
@@ -14,26 +17,47 @@ from stages.rl import data_prep
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLConfig, RLData
 
+SERVERS = "engine.environments.servers"
+FIRST_ROWS = 100
+"""Rows of prepared data whose tools are looked at here; a training looks at all, once its model is loaded."""
+
 
 def agent_problems(config: RLConfig, inputs: Inputs) -> Iterator[Problem]:
-    """Agents of the prepared data, or of the first rows of data still to be prepared, that no environment has."""
+    """Agents and tools of the prepared data, or of the first rows of data still to be prepared, that no environment
+    has; and environments that do not start.
+    """
     section, data, settings = getattr(config.engine, "environments", None), inputs.get("data"), config.data_prep
     if section is None or config.on_pairs is not None:
         return
-    agents = agents_of(map(find_environment, section.servers))
+    environments = find_environments(section.servers)
+    agents, tools = agents_of(environments), tools_of(environments)
     if data is not None:
-        for name, place in data.manifest.metadata.get(data_prep.AGENTS, {}).items():
-            try:
-                agent_named(agents, name)
-            except UserError as error:
-                what = f"{data.reference}: the row {place}: {error.message}"
-                yield Problem(what, error.remedy, "engine.environments.servers")
+        yield from _of_prepared(data, agents, tools)
         return
 
     def name_one(row: Row, part: Part[RLData]) -> None:
-        agent_named(agents, RLRow.of(gym_row(row.value, part.settings, row.written)).agent)
+        agent_for(RLRow.of(gym_row(row.value, part.settings, row.written)), agents, tools.get)
 
     if config.run.data is not None and config.run.missing_data == "prepare" and settings.source is not None:
         parts = data_prep.ROWS.parts(settings)
         for error in look_ahead(parts, lambda part: lambda row: name_one(row, part)).problems:
             yield Problem(error.message, error.remedy)
+
+
+def _of_prepared(
+    data: Artifact, agents: Mapping[str, Agent], tools: Mapping[str, frozenset[str] | None]
+) -> Iterator[Problem]:
+    """All agents that are missing; if there are none, the first of the first rows with a tool that is missing."""
+    for name, place in data.manifest.metadata.get(data_prep.AGENTS, {}).items():
+        try:
+            agent_named(agents, name)
+        except UserError as error:
+            yield Problem(f"{data.reference}: the row {place}: {error.message}", error.remedy, SERVERS)
+    file = data.path / data_prep.FILES["train"]
+    for row in islice(read_rl_rows(file), FIRST_ROWS) if file.is_file() else ():
+        try:
+            if row.agent in agents:
+                agent_for(row, agents, tools.get)
+        except UserError as error:
+            yield Problem(f"{row.place}: {error.message}", error.remedy)
+            return

@@ -83,10 +83,11 @@ def test_the_server_ends_with_the_command(
 
 def test_a_port_that_is_taken_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["env", "start", "drawers", "--port", str(taken.getsockname()[1])]) == 2
+        port = taken.getsockname()[1]
+        assert main(["env", "start", "drawers", "--port", str(port)]) == 2
     said = capsys.readouterr().err
     assert said.count("error:") == 1
-    assert "Address already in use" in said and "give another --port" in said
+    assert f"exit code 1): port {port}: Address already in use" in said and "give another --port" in said
 
 
 def test_an_episode_is_tried_and_a_new_environment_passes_its_own_test(

@@ -372,6 +372,34 @@ def test_a_step_that_returns_something_else_is_told_what_it_must_return(tmp_path
         list(play(str(folder), RLRow.of(row), [said], tmp_path))
 
 
+def test_a_try_shows_the_opening_and_names_turns_that_were_not_played(tmp_path: Path) -> None:
+    folder = new_environment("turns", tmp_path)
+    config, row = folder / "configs" / "turns.yaml", row_of("turns", [])
+    config.write_text(config.read_text().replace("simple_agent", "gymnasium_agent"))
+    row["agent_ref"]["name"] = "turns_gymnasium_agent"
+    ending = """
+class Episode:
+    def __init__(self, row): pass
+    def reset(self): return "Guess."
+    def step(self, text): return {"reward": 1.0, "terminated": True}
+"""
+    (folder / "turns.py").write_text(ending)
+    lines = list(play(str(folder), RLRow.of(row), ["8", "9", "7"], tmp_path))
+    assert lines[-4:] == ["-> Guess.", "8", "reward 1", "the episode ended before the last 2 of 3 turns"]
+    (folder / "turns.py").write_text(ending.replace('"Guess."', "42"))
+    with pytest.raises(UserError, match="reset must return a text or None, and returned 42"):
+        list(play(str(folder), RLRow.of(row), ["8"], tmp_path))
+
+
+def test_a_row_that_its_environment_cannot_read_is_named(faulty: str, tmp_path: Path) -> None:
+    row = RLRow.of(row_of("faulty", ["fail"]), "rows.jsonl:7")
+    with pytest.raises(UserError, match=r"broken inside.*\(the row rows.jsonl:7\)"):
+        list(play(faulty, row, [as_call("fail", {"text": "b"})], tmp_path))
+    unknown = RLRow.of(row_of("faulty", ["ecko"]), "rows.jsonl:8")
+    with pytest.raises(UserError, match=r"rows.jsonl:8: environment 'faulty' has no tool 'ecko'"):
+        list(play(faulty, unknown, ["right"], tmp_path))
+
+
 def test_a_failed_try_shows_the_turns_before_and_the_line_of_the_environment(faulty: str, tmp_path: Path) -> None:
     turns = [as_call("echo", {"text": "a"}), as_call("fail", {"text": "b"})]
     lines = []

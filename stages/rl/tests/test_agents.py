@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import EPISODES
 
+from nemotron_data.gym.catalogue import new_environment
 from nemotron_data.synthetic.episodes import beginnings
 from stages.rl import data_prep
 from stages.rl.train import main
@@ -54,6 +55,36 @@ def test_in_prepared_data_it_is_named_with_the_line_of_the_users_file(capsys: py
     assert main(words) == 2
     said = capsys.readouterr().err
     assert told in said and "importing libraries" not in said
+
+
+def test_tools_that_the_environment_does_not_have_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    words = write_rows({})
+    rows = list(map(json.loads, Path("rows.jsonl").read_text().splitlines()))
+    rows[4]["responses_create_params"]["tools"][0]["name"] = "fnd"
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fault = "environment 'drawers' has no tool 'fnd'"
+    assert main([*words, "--dry-run"]) == 1
+    assert f"rows.jsonl:5: {fault}" in (said := capsys.readouterr().out) and "did you mean 'find'" in said
+    assert data_prep.main(words) == 0
+    assert main([*words, "--dry-run"]) == 1
+    assert f"train.jsonl:5: {fault}" in capsys.readouterr().out
+
+
+def test_an_environment_that_does_not_start_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = new_environment("broken", Path("environments"))
+    (folder / "broken.py").write_text("def Episode(:\n")
+    words = [*write_rows({}), "--dry-run"]
+    assert main([*words, "engine.environments.servers=[drawers, broken]"]) == 1
+    said = capsys.readouterr().out
+    assert "environment 'broken' does not start" in said and "SyntaxError" in said
+    assert main([*words, "engine.environments.servers=[drawers, drawers]"]) == 1
+    assert "drawers, drawers: one is named twice" in capsys.readouterr().out
+
+
+def test_an_episode_without_room_for_a_second_turn_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*EPISODES, "--dry-run", "engine.environments.max_episode_tokens=20", "grpo.max_new_tokens=20"]
+    assert main(words) == 1
+    assert "20 tokens of an episode leave no room for a second turn of up to 20" in capsys.readouterr().out
 
 
 def test_rows_of_the_configs_environments_are_no_problem(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,4 +27,16 @@ def test_a_step_of_cut_completions_teaches_nothing_and_a_validation_counts_each_
         found.append(validation["valid_reward"])
         said = capsys.readouterr().err
         assert "step 1: all 32 completions were cut at 3 tokens and excluded (grpo.overlong_filtering)" in said
+        assert "taught nothing" not in said
     assert found == [found[0]] * 3 and (found[0] * 22) == pytest.approx(round(found[0] * 22)), "a mean over 11 rows"
+
+
+def test_equal_rewards_in_every_step_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", lambda name, prompt, text, answer: 0.25)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    assert main([*short("rl"), "train.train_iters=2"]) == 0
+    assert (
+        "WARNING: 2 of 2 steps taught nothing: all completions of a question had one reward" in capsys.readouterr().err
+    )

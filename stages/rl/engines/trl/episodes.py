@@ -23,7 +23,8 @@ import torch
 from datasets import Dataset
 
 from nemotron_data.chat.prompt import Prompt, Prompter
-from nemotron_data.formats.rl_rows import PARAMETERS, read_rl_rows, validate_prompt
+from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
+from nemotron_data.gym.catalogue import TOOLS_AGENT
 from nemotron_data.gym.episodes import Asked, Ended, Environments, Episode, Loop, Sampled
 from nemotron_data.gym.replay import differing
 from nemotron_shared.config.training import GRPOSection
@@ -60,7 +61,9 @@ def read_episodes(
         rows.append({"prompt": row.place, "expected": row.expected_answer})
     if said := str(unused):
         run.say(f"{file.name}: rows ask for what engine trl does not give them: {said}")
-    with_tools = sum(bool(row.row[PARAMETERS].get("tools")) for row in asked.values())
+    with_tools = sum(bool(row.tools) for row in asked.values())
+    if bare := sum(not row.tools for row in asked.values() if row.agent.kind == TOOLS_AGENT):
+        run.say(f"WARNING: {file.name}: {bare:,} of {len(asked):,} rows have no tools, so a model can call none")
     if with_tools and not environments.settings.show_tools:
         run.say(f"{file.name}: {with_tools:,} rows have tools that their prompts do not show (show_tools=false)")
     return Dataset.from_list(rows), {name: one.prompt for name, one in asked.items()}, asked

@@ -1,5 +1,6 @@
 """Train with TRL's GRPOTrainer."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,18 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(begun.reference(task), penalty)
     made = train_to_end(trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
-    if isinstance(trainer, EpisodeTrainer) and trainer.seconds:
-        run.say(f"time of the steps: {trainer.split()}")
+    for line in conclusions(trainer, config):
+        run.say(line)
     return made
+
+
+def conclusions(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine]) -> Iterator[str]:
+    """What a person should know at the end of a training."""
+    by_rewards_alone = config.distillation is None and not config.grpo.reference_policy_kl_penalty
+    if by_rewards_alone and (alike := trainer.steps_with[False]) and not trainer.steps_with[True]:
+        yield f"WARNING: {alike:,} of {alike:,} steps taught nothing: all completions of a question had one reward"
+    if isinstance(trainer, EpisodeTrainer) and trainer.seconds:
+        yield f"time of the steps: {trainer.split()}"
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -227,11 +228,14 @@ class StepTrainer(JudgedTrainer):
     may_be_given_up: bool
     say: Callable[[str], None]
     """Prints one line."""
+    steps_with: Counter[bool]
+    """Number of this attempt's steps in which some completions of a group had different rewards, and of the others."""
     _said = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._passes: list[dict[str, Any]] = []
+        self.steps_with = Counter()
 
     @property
     def passes(self) -> int:
@@ -270,6 +274,8 @@ class StepTrainer(JudgedTrainer):
         step, batches = self.state.global_step, self.batches
         found = self._answered_apart(step) if self.most_batches else self._answered_batch(step)
         self._note("train", **self._figures(self._rewards))
+        teaching = self.accelerator.reduce(found["advantages"].count_nonzero(), reduction="sum")
+        self.steps_with[bool(teaching)] += 1
         size = len(self.rows) // self.passes
         made = [
             {name: _part(value, number * size, size) for name, value in found.items()} for number in range(self.passes)

@@ -120,6 +120,12 @@ class RLRow:
         return {name: value for name, value in beside if name != "input" and value not in (None, "", [], {})}
 
     @property
+    def tools(self) -> list[str]:
+        """Names of the tools, which `validate` has found there; others are left out."""
+        functions = (tool.get("function") for tool in _functions(self.asked))
+        return [str(one["name"]) for one in functions if isinstance(one, Mapping) and "name" in one]
+
+    @property
     def question(self) -> str:
         """Text of the last user turn; empty without one."""
         asked = (turn.text for turn in reversed(self.prompt) if turn.is_message and turn.role == "user")

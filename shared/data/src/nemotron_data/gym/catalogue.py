@@ -14,13 +14,14 @@ package; the others, and any as `nemo_gym:NAME`, by NeMo-Gym in its separate Pyt
 import keyword
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
+from nemotron_data.formats.rl_rows import RLRow
 from nemotron_shared.atomic import write_text
 from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError, did_you_mean
@@ -115,6 +116,18 @@ def find_environment(name: str) -> Environment:
     return _with_configs(environment)
 
 
+def find_environments(names: Sequence[str]) -> list[Environment]:
+    """The environments of a config, in its order.
+
+    Raises:
+        UserError: one cannot be found, or is named twice.
+    """
+    found = [find_environment(name) for name in names]
+    if len({one.name for one in found}) < len(found):
+        raise UserError(f"environments: {', '.join(names)}: one is named twice", "name each once")
+    return found
+
+
 def agents_of(environments: Iterable[Environment]) -> dict[str, Agent]:
     """The agents of these environments, by name."""
     return {agent.name: agent for one in environments for agent in one.agents.values()}
@@ -133,6 +146,26 @@ def agent_named(agents: Mapping[str, Agent], name: str | None) -> Agent:
     if agent.kind not in (TOOLS_AGENT, TURNS_AGENT):
         what = f"its agent '{name}' is a {agent.kind}, and the loops here are {TOOLS_AGENT} and {TURNS_AGENT}"
         raise UserError(what, OTHER_ENGINE)
+    return agent
+
+
+def agent_for(row: RLRow, agents: Mapping[str, Agent], tools: Callable[[str], frozenset[str] | None]) -> Agent:
+    """The agent that plays a row.
+
+    Args:
+        tools: those of the environment of a name; None if they are not known.
+
+    Raises:
+        UserError: as for `agent_named`; or the row has a tool that its environment has not, so a call of it would fail.
+    """
+    agent = agent_named(agents, row.agent)
+    names = row.tools if agent.kind == TOOLS_AGENT else []
+    if not names or (known := tools(agent.environment)) is None:
+        return agent
+    for name in names:
+        if name not in known:
+            remedy = did_you_mean(name, sorted(known), f"it has: {', '.join(sorted(known))}")
+            raise UserError(f"environment '{agent.environment}' has no tool '{name}'", remedy)
     return agent
 
 

@@ -32,7 +32,7 @@ from nemotron_data.chat.answers import Parts
 from nemotron_data.chat.prompt import Prompt, Prompter, conversation_of
 from nemotron_data.chat.rows import Message
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate_tools
-from nemotron_data.gym.catalogue import TOOLS_AGENT, TURNS_AGENT, Agent, agent_named, agents_of, find_environment
+from nemotron_data.gym.catalogue import TOOLS_AGENT, TURNS_AGENT, Agent, agent_for, agents_of, find_environments
 from nemotron_data.gym.client import SHOWN, Answer, Client, Cookies, Failure, Post
 from nemotron_data.gym.server import Server
 from nemotron_data.rejects import Refused
@@ -62,6 +62,8 @@ class Asked:
     shown: list[dict[str, Any]] | None
     """The tools that the template gets."""
     prompt: Prompt
+    place: str = ""
+    """`train.jsonl:17` if the row was read from a file."""
 
 
 @dataclass
@@ -137,9 +139,7 @@ class Environments:
 
     def __init__(self, settings: EnvironmentsSection, folder: Any) -> None:
         self.settings = settings
-        found = [find_environment(name) for name in settings.servers]
-        if len({one.name for one in found}) < len(found):
-            raise UserError(f"environments: {', '.join(settings.servers)}: one is named twice", "name each once")
+        found = find_environments(settings.servers)
         self.agents = agents_of(found)
         self._found, self._folder = found, folder
         self._servers: dict[str, Server] = {}
@@ -182,16 +182,16 @@ class Environments:
 
         Raises:
             UserError: its agent is unknown or has a loop that is not implemented here, a tool cannot be called by its
-                name, or it cannot be rendered.
+                name or is none of the environment, or it cannot be rendered.
         """
-        agent = agent_named(self.agents, row.agent)
         messages, tools = conversation_of(row.value[PARAMETERS])
         try:
             validate_tools(tools or ())
         except Refused as refused:
             raise UserError(str(refused), refused.remedy) from refused
+        agent = agent_for(row, self.agents, lambda name: self._servers[name].tools)
         shown = tools if self.settings.show_tools else None
-        return Asked(row.value, agent, messages, tools or [], shown, prompter.chat(messages, shown))
+        return Asked(row.value, agent, messages, tools or [], shown, prompter.chat(messages, shown), row.place)
 
     def post(self, name: str, posts: Sequence[Post]) -> list[Answer | Failure]:
         """Post to one server; failures mention how it ended, if it did."""
@@ -420,7 +420,8 @@ class Loop:
     def _fail(self, episode: Episode, failure: Failure) -> None:
         """Mask an episode, or stop."""
         name = episode.asked.agent.environment
-        self._last = f"environment '{name}': {failure}"
+        place = f" (the row {episode.asked.place})" if episode.asked.place else ""
+        self._last = f"environment '{name}': {failure}{place}"
         if self.environments.has_ended(name):  # no server is left, so masking cannot help
             raise UserError(self._last, f"see {self.environments.log_of(name)}")
         if self._settings.on_failure == "stop":
@@ -444,7 +445,10 @@ def as_turns(episode: Episode, tokenizer: Any) -> list[dict[str, Any]]:
 
 
 def told(episode: Episode) -> Iterator[str]:
-    """Format an episode for people: calls, results and text."""
+    """Format an episode for people: the environment's first message, calls, results and text."""
+    for message in episode.messages[len(episode.asked.messages) :][:1]:
+        if message["role"] == "user":
+            yield f"-> {message['content'][:200]}"
     for item in episode.output:
         if item["type"] == "function_call":
             yield f"{item['name']}({item['arguments']})"

@@ -84,6 +84,8 @@ def play(name: str, row: RLRow, turns: Sequence[str], folder: Path, again: int =
         yield from told(episode)
         numbers = {"reward": episode.reward, **episode.figures}
         yield "  ".join(f"{name} {value:g}" for name, value in numbers.items())
+        if (left := len(turns) - episode.turns) > 0:
+            yield f"the episode ended before the last {left} of {len(turns)} turns"
         played = [episode, *_episodes(environments, [asked] * again, turns)]
     if again:
         with Environments(section, folder) as environments:  # a resumed training starts new servers

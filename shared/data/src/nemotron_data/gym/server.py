@@ -11,10 +11,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
+from tempfile import TemporaryDirectory
 
 from nemotron_data.gym.catalogue import NEMO_GYM, Environment
 from nemotron_shared.errors import UserError
@@ -40,6 +41,7 @@ class Server:
     def __init__(self, environment: Environment, log: Path, port: int = 0) -> None:
         self.environment, self.log, self._asked = environment, log, port
         self._port: int | None = None
+        self._tools = frozenset[str]()
         log.parent.mkdir(parents=True, exist_ok=True)
         variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with log.open("wb") as file:
@@ -70,6 +72,7 @@ class Server:
                 said = lines.get(timeout=START_SECONDS).split()
                 if said[:1] == [b"ready"]:
                     self._port = int(said[1])
+                    self._tools = frozenset(map(bytes.decode, said[2:]))
             if self._port is None:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(END_SECONDS)
@@ -77,6 +80,15 @@ class Server:
                 self.end()
                 raise UserError(f"environment '{self.environment.name}' does not start: {state}", self._remedy())
         return self._port
+
+    @property
+    def tools(self) -> frozenset[str] | None:
+        """Names of its tools, once it is ready; None for a server of NeMo-Gym, which does not say them.
+
+        Raises:
+            UserError: as for `port`.
+        """
+        return self._tools if not self.environment.by_nemo_gym and self.port else None
 
     def _remedy(self) -> str:
         if "already in use" in self._last_lines():
@@ -130,6 +142,25 @@ def serving(environment: Environment, log: Path, port: int = 0) -> Generator[Ser
         yield server
     finally:
         server.end()
+
+
+def tools_of(environments: Iterable[Environment]) -> dict[str, frozenset[str] | None]:
+    """The tools of each environment by its name; None for one that NeMo-Gym would serve, which takes long to start.
+
+    Raises:
+        UserError: one of the others does not start.
+    """
+    found = dict[str, frozenset[str] | None]()
+    for one in environments:
+        found[one.name] = None
+        if one.by_nemo_gym:
+            continue
+        try:
+            with TemporaryDirectory() as logs, serving(one, Path(logs) / "log") as server:
+                found[one.name] = server.tools
+        except UserError as error:
+            raise UserError(error.message, f"see: nemotron env try {one.folder}") from error
+    return found
 
 
 def memory_mb(pid: int) -> int:

@@ -1,6 +1,6 @@
 """Serve an environment with NeMo-Gym's routes and session cookies, but without its packages.
 
-    python -m nemotron_data.gym.small_server environments/drawers 0      prints `ready 12001`
+    python -m nemotron_data.gym.small_server environments/drawers 0      prints `ready 12001 find open`
 
 Tools (the module has TOOLS):                          Turns:
     POST /seed_session  row      -> {}                     POST /reset  row             -> {"observation", "info"}
@@ -59,6 +59,11 @@ class Environment:
         self._open: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools."""
+        return list(self._arguments)
+
     def answer(self, path: str, body: Any, session: str) -> Any:
         """The answer to a POST; raises `BadRequest`."""
         name = path.removeprefix("/")
@@ -73,7 +78,7 @@ class Environment:
                 self._open[session] = episode
                 while len(self._open) > MOST_SESSIONS:
                     self._open.popitem(last=False)
-            return {} if path == "/seed_session" else {"observation": episode.reset(), "info": {}}
+            return {} if path == "/seed_session" else {"observation": _opening(episode.reset()), "info": {}}
         with self._lock:
             episode = self._open.get(session)
         if episode is None:
@@ -118,6 +123,13 @@ def _returned(method: str, given: Any, *keys: str) -> dict[str, Any]:
     raise TypeError(f"{method} must return {{{wanted}}}, and returned {str(given)[:100]}")
 
 
+def _opening(given: Any) -> str | None:
+    """What reset returned, if it is a message or none."""
+    if given is None or isinstance(given, str):
+        return given
+    raise TypeError(f"reset must return a text or None, and returned {str(given)[:100]}")
+
+
 def said(output: list[dict[str, Any]]) -> str:
     """Text of the last message in a response; empty without one."""
     for item in reversed(output):
@@ -160,7 +172,7 @@ def load_logic(folder: Path) -> ModuleType:
 
 
 def serve(environment: Environment, port: int, output: TextIO) -> None:
-    """Answer until the process ends. Port 0 takes a free one; says `ready PORT` to `output` when it listens."""
+    """Answer until the process ends. Port 0 takes a free one; `output` gets `ready PORT TOOL ...` when it listens."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # connections are kept
@@ -208,8 +220,12 @@ def serve(environment: Environment, port: int, output: TextIO) -> None:
         daemon_threads = True
         request_queue_size = 128
 
-    with Server(("127.0.0.1", port), Handler) as server:
-        print(f"ready {server.server_address[1]}", file=output, flush=True)
+    try:
+        listening = Server(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise SystemExit(f"port {port}: {error.strerror}") from error
+    with listening as server:
+        print("ready", server.server_address[1], *environment.tools, file=output, flush=True)
         server.serve_forever()
 
 
