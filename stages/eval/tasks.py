@@ -142,6 +142,9 @@ def _agent_problems(config: EvalConfig, tasks: Iterable[EvalTask]) -> Iterator[P
     section, tasks = config.evaluation.environments, list(tasks)
     if section is None or not tasks:
         return
+    if fault := section.lacks_room(config.evaluation.max_new_tokens):
+        key = "evaluation.environments.max_episode_tokens"
+        yield Problem(fault, f"set {key} to more, or evaluation.max_new_tokens to fewer", key)
     environments = find_environments(section.servers)
     agents, tools = agents_of(environments), tools_of(environments)
     for task in tasks:

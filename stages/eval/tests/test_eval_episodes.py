@@ -70,6 +70,13 @@ def test_a_row_that_no_environment_plays_is_named_by_a_dry_run(
     assert main([*words, "--dry-run"]) == 1
     said = capsys.readouterr().out
     assert "mine.jsonl:2: its agent 'ghost_simple_agent' is not among those of the environments" in said
+    (folder / "data" / "validation.jsonl").write_text(rows[0].replace('"compare"', '"compared"'))
+    assert data_prep.main(words) == 0
+    few = ["evaluation.environments.max_episode_tokens=9", "evaluation.max_new_tokens=9"]
+    assert main([*words, *few, "--dry-run"]) == 1
+    said = capsys.readouterr().out
+    assert "mine.jsonl:1: environment 'mine' has no tool 'compared'" in said
+    assert "9 tokens of an episode leave no room for a second turn of up to 9" in said
     (folder / "data" / "validation.jsonl").write_text(rows[0].replace('"compare"', '"verify"'))
     assert main(words) == 2
     assert "validation.jsonl:1: not a row in NeMo-Gym's form (a tool cannot have this name" in capsys.readouterr().err

@@ -79,10 +79,9 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if ENVIRONMENT not in names:
             remedy = "rewards=[{name: environment, weight: 1.0}]; other rewards judge the last answer"
             yield Problem("the environments' reward is not among the rewards", remedy, "rewards")
-        room, key = environments.max_episode_tokens, "engine.environments.max_episode_tokens"
-        if environments.max_turns > 1 and room <= grpo.max_new_tokens:
-            what = f"{room} tokens of an episode leave no room for a second turn of up to {grpo.max_new_tokens}"
-            yield Problem(what, f"set {key} to more, or grpo.max_new_tokens to fewer", key)
+        if fault := environments.lacks_room(grpo.max_new_tokens):
+            key = "engine.environments.max_episode_tokens"
+            yield Problem(fault, f"set {key} to more, or grpo.max_new_tokens to fewer", key)
         if config.engine.strategy == "fsdp2":
             what = "processes have different numbers of turns, and shards of a model take the same"
             yield Problem(what, "set engine.strategy=ddp", "engine.environments")

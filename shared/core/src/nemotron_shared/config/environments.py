@@ -25,3 +25,9 @@ class EnvironmentsSection(Section):
     on_failure: Literal["stop", "mask"]
     """If an environment fails (no answer, a status of 500 or more, no JSON): `stop`, or `mask` the episode, which is
     counted and not trained on. A failure is never a reward."""
+
+    def lacks_room(self, turn_tokens: int) -> str | None:
+        """Why no episode can have a second turn, if turns may have so many tokens and there may be several."""
+        if self.max_turns == 1 or self.max_episode_tokens > turn_tokens:
+            return None
+        return f"{self.max_episode_tokens} tokens of an episode leave no room for a second turn of up to {turn_tokens}"
