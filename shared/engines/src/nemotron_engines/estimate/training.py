@@ -166,7 +166,8 @@ def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, 
     else:
         said.append(f"unknown GPU '{whose}'; known: {', '.join(DEVICES)}")
     if isinstance(config, GRPOConfig) and config.on_pairs is not None:
-        said.append(f"pairs: two answers with their prompts, of {ANSWER_TOKENS:,} tokens each")
+        rows = f"a row is two answers with their prompts, taken as {ANSWER_TOKENS:,} tokens each"
+        said.append(f"pairs: {rows}; no data was read, and longer ones take more memory")
     elif isinstance(config, GRPOConfig):
         said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
         how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
