@@ -118,7 +118,10 @@ def test_the_version_is_the_package_version(run) -> None:
         (["super3", "rl", "-c", "tiny", "num_generations=4"], "did you mean 'grpo.num_generations_per_prompt'"),
         (["super3", "rl", "-c", "dpo_tiny", "dpo.beta=0.2"], "did you mean 'dpo.reference_policy_kl_penalty'"),
         (["super3", "rl", "-c", "tiny", "beta=0.2"], "did you mean 'grpo.reference_policy_kl_penalty'"),
-        (["super3", "rl", "-c", "tiny", "algorithm=gspo"], "unknown key 'algorithm'\n  it is none of: checkpoint, data_"),
+        (
+            ["super3", "rl", "-c", "tiny", "algorithm=gspo"],
+            "unknown key 'algorithm'\n  it is none of: checkpoint, data_",
+        ),
         (["super3", "data", "prep", "sft", "-c", "tiny", "algorithm=gspo"], "line (algorithm): data_prep.algorithm: "),
         (
             ["super3", "rl", "-c", "tiny", "grpo.sequence_level_importance_ratios=true", "grpo.loss_type=sapo"],

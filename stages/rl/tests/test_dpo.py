@@ -148,4 +148,6 @@ def test_settings_of_grpo_are_said_to_have_no_effect(
 ) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     assert main((*SHORT, "grpo.temperature=0.7", "--dry-run")) == 0
-    assert "grpo.temperature has no effect with dpo, which samples nothing" in "".join(capsys.readouterr())
+    said = "".join(capsys.readouterr())
+    assert "grpo.temperature has no effect with dpo, which samples nothing" in said
+    assert "4 rows of 2048 a pass, each a pair, of two answers that are taken as 1,024 tokens with" in said
