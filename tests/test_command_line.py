@@ -116,6 +116,18 @@ def test_the_version_is_the_package_version(run) -> None:
         (["super3", "sft", "-c", "tiny", "optimizer.learning_rate=1"], "did you mean 'optimizer.lr'"),
         (["super3", "sft", "-c", "tiny", "+train.learning_rate=1"], "did you mean 'optimizer.lr'"),
         (["super3", "rl", "-c", "tiny", "num_generations=4"], "did you mean 'grpo.num_generations_per_prompt'"),
+        (["super3", "rl", "-c", "dpo_tiny", "dpo.beta=0.2"], "did you mean 'dpo.reference_policy_kl_penalty'"),
+        (["super3", "rl", "-c", "tiny", "beta=0.2"], "did you mean 'grpo.reference_policy_kl_penalty'"),
+        (
+            ["super3", "rl", "-c", "tiny", "algorithm=gspo"],
+            "unknown key 'algorithm'\n  it is none of: checkpoint, data_",
+        ),
+        (["super3", "data", "prep", "sft", "-c", "tiny", "algorithm=gspo"], "line (algorithm): data_prep.algorithm: "),
+        (
+            ["super3", "rl", "-c", "tiny", "grpo.sequence_level_importance_ratios=true", "grpo.loss_type=sapo"],
+            "command line: grpo.sequence_level_importance_ratios gives",
+        ),
+        (["super3", "rl", "-c", "tiny", "grpo.overlong_buffer_penalty=1"], "command line: set grpo.overlong_buffer_"),
         (["artifacts", "show", "super3-sft-model"], "super3-sft-model"),
         (["super3", "pretrain", "-c", "phase2"], "no config named 'phase2'"),
         (["super3", "sft", "-c", "lora"], "did you mean 'super3_lora'?"),

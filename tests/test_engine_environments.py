@@ -1,6 +1,7 @@
 """Engines with an environment of their own: the stages offer them, list them, and start in them."""
 
 import importlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from support import STAGES
 
 from nemotron_app.main import main
-from nemotron_shared.runtime.environments import ENVIRONMENTS
+from nemotron_shared.runtime.environments import ENVIRONMENTS, python_for_step
 
 
 def test_an_environment_is_for_engines_that_stages_offer_and_names_their_extra(capsys) -> None:
@@ -21,6 +22,27 @@ def test_an_environment_is_for_engines_that_stages_offer_and_names_their_extra(c
     assert "pretrain, sft" in listed["automodel"]
     assert "Python 3.12, Linux" in listed["megatron_bridge"]
     assert "here: trl" in listed["trl"]
+
+
+def test_an_environment_whose_clone_is_gone_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    links = json.dumps({"url": clone.as_uri(), "dir_info": {"editable": True}})
+    for package in ("megatron_core-0.19.2", "megatron_bridge-0.6.2", "nemotron_sft-0.1.0"):
+        information = tmp_path / "megatron" / "lib" / "python3.12" / "site-packages" / f"{package}.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.partition('-')[0]}\nVersion: 1\n")
+        if package.startswith("nemotron"):
+            (information / "direct_url.json").write_text(links)
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path))
+    assert python_for_step("megatron_bridge") == str(tmp_path / "megatron" / "bin" / "python")
+    clone.rmdir()
+    capfd.readouterr()
+    assert python_for_step("megatron_bridge") == sys.executable
+    said = capfd.readouterr().err
+    assert f"takes code from {clone}, which is gone; make it again: nemotron engine install megatron" in said
 
 
 @pytest.mark.parametrize("rest", [["--dry-run"], [], ["run.nproc_per_node=2"]], ids=str)

@@ -142,6 +142,13 @@ def test_a_checkout_is_where_the_environment_imports_from(
     site = tmp_path / "engines" / "nemo_rl" / "lib" / "python3.12" / "site-packages"
     assert (site / "nemotron_engine.pth").read_text() == f"{tmp_path / 'nemo-rl'}\n"
     assert any("transformers==5.8.1" in line for line in uv.asked)
+    capsys.readouterr()
+    assert main(["engine"]) == 0
+    assert f"{tmp_path / 'engines' / 'nemo_rl'}: ray 1.0" in capsys.readouterr().out
+    (tmp_path / "nemo-rl").rename(tmp_path / "elsewhere")
+    assert main(["engine"]) == 0
+    remedy = "nemotron engine install nemo_rl --from CHECKOUT"
+    assert f"takes code from {tmp_path / 'nemo-rl'}, which is gone: {remedy}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

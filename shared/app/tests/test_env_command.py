@@ -131,3 +131,11 @@ def test_another_version_of_nemo_gym_is_refused(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().err
     assert "NeMo-Gym 0.7.0 is installed, and this works with 0.4.0" in said
     assert "nemotron engine install nemo_gym" in said
+
+
+def test_the_help_shows_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert "\n  env [list|start|stop|new|try]  " in listed and "\n  new environment NAME  " in listed
+    assert main(["new", "--help"]) == 0
+    assert "nemotron new environment mine" in capsys.readouterr().out

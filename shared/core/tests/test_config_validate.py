@@ -3,7 +3,7 @@
 from typing import Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nemotron_shared.config.data import SplitSection
 from nemotron_shared.config.registry import Registry
@@ -20,6 +20,21 @@ class Inner(Section):
 
 class Outer(Section):
     train: Inner
+
+
+class Range(Section):
+    low: int
+    high: int
+
+    @model_validator(mode="after")
+    def in_order(self) -> "Range":
+        if self.low > self.high:
+            raise ValueError(f"range.low {self.low} is above range.high {self.high}")
+        return self
+
+
+class WithRange(Section):
+    range: Range
 
 
 def message(values: dict, origins: dict | None = None) -> str:
@@ -70,6 +85,22 @@ def test_a_wrong_type_and_a_wrong_range_are_both_told() -> None:
     assert "a.yaml:1: train.lr" in text
     assert "command line: train.steps" in text
     assert "'many'" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        ("default.yaml:3", "default.yaml:4", "default.yaml:3"),
+        ("default.yaml:3", "mine.yaml:7", "mine.yaml:7"),
+        ("mine.yaml:6", "command line", "command line"),
+        ("mine.yaml:6 (theirs.low)", "machine 'far'", "machine 'far'"),
+    ],
+)
+def test_a_fault_of_several_keys_is_told_where_the_user_set_one(low: str, high: str, told: str) -> None:
+    origins = {"range": "tiny.yaml:2", "range.low": low, "range.high": high}
+    with pytest.raises(UserError) as caught:
+        validate(WithRange, {"range": {"low": 2, "high": 1}}, origins)
+    assert str(caught.value) == f"{told}: range.low 2 is above range.high 1"
 
 
 @pytest.mark.parametrize("value", [2**32, -(2**32), "99999999999", 10**30])

@@ -268,8 +268,14 @@ def test_names_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert error.value.remedy == "did you mean 'drawers'?"
     with pytest.raises(UserError, match="no such folder"):
         find_environment("./nowhere")
-    with pytest.raises(UserError, match="cannot name an environment"):
-        new_environment("json")
+    for wrong, why in (
+        ("json", ": it is the name of a module of Python\n  take another name, such as my_json"),
+        ("class", ": it is a word of the Python language\n  take another name, such as my_class"),
+        ("3d", "\n  begin with a lower-case letter"),
+        ("My", "\n  begin with a lower-case letter"),
+    ):
+        with pytest.raises(UserError, match=f"'{wrong}' cannot name an environment{why}"):
+            new_environment(wrong)
     new_environment("mine")
     assert find_environment("mine").folder == tmp_path / "environments" / "mine"
     with pytest.raises(UserError, match="already"):

@@ -124,9 +124,30 @@ def test_what_cannot_be_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_pairs_beyond_the_context_of_the_model_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    # 3,000 numbers of two digits are 6,000 tokens and more; the model of the tiny recipes reads 4,096
+    rows = [{"prompt": f"{one}+1?", "chosen": "17 " * 3_000 if one == 8 else "2", "rejected": "5"} for one in range(12)]
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = (*SHORT, f"data_prep.source={source}", "data_prep.holdout.rows=2")
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    (fault,) = (line for line in said.splitlines() if line.startswith("error: "))
+    assert "train.jsonl:9: 9,016 tokens exceed the model's context of 4,096; in all, 1 of 10 pairs" in fault
+    source.write_text(source.read_text().replace("17 " * 3_000, "17 " * 400))
+    assert main((*words, "train.train_iters=1")) == 0
+    assert "up to 1,216 tokens an answer with its prompt, and 4 pairs a pass: if memory" in "".join(capsys.readouterr())
+    assert "leave them out" in said
+
+
 def test_settings_of_grpo_are_said_to_have_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     assert main((*SHORT, "grpo.temperature=0.7", "--dry-run")) == 0
-    assert "grpo.temperature has no effect with dpo, which samples nothing" in "".join(capsys.readouterr())
+    said = "".join(capsys.readouterr())
+    assert "grpo.temperature has no effect with dpo, which samples nothing" in said
+    assert "4 rows of 2048 a pass, each a pair, of two answers that are taken as 1,024 tokens with" in said

@@ -25,8 +25,10 @@ from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say, tell
 from nemotron_shared.runtime.environments import (
+    CHECKOUT_FILE,
     ENVIRONMENTS,
     FOLDER_VARIABLE,
+    SITE_PACKAGES,
     Environment,
     environment_of,
     repository,
@@ -96,6 +98,8 @@ def show() -> int:
                 where = f"here: {_as_text({package: version(package) for package in environment.packages})}"
             elif environment.programs:
                 where = f"{environment.folder}: {versions}"
+            elif gone := environment.lost:
+                where = f"takes code from {gone}, which is gone: {environment.install}"
             elif versions:
                 where = f"in part ({versions}): {environment.install}"
             else:
@@ -136,8 +140,8 @@ def install(name: str, source: Path | None) -> int:
                 f"fix the problem that uv reports above, then continue with: {environment.install}",
             )
     if checkout is not None:  # refuse lines in such a file, because Python adds them to its import path
-        for site in folder.glob("lib/python3.*/site-packages"):
-            write_text(site / "nemotron_engine.pth", f"{checkout}\n")
+        for site in folder.glob(SITE_PACKAGES):
+            write_text(site / CHECKOUT_FILE, f"{checkout}\n")
     # uv skips packages whose marker excludes this Python or system, without an error
     answer = subprocess.run(
         [str(folder / "bin" / "python"), "-c", MISSING, *environment.modules],

@@ -83,6 +83,8 @@ commands (COMMAND --help: examples and configs)
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   plan CONFIG [GPUS]             memory, disk, time and GPU hours of a training, before it: plan pretrain/super3 64xH100
   new NAME --from STAGE/CONFIG   a config of your own, which begins with one that is there
+  new environment NAME           an environment of your own, to begin with
+  env [list|start|stop|new|try]  environments that answer a model over several turns
   config [list|show|diff|explain|translate]
                                  the configs, their values and where each comes from, what a setting means
   completion bash|zsh|fish       make the shell complete these lines

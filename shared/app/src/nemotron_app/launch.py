@@ -179,8 +179,11 @@ def _killed(command: Sequence[str], number: int) -> str:
     what = "data preparation" if module.endswith(".data_prep") else "evaluation" if ".eval." in module else "training"
     known = number in {*signal.Signals}
     name = signal.Signals(number).name if known else f"signal {number}"
-    why = " (out of memory?)" if number == signal.SIGKILL else ""
-    return f"the {what} was killed by {name}{why}\n  what is saved is kept: run the same command again"
+    why, remedy = "", "what is saved is kept: run the same command again"
+    if number == signal.SIGKILL:
+        why = " (out of memory?)"
+        remedy += ", with a smaller train.micro_batch_size if memory ran out" if what == "training" else ""
+    return f"the {what} was killed by {name}{why}\n  {remedy}"
 
 
 # Decide which stages of a pipeline an override applies to.

@@ -1,11 +1,12 @@
-"""`nemotron new`: create a config of your own, based on an existing one.
+"""`nemotron new`: create a config of your own, based on an existing one, or an environment.
 
 nemotron new mine --from sft/local                       mine.yaml, with the settings that people change first
 nemotron new mine --from sft/super3_lora train.train_iters=500
 nemotron super3 sft -c mine.yaml --dry-run
+nemotron new environment mine                            environments/mine: nemotron env new --help
 
-The file names its base config and contains only what differs. Settings that you may want to change are included as
-comments, with their meaning and current value.
+The file of a config names its base config and contains only what differs. Settings that you may want to change are
+included as comments, with their meaning and current value.
 """
 
 import re

@@ -24,9 +24,11 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.chat.shown import told
+from nemotron_engines.estimate.training import ANSWER_TOKENS
 from nemotron_engines.rows import order_of_epoch
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.spec import Task
 from stages.rl.engines.trl.starting import Beginning
@@ -138,30 +140,44 @@ def given(
     """
     data, say = task.input("data").path, task.run.say
     valid, most = data / "val.jsonl", task.config.train.eval_rows
-    pairs, step = encoded(data / "train.jsonl", begun.prompter, say), task.config.rows_per_step
+    context = getattr(begun.model.config.get_text_config(), "max_position_embeddings", None)
+    pairs, step = encoded(data / "train.jsonl", begun.prompter, say, context=context), task.config.rows_per_step
+    longest, micro = max(map(_length, pairs), default=0), task.config.micro_rows(distributed.world_size())
+    if longest > ANSWER_TOKENS and micro > 1:
+        what = f"up to {longest:,} tokens an answer with its prompt, and {micro} pairs a pass"
+        say(f"{what}: if memory does not suffice, lower train.micro_batch_size")
     if len(pairs) < step:
         say(f"WARNING: {len(pairs):,} training pairs: a step takes {step:,}, so it takes some more than once")
     if not valid.is_file():
         say("WARNING: no validation pairs: nothing shows whether other pairs are told apart")
     return {
         "train_dataset": change(pairs),
-        "eval_dataset": change(encoded(valid, begun.prompter, say, most)) if valid.is_file() else None,
+        "eval_dataset": change(encoded(valid, begun.prompter, say, most, context)) if valid.is_file() else None,
         "processing_class": begun.tokenizer,
         "peft_config": begun.adapters,
         "callbacks": callbacks(task.config, task.run, None),
     }
 
 
-def encoded(file: Path, prompter: Prompter, say: Callable[[str], None], most: int | None = None) -> Dataset:
+def _length(row: Mapping[str, list[int]]) -> int:
+    """Tokens of the longer of a pair's conversations."""
+    return max(len(row[CHOSEN]), len(row[REJECTED]))
+
+
+def encoded(
+    file: Path, prompter: Prompter, say: Callable[[str], None], most: int | None = None, context: int | None = None
+) -> Dataset:
     """The first `most` pairs of a prepared file, each as ids and masks of its two conversations.
 
     Args:
         say: prints a line, about parts of answers that the chat template does not show.
+        context: the most tokens that the model reads; None if it has no limit.
 
     Raises:
-        UserError: naming file and line: a row that is no pair, or that the chat template does not fit.
+        UserError: naming file and line: a row that is no pair, that the chat template does not fit, or that is too
+            long.
     """
-    rows, hidden = [], Counter[tuple[str, ...]]()
+    rows, hidden, too_long = [], Counter[tuple[str, ...]](), list[str]()
     for place, pair in read_pairs(file):
         if len(rows) == most:
             break
@@ -178,6 +194,11 @@ def encoded(file: Path, prompter: Prompter, say: Callable[[str], None], most: in
             row |= {name: ids, f"{name}_mask": mask}
             hidden[prompter.hidden([*asked, *answer], pair.tools, prompt=False)] += 1
         rows.append(row)
+        if context is not None and _length(row) > context:
+            too_long.append(f"{place}: {_length(row):,} tokens exceed the model's context of {context:,}")
+    if too_long:
+        remedy = "shorten such rows of data_prep.source or leave them out, or take a model with a longer context"
+        raise UserError(f"{too_long[0]}; in all, {len(too_long):,} of {len(rows):,} pairs are too long", remedy)
     for kinds, count in hidden.items():
         if kinds:
             say(f"WARNING: {file.name}: {told(kinds)}: {count:,} of {2 * len(rows):,} answers lose theirs")

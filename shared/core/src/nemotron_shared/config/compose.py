@@ -112,7 +112,9 @@ def not_composed(
         named = f"; a config with this section: {', '.join(with_it)}" if with_it else ""
         return UserError(f"{COMMAND_LINE}: unknown key '{key}'", f"'{above}' is no section in {path.name}{named}")
     alike = of_the_same_name(key, known)
-    remedy = did_you_mean(key, alike, f"did you mean '{alike[0]}'?") if alike else did_you_mean(key, known, ALL_KEYS)
+    sections = ", ".join(sorted({name.partition(".")[0] for name in known}))
+    otherwise = ALL_KEYS if "." in key or not known else f"it is none of: {sections}; {ALL_KEYS}"
+    remedy = did_you_mean(key, alike, f"did you mean '{alike[0]}'?") if alike else did_you_mean(key, known, otherwise)
     return UserError(f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", remedy)
 
 

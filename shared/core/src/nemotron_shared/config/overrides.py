@@ -156,10 +156,14 @@ def is_at(key: str, known: Collection[str]) -> bool:
 
 
 def of_the_same_name(key: str, known: Iterable[str]) -> list[str]:
-    """Keys whose last part equals or means that of `key`: `optimizer.lr` for `train.lr` and `learning_rate`."""
-    last = key.rpartition(".")[2]
+    """Keys whose last part equals or means that of `key`: `optimizer.lr` for `train.lr` and `learning_rate`.
+
+    Those of its own section come first.
+    """
+    section, _, last = key.rpartition(".")
     alike = [last, *OTHER_WORDS.get(last, [])]
-    return [one for one in known if one.rpartition(".")[2] in alike]
+    found = [one for one in known if one.rpartition(".")[2] in alike]
+    return sorted(found, key=lambda one: one.rpartition(".")[0] != section)
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:

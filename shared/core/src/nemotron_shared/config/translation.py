@@ -256,7 +256,11 @@ def said_in_ours(
         simple = found is None or isinstance(found[1], str)
         if not simple:
             require_plain_numbers(f"{COMMAND_LINE}: {key}", text)
-        for ours, value in dialect.settings(key, text if simple else _value(text)).items():
+        settings = dialect.settings(key, text if simple else _value(text))
+        if dialect.engine is None and not all(is_at(ours, known) for ours in settings):
+            said.append(override)  # what it means is no setting of this stage
+            continue
+        for ours, value in settings.items():
             said.append(f"{'' if ours in known else '++'}{ours}={value if simple else json.dumps(value)}")
             theirs[ours] = key
     return said, theirs, notes

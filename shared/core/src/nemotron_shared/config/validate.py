@@ -10,6 +10,7 @@ error: tiny.yaml:14: unknown key 'optimizer.learning_rate'
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -25,6 +26,8 @@ Schema = TypeVar("Schema", bound=BaseModel)
 MOST_FAULTS = 8
 UNKNOWN = "extra_forbidden"
 """Pydantic's error type for an unknown key."""
+KEY, PLACE = re.compile(r"[a-z]\w*(?:\.\w+)+"), re.compile(r":\d+( |$)")
+"""A dotted key in a message, and the line of a file in an origin."""
 NO_SECTION = {"model_type", "model_attributes_type", "dict_type"}
 """Pydantic's error types for a value in place of a section."""
 
@@ -55,6 +58,17 @@ def origin_of(key: str, origins: Mapping[str, str]) -> str:
             return origins[key]
         key = key.rpartition(".")[0]
     return origins.get("", "config")
+
+
+def _origin_of_several(message: str, origins: Mapping[str, str]) -> str | None:
+    """Where the first of the keys that a message names was set: the user's words and files before our defaults."""
+
+    def is_default(origin: str) -> bool:
+        return origin.startswith("default.yaml:")
+
+    set_in = [origins[key] for key in KEY.findall(message) if key in origins]
+    said = [origin for origin in set_in if not PLACE.search(origin)]  # on the command line or in a profile
+    return min(said or set_in, key=is_default, default=None)
 
 
 def _fault(
@@ -90,6 +104,7 @@ def _fault(
     if below:
         return f"{where}: {key}: {message}"
     if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):
+        where = _origin_of_several(message, origins) or where
         return f"{where}: {message}"
     return f"{where}: {key}: {message} (got {details['input']!r})"
 

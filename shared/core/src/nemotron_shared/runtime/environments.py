@@ -7,6 +7,7 @@ The folder `.engines` is in the repository; NEMOTRON_ENGINES sets another one.
 """
 
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -14,10 +15,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from nemotron_shared.runtime.console import say
 
 FOLDER_VARIABLE = "NEMOTRON_ENGINES"
+SITE_PACKAGES, CHECKOUT_FILE = "lib/python3.*/site-packages", "nemotron_engine.pth"
+"""In an environment; the file names the checkout that `source` comes from."""
 SUPPORTED = ("3.11", "3.12", "3.13")
 
 
@@ -87,10 +91,26 @@ class Environment:
         return {name: found[name] for name in self.packages if name in found}
 
     @property
+    def lost(self) -> str | None:
+        """A folder that it takes code from and that is gone, such as a clone that was moved; None if all are there."""
+        if self.folder is None:
+            return None
+        for place in self.folder.glob(SITE_PACKAGES):
+            checkout = place / CHECKOUT_FILE
+            linked = checkout.read_text(encoding="utf-8").splitlines() if checkout.is_file() else []
+            for each in distributions(path=[str(place)]):
+                origin = json.loads(each.read_text("direct_url.json") or "{}")
+                if origin.get("dir_info", {}).get("editable"):
+                    linked.append(unquote(urlsplit(origin["url"]).path))
+            if gone := next((folder for folder in linked if not Path(folder).is_dir()), None):
+                return gone
+        return None
+
+    @property
     def programs(self) -> Path | None:
         """Its `bin` folder with `python` and `torchrun`; None if it is not completely installed."""
         folder = self.folder
-        whole = folder is not None and len(self.versions()) == len(self.packages)
+        whole = folder is not None and len(self.versions()) == len(self.packages) and self.lost is None
         return folder / "bin" if folder and whole else None
 
     @property
@@ -251,7 +271,7 @@ def environment_of(name: str) -> Environment | None:
 
 def installed(folder: Path | None = None) -> dict[str, str]:
     """Package versions in an environment, read without starting its Python; by default, those importable here."""
-    places = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else sys.path
+    places = [str(path) for path in folder.glob(SITE_PACKAGES)] if folder else sys.path
     # reversed: the first on the path is the one imported
     return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(path=places)])}
 
@@ -262,7 +282,12 @@ def python_for_step(engine: str) -> str:
     If neither has the engine, the step starts here and reports what is missing.
     """
     environment = environment_of(engine)
-    if environment is None or not environment.runs_step or environment.is_here or environment.programs is None:
+    if environment is None or not environment.runs_step or environment.is_here:
+        return sys.executable
+    if environment.programs is None:
+        if gone := environment.lost:
+            what = f"its environment {environment.folder} takes code from {gone}, which is gone"
+            say(f"WARNING: engine '{engine}': {what}; make it again: {environment.install}")
         return sys.executable
     python = str(environment.programs / "python")
     say(f"engine '{engine}' is not in this environment: starting the step with {python}")

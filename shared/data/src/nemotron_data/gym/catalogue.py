@@ -208,8 +208,12 @@ def new_environment(name: str, parent: Path = OWN) -> Path:
         UserError: the name is not a module name, or is taken.
     """
     folder = parent / name
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise UserError(f"'{name}' cannot name an environment", "take lower-case letters, digits and '_'")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        remedy = "begin with a lower-case letter, and take lower-case letters, digits and '_'"
+        raise UserError(f"'{name}' cannot name an environment", remedy)
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        taken = "a word of the Python language" if keyword.iskeyword(name) else "the name of a module of Python"
+        raise UserError(f"'{name}' cannot name an environment: it is {taken}", f"take another name, such as my_{name}")
     if folder.exists() or name in {one.name for one in _folders(SHIPPED)}:
         raise UserError(f"there is an environment '{name}' already", "give another name")
     for source in tree_files(TEMPLATE):

@@ -47,7 +47,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         active=active,
         device=whose,
         devices=devices,
-        layout=str(layout),
+        layout=f"{layout}, {PAIRS}" if _is_on_pairs(config) else str(layout),
         memory=memory_parts(fields, outputs, parameters, layout, on_gpu=device is not None),
         memory_there=_memory_there(device, machine, devices),
         checkpoint=checkpoint,
@@ -94,6 +94,11 @@ def _memory_there(device: Device | None, machine: Machine, devices: int) -> floa
 
 ANSWER_TOKENS = 1024
 """Of an answer with its prompt, where nothing says how long the answers of pairs are."""
+PAIRS = f"each a pair, of two answers that are taken as {ANSWER_TOKENS:,} tokens with their prompts"
+
+
+def _is_on_pairs(config: TrainingConfig) -> bool:
+    return isinstance(config, GRPOConfig) and config.on_pairs is not None
 
 
 def _row_tokens(config: TrainingConfig) -> int:
@@ -165,8 +170,8 @@ def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, 
         )
     else:
         said.append(f"unknown GPU '{whose}'; known: {', '.join(DEVICES)}")
-    if isinstance(config, GRPOConfig) and config.on_pairs is not None:
-        said.append(f"pairs: two answers with their prompts, of {ANSWER_TOKENS:,} tokens each")
+    if _is_on_pairs(config):
+        said.append(f"rows: {PAIRS}; no data was read, and longer ones take more memory")
     elif isinstance(config, GRPOConfig):
         said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
         how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
