@@ -90,7 +90,7 @@ class PromptWork:
         try:
             value = row.value
             if settings.pairs:
-                pair = pair_of(value, settings.question_field, settings.system_prompt)
+                pair = pair_of(value, settings.question_field, settings.system_prompt, row.written)
                 key = "" if settings.holdout.wanted else split_key(value, settings, pair.question)
                 return encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt], None
             if is_placeholder(value):
