@@ -100,6 +100,9 @@ def test_rows_of_an_environment_are_compared(prepare, source, tmp_path: Path) ->
     write(held_out, [played("Book a seat.", seat=seat) for seat in (1, 5)])
     _, said = prepare(prepare_rl, f"data_prep.source={trained}", EVERYTHING, against, f"{ACTION}=report")
     assert "compared with 2 evaluation rows: 1 rows overlap" in said
+    write(held_out, [{"question": "Book a seat.", "row": row} for row in (17, {"of": "a table"})])
+    _, said = prepare(prepare_rl, f"data_prep.source={trained}", EVERYTHING, against, f"{ACTION}=report")
+    assert "compared with 2 evaluation rows: 3 rows overlap" in said
 
 
 def test_what_is_not_there_or_no_evaluation_is_refused(prepare, source, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
-from nemotron_data.formats.rl_rows import RLRow
+from nemotron_data.formats.rl_rows import PARAMETERS, RLRow
 from nemotron_data.split import normalise_key
 from nemotron_shared.errors import UserError
 
@@ -192,8 +192,12 @@ def episode_of(row: RLRow) -> dict[str, Any]:
 def share_prompts(rows: Iterable[Mapping[str, Any]]) -> bool:
     """Whether episodes have the same prompt, and yet differ in their other fields."""
     of_prompt: dict[str, str] = {}
-    episodes = (RLRow.of(row["row"]) for row in rows if "row" in row)
+    episodes = (RLRow.of(row["row"]) for row in rows if _is_episode(row))
     return any(of_prompt.setdefault(row.question, row.identity) != row.identity for row in episodes)
+
+
+def _is_episode(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("row"), Mapping) and PARAMETERS in row["row"]
 
 
 def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = False, worlds: bool = False) -> Item:
@@ -204,7 +208,7 @@ def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = Fa
         found = (sentence.strip() for sentence in END_OF_SENTENCE.split(text))
         long_enough = (one for one in found if len(words_of(normalise_key(one))) >= SENTENCE_WORDS)
         return Item(task, number, text, (text,), sentences=tuple(dict.fromkeys(long_enough)))
-    if worlds and "row" in row:
+    if worlds and _is_episode(row):
         return Item(task, number, question, (RLRow.of(row["row"]).identity,), stated=question, is_world=True)
     if "choices" not in row:
         return Item(task, number, question, tuple({question: 0, str(row.get("key") or question): 0}))
