@@ -23,6 +23,7 @@ ROWS: dict[str, tuple[Main, Callable[[str], dict]]] = {
     ),
     "rl": (prepare_rl, lambda text: {"question": text, "expected_answer": "1"}),
 }
+ACTION = "data_prep.decontaminate.action"
 EVERYTHING = "data_prep.split={train: 1, valid: 0, test: 0}"
 
 
@@ -82,6 +83,28 @@ def test_stop_names_the_row_and_report_leaves_it(prepare, source, tmp_path: Path
     assert "1 rows overlap (1 exact), which were left out" in said
 
 
+def test_rows_of_an_environment_are_compared(prepare, source, tmp_path: Path) -> None:
+    def played(question: str, **fields: int) -> dict:
+        agent = {"type": "responses_api_agents", "name": "trains_agent"}
+        return {"responses_create_params": {"input": question}, **fields, "agent_ref": agent}
+
+    held_out = tmp_path / "validation.jsonl"
+    against = f"data_prep.decontaminate.against={held_out}"
+    trained = write(tmp_path / "trains.jsonl", [played("Book a seat.", seat=seat) for seat in range(3)])
+    write(held_out, [played("What is 12 times 12?", seat=0)])
+    _, said = prepare(prepare_rl, source("rl"), EVERYTHING, against)
+    assert "compared with 1 evaluation rows: 1 rows overlap (1 exact, 0 run, 0 near)" in said
+    write(held_out, [played("Book a seat.", seat=1)])
+    _, said = prepare(prepare_rl, f"data_prep.source={trained}", EVERYTHING, against, f"{ACTION}=report")
+    assert "compared with 1 evaluation rows: 3 rows overlap" in said
+    write(held_out, [played("Book a seat.", seat=seat) for seat in (1, 5)])
+    _, said = prepare(prepare_rl, f"data_prep.source={trained}", EVERYTHING, against, f"{ACTION}=report")
+    assert "compared with 2 evaluation rows: 1 rows overlap" in said
+    write(held_out, [{"question": "Book a seat.", "row": row} for row in (17, {"of": "a table"})])
+    _, said = prepare(prepare_rl, f"data_prep.source={trained}", EVERYTHING, against, f"{ACTION}=report")
+    assert "compared with 2 evaluation rows: 3 rows overlap" in said
+
+
 def test_what_is_not_there_or_no_evaluation_is_refused(prepare, source, tmp_path: Path) -> None:
     _, said = prepare(prepare_rl, source("rl"), "data_prep.decontaminate.against=eval-data")
     assert "data_prep.decontaminate.against: no artifact 'super3-eval-data'" in said
@@ -89,6 +112,9 @@ def test_what_is_not_there_or_no_evaluation_is_refused(prepare, source, tmp_path
     bad = write(tmp_path / "bad.jsonl", [{"title": "no question"}])
     _, said = prepare(prepare_rl, source("rl"), f"data_prep.decontaminate.against={bad}")
     assert "bad.jsonl:1: a row of an evaluation needs a 'question', a 'prompt' or a 'text'" in said
+    write(bad, [{"responses_create_params": {"input": []}}])
+    _, said = prepare(prepare_rl, source("rl"), f"data_prep.decontaminate.against={bad}")
+    assert "bad.jsonl:1: a row of an evaluation needs" in said
     _, said = prepare(prepare_rl, source("rl"), "data_prep.decontaminate.against=./nowhere.jsonl")
     assert "nowhere.jsonl" in said
 

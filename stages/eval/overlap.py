@@ -97,7 +97,9 @@ def summary_of(about: EvalTask, search: Search, seen: Seen) -> dict[str, Any]:
         sentences = {number: len(search.items[number].sentences) for number in own}
         there = sum(len(seen.sentences[number]) for number in own if number in seen.sentences)
         found["sentences"] = {"of": sum(sentences.values()), "found": there}
-    if about.recall:
+    if any(search.items[number].is_world for number in own):
+        found["asked"] = len(seen.stated.intersection(own))
+    elif about.recall:
         found["stated"] = len(seen.stated.intersection(own))
     return found
 
@@ -117,6 +119,8 @@ def as_lines(overlap: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         parts = [f"{found['exact']} of {found['of']} exact, {found['found'] - found['exact']} near"]
         if about := found.get("sentences"):
             parts.append(f"{about['found']} of {about['of']} sentences")
+        if "asked" in found:
+            parts.append(f"the questions of {found['asked']} occur there, perhaps asked in another world")
         if "stated" in found:
             parts.append(f"{found['stated']} answers are stated there, as this task intends")
         if unknown:
@@ -153,7 +157,9 @@ def _decoded(tokenizer: Tokenizer, sequences: Iterator[list[int]]) -> Iterator[s
 
 def _rl_texts(folder: Path) -> Iterator[str]:
     for row in read_rl_rows(folder / "train.jsonl"):  # not validated: everything in a row was seen in training
-        yield from (turn.text for turn in row.prompt)
+        yield from row.searched()
+        answers = (turn for name in ("chosen", "rejected") for turn in row.value.get(name) or ())  # of pairs
+        yield from (str(turn.get("content") or "") for turn in answers if isinstance(turn, dict))
 
 
 MODEL = "ModelArtifact"

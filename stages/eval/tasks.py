@@ -22,6 +22,7 @@ from nemotron_data.formats.eval_tasks import FIELDS, EvalTask, Kind, problem_of,
 from nemotron_data.formats.rl_rows import CORRECT_ROW, RLRow, read_rl_rows, validate_prompt
 from nemotron_data.gym.catalogue import OWN, agent_for, agents_of, find_environments
 from nemotron_data.gym.server import tools_of
+from nemotron_data.held_out import episode_of
 from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
@@ -87,13 +88,7 @@ def rows_of_environment(name: str) -> Path | None:
 def episodes_in(file: Path) -> TaskRows:
     """Rows in NeMo-Gym's form as a task; raises UserError for one that is not."""
     found = read_rl_rows(file, check=validate_prompt, fault="not a row in NeMo-Gym's form", remedy=CORRECT_ROW)
-    return TaskRows(
-        "episode",
-        [
-            {"question": row.question, "key": f"row {number}", "row": dict(row.value)}
-            for number, row in enumerate(found, 1)
-        ],
-    )
+    return TaskRows("episode", [episode_of(row) for row in found])
 
 
 MakeTask = Callable[[int], TaskRows]

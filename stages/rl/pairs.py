@@ -24,7 +24,7 @@ from nemotron_data.chat.rows import (
     tools_of,
     validate_messages,
 )
-from nemotron_data.formats.json_lines import read_lines
+from nemotron_data.formats.json_lines import is_missing, is_number, read_lines, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
 from nemotron_shared.errors import UserError
 
@@ -53,14 +53,22 @@ class Pair(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
-def pair_of(row: Mapping[str, Any], question_field: str = PROMPTS[0], system_prompt: str | None = None) -> Pair:
+def pair_of(
+    row: dict[str, Any],
+    question_field: str = PROMPTS[0],
+    system_prompt: str | None = None,
+    written: bytes | None = None,
+) -> Pair:
     """Read a row.
+
+    Args:
+        written: the row's JSON text, if any, so that numbers keep their exact digits.
 
     Raises:
         Refused: a part is missing or is not what a chat template could show, or the answers are equal.
     """
     try:
-        found = _read(row, question_field)
+        found = _read(with_numbers_as_written(row, written), question_field)
         tools = tools_of(row)
     except UserError as error:
         raise Refused(error.message, remedy=error.remedy) from error
@@ -113,15 +121,17 @@ def _answers(row: Mapping[str, Any]) -> list[Any]:
             raise Refused("completions have the same rank", str(ranked[0]["rank"]))
         return [one.get("completion") for one in sorted(ranked, key=lambda one: one["rank"])]
     for name in (CHOSEN, REJECTED):
-        if row.get(name) is None:
-            remedy = "a row needs a better answer in 'chosen' and a worse one in 'rejected'"
+        remedy = "a row needs a better answer in 'chosen' and a worse one in 'rejected'"
+        if name not in row:
             raise Refused(f"no field '{name}'", f"fields here: {', '.join(row)}", remedy)
+        if row[name] is None or is_missing(row[name]):
+            raise Refused(f"no answer: '{name}' is {'null' if row[name] is None else row[name]}", remedy=remedy)
     return [row[CHOSEN], row[REJECTED]]
 
 
 def _turns(said: Any, role: str) -> list[Message]:
-    """Messages of a text, one turn, or a list of turns."""
-    said = listed(said)
+    """Messages of a text, a number, one turn, or a list of turns."""
+    said = text_of(said) if is_number(said) and not is_missing(said) else listed(said)
     turns = [{"role": role, "content": said}] if isinstance(said, str) else [said] if isinstance(said, dict) else said
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise Refused("a prompt or an answer is neither a text nor messages", type(said).__name__)

@@ -10,7 +10,7 @@ With a holdout of the last rows, no worker knows which rows those are, so all ro
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,12 +85,12 @@ class PromptWork:
 
     def converted(
         self, row: Row, settings: RLData, reader: ShardReader
-    ) -> tuple[bytes, str, list[str], str | None] | None:
+    ) -> tuple[bytes, str, Iterable[str], str | None] | None:
         """The line to write, the key that decides its split, the prompt, and its agent; None for a refused row."""
         try:
             value = row.value
             if settings.pairs:
-                pair = pair_of(value, settings.question_field, settings.system_prompt)
+                pair = pair_of(value, settings.question_field, settings.system_prompt, row.written)
                 key = "" if settings.holdout.wanted else split_key(value, settings, pair.question)
                 return encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt], None
             if is_placeholder(value):
@@ -107,7 +107,7 @@ class PromptWork:
             line = encode_row(made, row.value, row.written) if b"\r" in raw else raw + b"\n"
             asked = RLRow.of(made)
             key = "" if settings.holdout.wanted else split_key(value, settings, asked.question)
-            return line, key, [turn.text for turn in asked.prompt], asked.agent
+            return line, key, asked.searched(), asked.agent
         except Refused as refused:
             reader.refuse_for(row, refused)
         return None

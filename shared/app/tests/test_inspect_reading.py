@@ -14,7 +14,7 @@ from packed_support import add_document, pack_row, write_packed
 
 from nemotron_app.charts import fill_histogram, histogram, quantile
 from nemotron_app.inspect.find import read_refused
-from nemotron_app.inspect.measure import Decoder, digest_of_ids, visible
+from nemotron_app.inspect.measure import Copies, Decoder, digest_of_ids, measure, visible
 from nemotron_app.inspect.splits import LineSplit, PackedSplit, TokenSequence, blend_splits, row_example
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, data_set_of, write_blend
 from nemotron_data.formats.packed import PackedRow, labels_of
@@ -182,6 +182,20 @@ def test_rows_of_every_form_show_question_answer_and_agent(tmp_path):
     assert (second.question, third.question) == ("2+\n2?", "2+2?") and third.place == "val.jsonl, line 4"
     assert [found.problem for found in (first, second, third, fourth)] == [None] * 4
     assert split.keys() == ["2+2?", "2+\n2?", "2+2?", "k", "Whose?"]
+
+
+def test_pairs_show_and_measure_texts_and_not_their_messages(tmp_path: Path) -> None:
+    pair = {
+        "prompt": [{"role": "user", "content": "2+2?"}],
+        "chosen": [{"role": "assistant", "reasoning_content": "Two.", "content": "4"}],
+        "rejected": [{"role": "assistant", "content": "five"}],
+    }
+    (example,) = (split := lines_file(tmp_path, [json.dumps(pair)])).scan(1000)
+    assert (example.question, example.turns) == ("2+2?", [("user", "2+2?")])
+    assert example.facts == [("chosen", "Two.\n4"), ("rejected", "five")]
+    measured = measure(split, 1000, None, Copies(Decoder(None)))
+    assert measured.lengths == {4: 1}
+    assert measured.answers == {"chosen": {6: 1}, "rejected": {4: 1}}
 
 
 def test_rows_that_cannot_be_used_say_why(tmp_path):

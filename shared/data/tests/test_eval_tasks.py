@@ -67,3 +67,4 @@ def test_a_list_of_tasks_that_is_none_is_refused(tmp_path: Path, content: object
 
 def test_training_data_is_searched_for_the_key_of_a_sum_and_the_question_of_a_choice() -> None:
     assert [search_key(ROWS[kind]) for kind in ROWS] == ["2+2", "Where?", None, "Write no commas.", "def f():"]
+    assert search_key({"question": "What is the key of 55?", "key": "world 7", "row": {}}) == "What is the key of 55?"

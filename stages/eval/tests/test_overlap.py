@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 from nemotron_data.formats.eval_tasks import write_tasks
-from nemotron_data.held_out import Search, items_of
+from nemotron_data.formats.rl_rows import RLRow
+from nemotron_data.held_out import Search, episode_of, items_of
+from nemotron_data.synthetic.episodes import HELD_OUT, beginnings, demonstrations
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.artifacts.manifest import ArtifactType, Producer
@@ -24,6 +26,58 @@ def test_text_prompts_parts_and_function_calls_are_searched(tmp_path: Path) -> N
     texts = list(READERS["SplitJsonlDataArtifact"](tmp_path))
     assert [text for text in texts if text.startswith("What")] == ["What is 2+2?", "What is 3+3?", "What is 4+4?"]
     assert any("add" in text for text in texts)
+
+
+def test_both_answers_of_a_pair_are_searched(tmp_path: Path) -> None:
+    turns = [
+        [{"role": role, "content": said}] for role, said in (("user", "2+2?"), ("assistant", "4"), ("assistant", "5"))
+    ]
+    (tmp_path / "train.jsonl").write_text(json.dumps(dict(zip(("prompt", "chosen", "rejected"), turns, strict=True))))
+    texts = list(READERS["SplitJsonlDataArtifact"](tmp_path))
+    assert [text for text in texts if not text.startswith("row ")] == ["2+2?", "4", "5"]
+
+
+def episodes(folder: Path, rows: list[dict], *trained: str) -> dict:
+    """What is found of a task with these rows, without its examples."""
+    (task,) = write_tasks(folder, {"played": ("episode", [episode_of(RLRow.of(row)) for row in rows])}).values()
+    search, seen = Search(items_of(task)), Seen()
+    for text in trained:
+        seen.look(search, text, "data:v1")
+    found = summary_of(task, search, seen)
+    return {name: found[name] for name in ("of", "found", "exact", "asked") if name in found}
+
+
+def row(question: str, **fields: int) -> dict:
+    asked = {"input": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]}
+    return {"responses_create_params": asked, **fields, "agent_ref": AGENT}
+
+
+def test_an_episode_is_found_by_its_question(tmp_path: Path) -> None:
+    rows = [row(f"Book train {number}.", seat=number) for number in range(4)]
+    assert episodes(tmp_path, rows, "user: book train 2. assistant: 2") == {"of": 4, "found": 1, "exact": 1}
+    assert episodes(tmp_path, rows, *RLRow.of(rows[3]).searched()) == {"of": 4, "found": 1, "exact": 1}
+    assert episodes(tmp_path, rows, "Book train 12.", "row 2", "row 3") == {"of": 4, "found": 0, "exact": 0}
+
+
+def test_episodes_that_share_a_question_are_found_by_their_other_fields(tmp_path: Path) -> None:
+    rows = [row("Guess my number.", number=number) for number in range(4)]
+    nothing = {"of": 4, "found": 0, "exact": 0, "asked": 0}
+    assert episodes(tmp_path, rows, "Hello.") == nothing
+    assert episodes(tmp_path, rows, "Guess my number. Is it 3?") == nothing | {"asked": 4}
+    assert episodes(tmp_path, rows, *RLRow.of(row("Guess my number.", number=9)).searched()) == nothing | {"asked": 4}
+    trained = row("Guess my number.", number=3)
+    trained["responses_create_params"] = {"input": "Guess my number.", "tools": [{"name": "guess"}]}
+    found = {"of": 4, "found": 1, "exact": 1, "asked": 4}
+    assert episodes(tmp_path, rows, *RLRow.of(trained | {"agent_ref": None}).searched()) == found
+
+
+def test_worlds_of_the_drawers_are_held_out_and_their_questions_are_not(tmp_path: Path) -> None:
+    held_out = list(beginnings("drawers", 0, 100, HELD_OUT))
+    chats = [turn["content"] for chat in demonstrations("drawers", 0, 1000) for turn in chat["messages"]]
+    prompts = [text for row in beginnings("drawers", 0, 400) for text in RLRow.of(row).searched()]
+    found = episodes(tmp_path, held_out, *chats, *prompts)
+    assert (found["of"], found["found"]) == (100, 0)
+    assert found["asked"] > 50
 
 
 def test_a_model_from_outside_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Pairs of answers: every spelling becomes the same row, and a bad row is named by file and line."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,22 @@ def test_turns_tools_and_system_prompts_are_kept() -> None:
     assert more.prompt == [SYSTEM, {"role": "user", "content": "Add.\n\n2+2"}]
 
 
+def test_numbers_are_texts_with_the_digits_of_the_file() -> None:
+    row = {"prompt": 7, "chosen": 1.5, "rejected": 12345678901234567890123}
+    pair = pair_of(row, written=b'{"prompt": 7, "chosen": 1.50, "rejected": 12345678901234567890123}')
+    said = [turn["content"] for turns in pair[:3] for turn in turns]
+    assert said == ["7", "1.50", "12345678901234567890123"]
+    assert pair_of({"prompt": "2+2?", "chosen": 4, "rejected": Decimal("5.0")}).rejected[0]["content"] == "5.0"
+
+
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "2+2?", "chosen": "4"}, "no field 'rejected'"),
     ({"chosen": "4", "rejected": "5"}, "no prompt"),
     ({"prompt": "2+2?", "chosen": "4", "rejected": "4"}, "both answers are alike"),
     ({"prompt": "2+2?", "chosen": " ", "rejected": "4"}, "chosen: empty assistant turn"),
-    ({"prompt": "2+2?", "chosen": 4, "rejected": "5"}, "neither a text nor messages"),
+    ({"prompt": "2+2?", "chosen": "4", "rejected": None}, "no answer: 'rejected' is null"),
+    ({"prompt": "2+2?", "chosen": float("nan"), "rejected": "5"}, "no answer: 'chosen' is nan"),
+    ({"prompt": "2+2?", "chosen": True, "rejected": "5"}, "neither a text nor messages"),
     ({"prompt": [ASKED, RIGHT], "chosen": "4", "rejected": "5"}, "does not end with a turn of the user"),
     ({"prompt": "2+2?", "chosen": [{"role": "user", "content": "3"}], "rejected": "5"}, "chosen: no assistant turn"),
     ({"prompt": "2+2?", "chosen": [{"role": "robot", "content": "3"}], "rejected": "5"}, "chosen: unknown role"),

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nemotron_data.formats.eval_tasks import TASKS, read_tasks
-from nemotron_data.held_out import Hit, Item, Search, item_of, items_of
+from nemotron_data.formats.rl_rows import PARAMETERS, RLRow
+from nemotron_data.held_out import Hit, Item, Search, episode_of, item_of, items_of, share_prompts
 from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.sources.files import expand, identity
@@ -30,7 +31,7 @@ from nemotron_shared.errors import NotFound, UserError
 KEY = "data_prep.decontaminate.against"
 REJECTED = "overlaps with evaluation rows"
 COUNTED = "rows that overlap with evaluation rows"
-NEEDED = "a row of an evaluation needs a 'question', a 'prompt' or a 'text'"
+NEEDED = "a row of an evaluation needs a 'question', a 'prompt' or a 'text', or NeMo-Gym's form"
 
 
 class Config(Protocol):
@@ -140,22 +141,42 @@ def _items(name: str, store: Store, family: str) -> list[Item]:
     folder = Path(name).expanduser() if _is_file(name) else _resolve(store, name, family).path
     if (folder / TASKS).is_file():
         return [item for task in read_tasks(folder).values() for item in items_of(task)]
-    return [_item(number, row) for number, row in enumerate(read_files(expand(_files_of(name))))]
+    found = list(read_files(expand(_files_of(name))))
+    rows = list(map(_evaluated, found))
+    worlds = share_prompts(rows)
+    return [_item(number, row, asked, worlds) for number, (row, asked) in enumerate(zip(found, rows, strict=True))]
 
 
-def _item(number: int, row: Row | BadRow) -> Item:
-    """Item for a row of any other file than a prepared evaluation.
+def _evaluated(row: Row | BadRow) -> dict[str, Any]:
+    """What a row of any other file than a prepared evaluation asks.
 
     Raises:
-        UserError: not a JSON object, or nothing to search for.
+        UserError: not a JSON object, or a prompt without a question.
     """
-    place = f"{KEY}: {row.file}:{row.line}"
     if isinstance(row, BadRow):
-        raise UserError(f"{place}: {row.reason}", "correct the row, or name other rows")
+        raise _fault(row, row.reason)
+    if PARAMETERS not in row.value:
+        return row.value
+    episode = RLRow.of(row.value)
+    if not episode.question.strip():
+        raise _fault(row, NEEDED)
+    return episode_of(episode)
+
+
+def _item(number: int, row: Row | BadRow, asked: dict[str, Any], worlds: bool) -> Item:
+    """Item for what a row asks.
+
+    Raises:
+        UserError: nothing to search for.
+    """
     try:
-        return item_of(Path(row.file).name, number, row.value)
+        return item_of(Path(row.file).name, number, asked, worlds=worlds)
     except (KeyError, IndexError, TypeError) as error:
-        raise UserError(f"{place}: {NEEDED}", "correct the row, or name other rows") from error
+        raise _fault(row, NEEDED) from error
+
+
+def _fault(row: Row | BadRow, reason: str) -> UserError:
+    return UserError(f"{KEY}: {row.file}:{row.line}: {reason}", "correct the row, or name other rows")
 
 
 def _resolve(store: Store, name: str, family: str) -> Any:

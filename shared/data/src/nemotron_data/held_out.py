@@ -11,6 +11,9 @@
 GPT-3's authors counted a run of 13 words as overlap, PaLM's seven tenths of short runs. Rows of fewer than 8 words are
 only searched for verbatim: "Where does Mira live?" is not a copy of "Where does Tova live?". Trigrams shared by more
 than ten rows of a task are boilerplate and ignored.
+
+Rows of an environment may share a prompt and differ in their world. If rows of a task do, their prompts identify none
+of them: `exact` is then an RL row that is the same in all its fields, and a prompt that occurs is counted as `stated`.
 """
 
 import re
@@ -21,6 +24,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_data.formats.rl_rows import PARAMETERS, RLRow
 from nemotron_data.split import normalise_key
 from nemotron_shared.errors import UserError
 
@@ -139,8 +143,10 @@ class Item:
 
     Attributes:
         keys: texts that identify the row if they appear verbatim.
-        stated: facts that the task expects a model to have read; counted, but not an overlap.
+        stated: a fact that the task expects a model to have read, or a prompt that is asked in several worlds; counted,
+            but not an overlap.
         sentences: of a text; the text is found if all its sentences are.
+        is_world: the prompt does not identify the row, only the whole row does.
     """
 
     task: str
@@ -149,6 +155,7 @@ class Item:
     keys: tuple[str, ...]
     stated: str | None = None
     sentences: tuple[str, ...] = ()
+    is_world: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +177,39 @@ class Found:
 
 def items_of(task: EvalTask, limit: int | None = None) -> list[Item]:
     """Items for the rows of a prepared task."""
-    rows = read_task_rows(task.file, task.kind)
+    rows = list(read_task_rows(task.file, task.kind))
+    worlds = share_prompts(rows)
     return [
-        item_of(task.name, number, row, recall=task.recall)
-        for number, row in enumerate(rows)
-        if limit is None or number < limit
+        item_of(task.name, number, row, recall=task.recall, worlds=worlds) for number, row in enumerate(rows[:limit])
     ]
 
 
-def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = False) -> Item:
-    """Item for a row, which is a choice, a question, or else a text."""
+def episode_of(row: RLRow) -> dict[str, Any]:
+    """A row in NeMo-Gym's form as a row of an evaluation."""
+    return {"question": row.question, "key": row.question, "row": dict(row.value)}
+
+
+def share_prompts(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether episodes have the same prompt, and yet differ in their other fields."""
+    of_prompt: dict[str, str] = {}
+    episodes = (RLRow.of(row["row"]) for row in rows if _is_episode(row))
+    return any(of_prompt.setdefault(row.question, row.identity) != row.identity for row in episodes)
+
+
+def _is_episode(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("row"), Mapping) and PARAMETERS in row["row"]
+
+
+def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = False, worlds: bool = False) -> Item:
+    """Item for a row, which is a choice, a question, or else a text; `worlds`: see `share_prompts`."""
     question = next((row[name] for name in ("question", "prompt") if isinstance(row.get(name), str)), None)
     if question is None:
         text = str(row["text"])
         found = (sentence.strip() for sentence in END_OF_SENTENCE.split(text))
         long_enough = (one for one in found if len(words_of(normalise_key(one))) >= SENTENCE_WORDS)
         return Item(task, number, text, (text,), sentences=tuple(dict.fromkeys(long_enough)))
-    if "row" in row:  # the same question may be asked in many worlds: the key says which one it is
-        return Item(task, number, question, (str(row["key"]),))
+    if worlds and _is_episode(row):
+        return Item(task, number, question, (RLRow.of(row["row"]).identity,), stated=question, is_world=True)
     if "choices" not in row:
         return Item(task, number, question, tuple({question: 0, str(row.get("key") or question): 0}))
     # the key of a choice is only its subject, which training text may well mention
@@ -228,7 +250,7 @@ class Search:
         """Trigrams -> the items that contain them, and where; without a task's boilerplate."""
         grams: defaultdict[Gram, list[tuple[int, int]]] = defaultdict(list)
         for number, item in enumerate(self.items):
-            if self._lengths[number] >= LEAST_WORDS:
+            if self._lengths[number] >= LEAST_WORDS and not item.is_world:
                 for place, gram in enumerate(_grams(words_of(normalise_key(item.text)))):
                     grams[gram].append((number, place))
         distinctive = {}

@@ -283,7 +283,7 @@ class SplitStatistics:
     """Statistics of a split. `examples` and `tokens` are exact; the rest covers the `seen` examples.
 
     `lengths` counts tokens per sequence, or characters per question of JSON rows; it is exact if there is an index.
-    `row_lengths` counts tokens per packed row.
+    `answers` counts characters per answer of a pair, by field; `row_lengths` counts tokens per packed row.
     """
 
     name: str
@@ -296,6 +296,7 @@ class SplitStatistics:
     sequences: int = 0
     trained: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
+    answers: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     row_lengths: Counter[int] = field(default_factory=Counter)
     agents: Counter[str] = field(default_factory=Counter)
     problems: Problems = field(default_factory=Problems)
@@ -318,6 +319,8 @@ def measure(split: Split, budget: int, vocab_size: int | None, copies: Copies) -
             _measure_sequences(found, example, vocab_size)
         elif example.question:
             found.lengths[len(example.question)] += 1
+        for name, answer in example.answers.items():
+            found.answers[name][len(answer)] += 1
         copies.add(example)
     found.lengths = split.lengths() or found.lengths
     return found

@@ -85,13 +85,15 @@ def tiles(found: Inspection) -> list[tuple[str, str]]:
 
 
 def histograms(found: Inspection) -> list[Histogram]:
-    """Sequence lengths of the shown split, and the fill of its packed rows."""
+    """Lengths in the shown split, and the fill of its packed rows."""
     kind, size = found.prepared.kind, pack_size_of(found)
     split = next(split for split in found.splits if split.name == found.shown)
     note = f"{split.name}{', a sample: ' + split.sample if split.sample else ''}"
     title, unit = LENGTHS[kind]
     exact = split.name if kind == "documents" else note
     drawn = [Histogram(title, unit, histogram(split.lengths), exact, "base")]
+    for name, counts in split.answers.items():
+        drawn.append(Histogram(f"Length of {name} answers", unit, histogram(counts), note, "base"))
     if size:
         percents = Counter[int]()
         for length, count in split.row_lengths.items():  # rounded down, but up above the pack size

@@ -4,8 +4,8 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +43,13 @@ class TokenSequence:
 
 @dataclass(frozen=True)
 class Example:
-    """One document, packed row or JSON row. `place` is its location; `problem` describes what is wrong with it."""
+    """One document, packed row or JSON row.
+
+    Attributes:
+        place: its location.
+        answers: the text of both answers of a pair, by field.
+        problem: what is wrong with it.
+    """
 
     split: str
     index: int
@@ -51,6 +57,7 @@ class Example:
     sequences: Sequence[TokenSequence] = ()
     turns: Sequence[tuple[str, str]] = ()
     facts: Sequence[tuple[str, str]] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
     agent: str | None = None
     problem: str | None = None
 
@@ -326,6 +333,7 @@ def open_parquet(path: Path) -> "pq.ParquetFile":
 
 PLACEHOLDER = "_hf_placeholder"
 ANSWERS = ("expected_answer", "expected", "answer")
+PAIR = ("chosen", "rejected")
 BYTES_PER_TOKEN = 4  # converts a token budget to bytes of text
 FACT_CHARACTERS = 400
 
@@ -390,15 +398,23 @@ class LineSplit(Split):
         texts, parameters = [text for _, text in turns], value.get(PARAMETERS)
         fields: list[tuple[str, Any]] = [(name.replace("_", " "), value[name]) for name in ANSWERS if name in value]
         fields += [("agent", row.agent)] if row.agent else []
-        hidden = {*ANSWERS, "agent_ref", PARAMETERS}
-        fields += [(name, field) for name, field in value.items() if name not in hidden and field not in texts]
+        hidden = {*ANSWERS, "agent_ref", PARAMETERS, *(("prompt",) if row.prompt else ())}
+        answers = {name: _text_of(value[name]) for name in PAIR if isinstance(value.get(name), list)}
+        fields += [(name, given) for name, given in value.items() if name not in hidden and given not in texts]
         if isinstance(parameters, dict):
-            fields += [(name, field) for name, field in parameters.items() if name != "input"]
+            fields += [(name, given) for name, given in parameters.items() if name != "input"]
         facts = []
-        for name, field in fields:
-            text = field if isinstance(field, str) else json.dumps(field, ensure_ascii=False)
+        for name, given in fields:
+            shown = answers.get(name, given)
+            text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
             facts.append((name, text if len(text) <= FACT_CHARACTERS else text[: FACT_CHARACTERS - 1] + "…"))
-        return Example(self.name, index, place, turns=turns, facts=facts, agent=row.agent, problem=_problem(row))
+        return Example(self.name, index, place, (), turns, facts, answers, row.agent, _problem(row))
+
+
+def _text_of(turns: list[Any]) -> str:
+    """The text of an answer's turns: what is said, thought and called."""
+    said = (value for turn in turns if isinstance(turn, dict) for name, value in turn.items() if name != "role")
+    return "\n".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in said if one)
 
 
 def _problem(row: RLRow) -> str | None:

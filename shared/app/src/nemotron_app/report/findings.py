@@ -121,6 +121,8 @@ def overlap_sentence(results: Results, task: str) -> str:
         text += f": {check['exact']} exact, {check['found'] - check['exact']} near"
     sentences = check.get("sentences")
     parts = [f"{sentences['found']} of their {sentences['of']} sentences do"] if sentences else []
+    if "asked" in check:
+        parts.append(f"the questions of {check['asked']} do, perhaps asked in another world")
     if "stated" in check:
         parts.append(f"{check['stated']} of the answers are stated there, which is what this task asks for")
     places = ", ".join(check["checked_against"]) or "none"

@@ -158,7 +158,8 @@ def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
 def search_key(row: Mapping[str, Any]) -> str | None:
     """Text to search for in training data; None for texts, which have no question.
 
-    For a choice this is the question, because its key is only the subject, which training text may well mention.
+    For a choice this is the question, because its key is only the subject, which training text may well mention; for an
+    episode too, because its key may be the number of its world, which no text mentions.
     """
-    names = ("question",) if "choices" in row else ("key", "question", "prompt")
+    names = ("question",) if "choices" in row or "row" in row else ("key", "question", "prompt")
     return next((row[name] for name in names if isinstance(row.get(name), str) and row[name].strip()), None)

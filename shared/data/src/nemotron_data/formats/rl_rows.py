@@ -10,6 +10,7 @@ as function calls, identified by their `type`. The answer is sent, with the whol
 error.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,6 +133,22 @@ class RLRow:
         return next(asked, "")
 
     @property
+    def identity(self) -> str:
+        """`row`, and a digest of its turns and other fields: many rows of an environment may share one prompt.
+
+        The system prompt, tools, other parameters and the agent may differ.
+        """
+        turns = [(turn.role, turn.text) for turn in self.prompt if turn.role not in ("system", "developer")]
+        fields = {name: value for name, value in self.value.items() if name not in (PARAMETERS, "agent_ref")}
+        whole = json.dumps([turns, fields], sort_keys=True, default=str)
+        return f"row {hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+
+    def searched(self) -> Iterator[str]:
+        """The texts in which rows of an evaluation are searched for: each turn, and then the whole row."""
+        yield from (turn.text for turn in self.prompt)
+        yield f"{self.identity}: {self.question}"
+
+    @property
     def text(self) -> str:
         """The whole prompt for people, one paragraph for each turn."""
         return "\n\n".join(f"{turn.role}: {turn.text}" for turn in self.prompt)
@@ -139,8 +156,9 @@ class RLRow:
 
 def _items(value: Mapping[str, Any]) -> list[Any]:
     parameters = value.get(PARAMETERS)
-    items = parameters.get("input") if isinstance(parameters, Mapping) else None
-    if isinstance(items, str):
+    # the prompt of a pair of answers is a list of messages
+    items = parameters.get("input") if isinstance(parameters, Mapping) else value.get("prompt")
+    if isinstance(parameters, Mapping) and isinstance(items, str):
         return [{"role": "user", "content": items}]
     return items if isinstance(items, list) else []
 
