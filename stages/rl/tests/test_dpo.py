@@ -92,7 +92,7 @@ def test_only_what_fine_tuning_would_learn_of_the_answers_counts(tmp_path: Path)
     }
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     said: list[str] = []
-    (found,) = encoded(tmp_path / "train.jsonl", Prompter(tokenizer), said.append)
+    (found,), _ = encoded(tmp_path / "train.jsonl", Prompter(tokenizer), said.append)
     learnt = {
         name: tokenizer.decode(
             [token for token, counts in zip(found[name], found[f"{name}_mask"], strict=True) if counts]

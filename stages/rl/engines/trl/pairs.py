@@ -141,8 +141,8 @@ def given(
     data, say = task.input("data").path, task.run.say
     valid, most = data / "val.jsonl", task.config.train.eval_rows
     context = getattr(begun.model.config.get_text_config(), "max_position_embeddings", None)
-    pairs, step = encoded(data / "train.jsonl", begun.prompter, say, context=context), task.config.rows_per_step
-    longest, micro = max(map(_length, pairs), default=0), task.config.micro_rows(distributed.world_size())
+    pairs, longest = encoded(data / "train.jsonl", begun.prompter, say, context=context)
+    step, micro = task.config.rows_per_step, task.config.micro_rows(distributed.world_size())
     if longest > ANSWER_TOKENS and micro > 1:
         what = f"up to {longest:,} tokens an answer with its prompt, and {micro} pairs a pass"
         say(f"{what}: if memory does not suffice, lower train.micro_batch_size")
@@ -152,22 +152,18 @@ def given(
         say("WARNING: no validation pairs: nothing shows whether other pairs are told apart")
     return {
         "train_dataset": change(pairs),
-        "eval_dataset": change(encoded(valid, begun.prompter, say, most, context)) if valid.is_file() else None,
+        "eval_dataset": change(encoded(valid, begun.prompter, say, most, context)[0]) if valid.is_file() else None,
         "processing_class": begun.tokenizer,
         "peft_config": begun.adapters,
         "callbacks": callbacks(task.config, task.run, None),
     }
 
 
-def _length(row: Mapping[str, list[int]]) -> int:
-    """Tokens of the longer of a pair's conversations."""
-    return max(len(row[CHOSEN]), len(row[REJECTED]))
-
-
 def encoded(
     file: Path, prompter: Prompter, say: Callable[[str], None], most: int | None = None, context: int | None = None
-) -> Dataset:
-    """The first `most` pairs of a prepared file, each as ids and masks of its two conversations.
+) -> tuple[Dataset, int]:
+    """The first `most` pairs of a prepared file, each as ids and masks of its two conversations, and the tokens of the
+    longest conversation.
 
     Args:
         say: prints a line, about parts of answers that the chat template does not show.
@@ -177,7 +173,7 @@ def encoded(
         UserError: naming file and line: a row that is no pair, that the chat template does not fit, or that is too
             long.
     """
-    rows, hidden, too_long = [], Counter[tuple[str, ...]](), list[str]()
+    rows, longest, hidden, too_long = [], 0, Counter[tuple[str, ...]](), list[str]()
     for place, pair in read_pairs(file):
         if len(rows) == most:
             break
@@ -194,12 +190,14 @@ def encoded(
             row |= {name: ids, f"{name}_mask": mask}
             hidden[prompter.hidden([*asked, *answer], pair.tools, prompt=False)] += 1
         rows.append(row)
-        if context is not None and _length(row) > context:
-            too_long.append(f"{place}: {_length(row):,} tokens exceed the model's context of {context:,}")
+        length = max(len(row[CHOSEN]), len(row[REJECTED]))
+        longest = max(longest, length)
+        if context is not None and length > context:
+            too_long.append(f"{place}: {length:,} tokens exceed the model's context of {context:,}")
     if too_long:
         remedy = "shorten such rows of data_prep.source or leave them out, or take a model with a longer context"
         raise UserError(f"{too_long[0]}; in all, {len(too_long):,} of {len(rows):,} pairs are too long", remedy)
     for kinds, count in hidden.items():
         if kinds:
             say(f"WARNING: {file.name}: {told(kinds)}: {count:,} of {2 * len(rows):,} answers lose theirs")
-    return Dataset.from_list(rows)
+    return Dataset.from_list(rows), longest
