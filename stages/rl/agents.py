@@ -47,7 +47,7 @@ def agent_problems(config: RLConfig, inputs: Inputs) -> Iterator[Problem]:
 def _of_prepared(
     data: Artifact, agents: Mapping[str, Agent], tools: Mapping[str, frozenset[str] | None]
 ) -> Iterator[Problem]:
-    """All agents that are missing; if there are none, the first of the first rows with a tool that is missing."""
+    """All agents that are missing, and the first of the first rows with a tool that is missing."""
     for name, place in data.manifest.metadata.get(data_prep.AGENTS, {}).items():
         try:
             agent_named(agents, name)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,3 +77,10 @@ def test_who_sends_no_row_to_an_agent_needs_none() -> None:
     validate_prompt(value)
     with pytest.raises(Refused, match="agent_ref"):
         validate(value)
+
+
+@pytest.mark.parametrize("tools", ["find", 5, [1], [{"type": "function"}], [{"function": 3}], [{"type": "web_search"}]])
+def test_tools_that_cannot_be_read_have_no_names(tools: Any) -> None:
+    find = {"type": "function", "name": "find", "parameters": {}}
+    assert RLRow.of({"responses_create_params": {"input": "?", "tools": [find]}}).tools == ["find"]
+    assert RLRow.of({"responses_create_params": {"input": "?", "tools": tools}}).tools == []

@@ -122,8 +122,11 @@ class RLRow:
 
     @property
     def tools(self) -> list[str]:
-        """Names of the tools, which `validate` has found there; others are left out."""
-        functions = (tool.get("function") for tool in _functions(self.asked))
+        """Names of the tools, as far as they can be read."""
+        try:
+            functions = [tool.get("function") for tool in _functions(self.asked)]
+        except Refused:
+            return []
         return [str(one["name"]) for one in functions if isinstance(one, Mapping) and "name" in one]
 
     @property
