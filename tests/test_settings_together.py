@@ -21,11 +21,11 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """The problems and notes of a dry run."""
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
 
-    def ask(stage: str, *words: str) -> tuple[list[str], list[str]]:
+    def ask(stage: str, *words: str, about: str = "train_iters") -> tuple[list[str], list[str]]:
         capsys.readouterr()
         importlib.import_module(f"stages.{stage}.train").main(["-c", "tiny", *words, "--dry-run", "--json"])
         preview = json.loads(capsys.readouterr().out)
-        return preview["problems"], [note for note in preview["notes"] if "train_iters" in note]
+        return preview["problems"], [note for note in preview["notes"] if about in note]
 
     return ask
 
@@ -47,6 +47,18 @@ def test_a_decay_that_would_raise_the_rate_is_refused_with_a_rate_that_works(sta
     assert "set optimizer.min_lr=1e-06" in problem
     assert told(stage, "optimizer.lr=1e-5", "optimizer.min_lr=1e-06")[0] == []
     assert told(stage, "optimizer.lr=1e-5", "optimizer.min_lr=1e-4", "scheduler.lr_decay_style=constant")[0] == []
+
+
+@pytest.mark.parametrize(("stage", "engine", "low", "usual"), [
+    ("pretrain", "transformers_lora", "1e-05", "0.0002"), ("sft", "transformers_lora", "1e-05", "0.0002"),
+    ("rl", "trl_lora", "3e-06", "4e-05"),
+])  # fmt: skip
+def test_adapters_with_a_rate_for_all_weights_are_noticed(stage: str, engine: str, low: str, usual: str, told) -> None:
+    words = (f"optimizer.lr={low}", "optimizer.min_lr=0")
+    _, (note,) = told(stage, f"engine={engine}", *words, about="adapters")
+    assert note.startswith(f"optimizer.lr={low} is a rate for all weights") and f"optimizer.lr={usual}" in note
+    assert told(stage, *words, about="adapters")[1] == []
+    assert told(stage, f"engine={engine}", f"optimizer.lr={usual}", "optimizer.min_lr=0", about="adapters")[1] == []
 
 
 def test_rewards_that_teach_nothing_or_stand_twice_are_refused(told) -> None:

@@ -6,7 +6,7 @@ from nemotron_data.prep.reader import or_tolerate, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.rejects import Refused
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.defaults import power_of_two, training_choices
+from nemotron_engines.defaults import IsSaid, power_of_two, training_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
@@ -42,15 +42,15 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
     return [split_choice(len(lengths), "documents"), Choice("train.seq_length", power_of_two(longest, model), looked)]
 
 
-def engine_choices(model: Path, machine: Machine) -> list[Choice]:
+def engine_choices(config: PretrainConfig, model: Path, machine: Machine, is_said: IsSaid) -> list[Choice]:
     """None: text is learnt with all weights."""
     return []
 
 
 def train_choices(
-    config: PretrainConfig, model: Path, data: Artifact, machine: Machine, steps: int | None
+    config: PretrainConfig, model: Path, data: Artifact, machine: Machine, is_said: IsSaid
 ) -> list[Choice]:
-    """Settings of the training; `steps` where somebody has said them."""
+    """Settings of the training; `is_said` tells which of the config's values somebody has set."""
     tokens = data.manifest.metadata["splits"]["train"]["tokens"]
     rows = max(1, tokens // config.train.seq_length)
-    return training_choices(model, rows, machine, f"{tokens:,} tokens", steps=steps, text=True)
+    return training_choices(config, model, rows, machine, f"{tokens:,} tokens", is_said, text=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from nemotron_data.prep.reader import TOLERATE, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.defaults import power_of_two, training_choices, weight_choices
+from nemotron_engines.defaults import IsSaid, power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
@@ -42,15 +42,15 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
     return [*found, split_choice(len(lengths), "conversations"), pack]
 
 
-def engine_choices(model: Path, machine: Machine) -> list[Choice]:
+def engine_choices(config: SFTConfig, model: Path, machine: Machine, is_said: IsSaid) -> list[Choice]:
     """Of the settings of the training, those that do not follow from the packed rows."""
-    return weight_choices(model, machine)
+    return weight_choices(config, model, machine, is_said)
 
 
-def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine, steps: int | None) -> list[Choice]:
-    """Settings of the training; `steps` where somebody has said them."""
+def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine, is_said: IsSaid) -> list[Choice]:
+    """Settings of the training; `is_said` tells which of the config's values somebody has set."""
     rows = data.manifest.metadata["splits"]["train"]["packed_rows"]
-    return training_choices(model, rows, machine, f"{rows:,} packed rows", steps=steps)
+    return training_choices(config, model, rows, machine, f"{rows:,} packed rows", is_said)
 
 
 def _template_for(tokenizer: TokenizerFolder) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,13 @@ CARD = replace(LAPTOP, gpus=(GPU("H100", 80 * GB),))
 def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """What is chosen for a model of so many parameters."""
 
-    def choose(parameters: int, rows: int, machine: Machine, **options: Any) -> dict[str, Any]:
+    def choose(
+        parameters: int, rows: int, machine: Machine, *, steps: int | None = None, text: bool = False
+    ) -> dict[str, Any]:
         monkeypatch.setattr(defaults, "parameters_in", lambda folder: Parameters(parameters))
-        found = defaults.training_choices(tmp_path, rows, machine, f"{rows} rows", **options)
+        config: Any = SimpleNamespace(engine=SimpleNamespace(peft=None), train=SimpleNamespace(train_iters=steps))
+        is_said = {"train.train_iters"}.__contains__ if steps else set().__contains__
+        found = defaults.training_choices(config, tmp_path, rows, machine, f"{rows} rows", is_said, text=text)
         return {choice.key: choice.value for choice in found}
 
     return choose

@@ -4,12 +4,15 @@ The learning rates are the usual ones for a model's size: our own for the tiny m
 and about ten times as much for adapters.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from nemotron_engines.checks import RESULT_BYTES, TRAINING_BYTES, in_billions
 from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import Choice
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.machine import Machine
 
@@ -37,8 +40,17 @@ def power_of_two(tokens: int, model: Path) -> int:
     return min(length, limit)
 
 
-def weight_choices(model: Path, machine: Machine) -> list[Choice]:
-    """Choose the weights to train and their dtype: adapters if all weights do not fit into memory."""
+IsSaid = Callable[[str], bool]
+"""Whether a person has set the value of this key."""
+
+
+def weight_choices(config: SupervisedConfig[Any], model: Path, machine: Machine, is_said: IsSaid) -> list[Choice]:
+    """Choose the weights to train and their dtype: adapters if all weights do not fit into memory.
+
+    Nothing is chosen where the config has adapters already, or where it was said that there shall be none.
+    """
+    if has_adapters(config) or is_said("engine.peft"):
+        return []
     parameters = _parameters(model)
     memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
     needed = TRAINING_BYTES * parameters
@@ -49,31 +61,47 @@ def weight_choices(model: Path, machine: Machine) -> list[Choice]:
     return [Choice("engine.peft", LORA, f"LoRA: {what}"), Choice("engine.dtype", "bfloat16", frozen)]
 
 
+def has_adapters(config: SupervisedConfig[Any]) -> bool:
+    """Whether a training leaves the model's weights as they are and trains adapters, whoever chose so."""
+    peft = getattr(config.engine, "peft", None)
+    return peft is not None and getattr(peft, "scheme", "lora") is not None  # Megatron-Bridge's section is always there
+
+
 def _parameters(model: Path) -> int:
     known = parameters_in(model)
     return known.total if known else 0
 
 
 def training_choices(
-    model: Path, rows: int, machine: Machine, of_what: str, *, steps: int | None = None, text: bool = False
+    config: SupervisedConfig[Any],
+    model: Path,
+    rows: int,
+    machine: Machine,
+    of_what: str,
+    is_said: IsSaid,
+    *,
+    text: bool = False,
 ) -> list[Choice]:
     """Settings for a training on `rows` rows, called `of_what` in messages.
 
     Args:
-        steps: number of steps that the user chose, to which warm-up and intervals are fitted.
+        config: with the values that a person has set, to which the choices are fitted: the rate to `engine.peft`, the
+            steps to the batch, warm-up and intervals to the steps.
         text: continued pretraining of all weights.
     """
     parameters = _parameters(model)
-    found = [] if text else weight_choices(model, machine)
-    lora = bool(found)
+    found = [] if text else weight_choices(config, model, machine, is_said)
+    lora = has_adapters(config) or bool(found)
     batch = next((count for most, count in BATCHES if rows < most), LARGE_BATCH)
+    batch = config.train.global_batch_size if is_said("train.global_batch_size") else batch
     epoch = -(-rows // batch)
     small = SMALL_STEPS_OF_TEXT if text else SMALL_STEPS
     least = small if parameters < SMALL else LEAST_STEPS
-    steps = steps or max(EPOCHS * epoch, least)
+    steps = config.train.train_iters if is_said("train.train_iters") else max(EPOCHS * epoch, least)
     epochs = f"{EPOCHS} epochs" if steps > least else f"{steps / epoch:.0f} epochs of a small file"
     rate = ADAPTER_RATE if lora else next((value for most, value in RATES if parameters < most), LARGE_RATE)
     of_size = "for adapters" if lora else f"for {in_billions(parameters)}"
+    peak = config.optimizer.lr if is_said("optimizer.lr") else rate
     if parameters < SMALL:
         found.append(Choice("train.micro_batch_size", None, "a whole batch at once: the model is small"))
         found += [] if machine.gpus else [Choice("run.threads", 1, "more threads would slow each other down")]
@@ -84,7 +112,7 @@ def training_choices(
         Choice("train.global_batch_size", batch, f"of {of_what}"),
         Choice("train.train_iters", steps, epochs),
         Choice("optimizer.lr", rate, of_size),
-        Choice("optimizer.min_lr", rate / 20, "a twentieth of it at the end"),
+        Choice("optimizer.min_lr", peak / 20, "a twentieth of it at the end"),
         Choice("scheduler.lr_warmup_iters", max(1, steps // 20), "a twentieth of the steps"),
         Choice("train.eval_interval", max(1, steps // 4), "four times"),
         Choice("checkpoint.save_interval", max(1, steps // 4), "four times"),

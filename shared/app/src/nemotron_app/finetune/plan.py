@@ -22,7 +22,6 @@ from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
-from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
@@ -125,19 +124,21 @@ class Plan:
             SystemExit: the training would fail.
         """
         choices = import_module(f"stages.{self.stage}.choices")
-        chosen = choices.engine_choices(self.model.path, Machine.here(self.look.store.home))
-        given = [override(one.key, one.value) for one in chosen if not self._is_said(one.key)]
+        machine, config = Machine.here(self.look.store.home), self.config(str(self.file()))
+        chosen = choices.engine_choices(config, self.model.path, machine, self.is_said)
+        given = [override(one.key, one.value) for one in chosen if not self.is_said(one.key)]
         request = self.request(self.stage, str(self.file()), *given, *self.overrides, "run.missing_data=prepare")
         if code := run_step(self.stage, "train", request, "--rehearse"):
             raise SystemExit(code)
 
-    def _is_said(self, key: str) -> bool:
+    def is_said(self, key: str) -> bool:
+        """Whether the command line sets this value, alone or with others."""
         given = [override_key(word) for word in self.overrides]
         return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in given)
 
     def add(self, found: Sequence[Choice]) -> list[Choice]:
         """Apply choices that the command line does not make itself, and print them."""
-        taken = [choice for choice in found if not self._is_said(choice.key)]
+        taken = [choice for choice in found if not self.is_said(choice.key)]
         for choice in taken:
             say(f"[finetune] {choice}")
         self.choices += taken
@@ -232,10 +233,8 @@ def choose_training(plan: Plan, prepared: Artifact) -> Path:
         return file
     machine = Machine.here(plan.look.store.home)
     config = plan.config(str(plan.file()))
-    said = "train.train_iters" in map(override_key, plan.overrides)
-    steps = config.train.train_iters if said and isinstance(config, SupervisedConfig) else None
     choices = import_module(f"stages.{plan.stage}.choices")
-    chosen = plan.add(choices.train_choices(config, plan.model.path, prepared, machine, steps))
+    chosen = plan.add(choices.train_choices(config, plan.model.path, prepared, machine, plan.is_said))
     write_choices(file, plan.file().stem, chosen, {})
     return file
 

@@ -19,6 +19,7 @@ from nemotron_shared.config.schema import (
     EngineT,
     Extra,
     How,
+    LocalEngine,
     ModelSection,
     RandomModelSection,
     RunSection,
@@ -292,6 +293,8 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
 
     rows_are_packed: ClassVar[bool] = False
     """Whether a row holds several sequences, which must not see each other."""
+    least_adapter_rate: ClassVar[float] = 5e-5
+    """Adapters with a lower learning rate are noticed at the start; four times as much is usual."""
 
     model: ModelSection
     train: TrainBase
@@ -320,7 +323,15 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
             changed.append(told)
         steps = self.train.train_iters
         fitted = [f"{steps} steps (train.train_iters) have {' and '.join(changed)}"] if changed else []
-        return [*super().notes, *fitted]
+        return [*super().notes, *fitted, *self._slow_adapters()]
+
+    def _slow_adapters(self) -> list[str]:
+        """A rate that suits all weights, where adapters are trained."""
+        engine, rate = self.engine, self.optimizer.lr
+        if not isinstance(engine, LocalEngine) or engine.peft is None or rate >= self.least_adapter_rate:
+            return []
+        usual = f"they usually take about ten times as much, such as optimizer.lr={4 * self.least_adapter_rate:g}"
+        return [f"optimizer.lr={rate:g} is a rate for all weights, and adapters (engine.peft) are trained: {usual}"]
 
     @model_validator(mode="after")
     def falling(self) -> "TrainingConfig[EngineT]":
@@ -366,6 +377,8 @@ class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):
 
 class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     """Reinforcement by groups of completions."""
+
+    least_adapter_rate = 1e-5
 
     run: RLRun
     model: RandomModelSection
