@@ -10,30 +10,51 @@ from nemotron_engines.modeling.packed import keep_apart, packed_inputs
 
 SIZES = {"hidden_size": 32, "vocab_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 MAMBA2 = {"num_heads": 8, "head_dim": 8, "expand": 2, "state_size": 8, "n_groups": 2, "chunk_size": 8}
+GROUPED = {"intermediate_size": 32, "num_key_value_heads": 2, "max_position_embeddings": 64}
+MAMBA = GROUPED | {f"mamba_{name}": 8 for name in ("n_heads", "d_head", "d_state", "chunk_size")}
+MAMBA["mamba_n_groups"] = 2
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SEEN, REFUSED = "would see each other", "transformers refuses packed rows: `causal_conv1d_fn` can't keep"
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "changed"),
+    ("kind", "more", "reason"),
     [
-        ("llama", {"intermediate_size": 32, "num_key_value_heads": 2}, False),
-        ("falcon", {}, True),
-        ("bloom", {"n_layer": 2, "n_head": 4}, True),
-        ("opt", {"ffn_dim": 32, "word_embed_proj_dim": 32}, True),
-        ("mamba2", MAMBA2, True),
+        ("llama", GROUPED, None),
+        ("falcon", {}, SEEN),
+        ("bloom", {"n_layer": 2, "n_head": 4}, SEEN),
+        ("opt", {"ffn_dim": 32, "word_embed_proj_dim": 32}, SEEN),
+        ("mamba2", MAMBA2, SEEN),
+        ("bamba", MAMBA | {"attn_layer_indices": [1]}, REFUSED),
+        ("granitemoehybrid", MAMBA | {"layer_types": ["mamba", "attention"], "num_local_experts": 4,
+                                      "num_experts_per_tok": 2, "shared_intermediate_size": 16}, REFUSED),
+        ("falcon_h1", MAMBA | {"mamba_d_ssm": 64, "head_dim": 8}, REFUSED),
+        ("zamba2", {"layers_block_type": ["mamba", "hybrid"], "num_mem_blocks": 1, "adapter_rank": 4,
+                    "n_mamba_heads": 8, "mamba_headdim": 8, "mamba_d_state": 8, "mamba_ngroups": 2, "chunk_size": 8,
+                    "intermediate_size": 32}, REFUSED),
+        ("lfm2_moe", GROUPED | EXPERTS | {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}, REFUSED),
+        ("qwen3_next", GROUPED | EXPERTS | {
+            "layer_types": ["linear_attention", "full_attention"], "head_dim": 8, "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+            "shared_expert_intermediate_size": 16}, REFUSED),
     ],
-)
-def test_packed_documents_are_computed_as_alone(kind: str, more: dict[str, Any], changed: bool) -> None:
+)  # fmt: skip
+def test_packed_documents_are_computed_as_alone(kind: str, more: dict[str, Any], reason: str | None) -> None:
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **(SIZES | {"initializer_range": 0.2, "pad_token_id": 1} | more))
     model: Any = AutoModelForCausalLM.from_config(config).eval()  # without dropout
-    assert keep_apart(model) == changed
     ids = torch.randint(2, 64, (2, 10))
-    packed = model(input_ids=ids, labels=ids, use_cache=False, attention_mask=None, **packed_inputs([[0, 4], [0]], 10))
     parts = [(0, 0, 4), (0, 4, 10), (1, 0, 10)]
-    for row, begin, end in parts:
-        alone = model(input_ids=ids[row : row + 1, begin:end], use_cache=False).logits[0]
-        assert torch.allclose(packed.logits[row, begin:end], alone, atol=1e-5)
-    wanted = torch.nn.functional.cross_entropy(packed.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    assert torch.allclose(packed.loss, wanted)
+    alone = [model(input_ids=ids[row : row + 1, begin:end], use_cache=False).logits[0] for row, begin, end in parts]
+    found = keep_apart(model)
+    assert reason in found if reason and found else found == reason, found
+    given = packed_inputs([[0, 4], [0]], 10)
+    packed = model(input_ids=ids, labels=ids, shift_labels=ids, use_cache=False, attention_mask=None, **given)
+    for (row, begin, end), wanted in zip(parts, alone, strict=True):
+        assert torch.allclose(packed.logits[row, begin:end], wanted, atol=1e-5)
+    # the loss of aligned labels, as of a training: the mean over the tokens of all documents
+    targets = [ids[row, begin:end] for row, begin, end in parts]
+    wanted = torch.nn.functional.cross_entropy(torch.cat(alone), torch.cat(targets))
+    assert torch.allclose(packed.loss, wanted, atol=1e-5)
     packed.loss.backward()
     assert model.get_input_embeddings().weight.grad.abs().sum() > 0

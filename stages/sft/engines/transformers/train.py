@@ -22,8 +22,8 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
     set_threads(config.run.threads)
     data = task.input("data")
     model = starting_model(task)
-    if keep_apart(model):
-        run.say("the documents of packed rows are computed one by one: in this architecture they would see each other")
+    if reason := keep_apart(model):
+        run.say(f"the documents of packed rows are computed one by one: {reason}")
     num_rows = config.train.train_iters * config.train.global_batch_size
     vocab_size = model.config.vocab_size
     file, held_out = data.path / "train.parquet", data.path / "valid.parquet"

@@ -6,9 +6,11 @@ A row of 8 tokens that holds documents of 5 and 3 tokens has the starts [0, 5] a
     seq_idx       0 0 0 0 0 1 1 1      Mamba: state and convolution restart where the number changes
 
 Call `model(input_ids, **packed_inputs(starts, length), attention_mask=None, use_cache=False)`: with an attention
-mask or a cache transformers ignores the positions. Some architectures (Falcon, BLOOM, OPT, Mamba2) never look at them,
-and their documents would silently learn from the documents before them: `keep_apart(model)` returns True for those,
-and computes their documents one by one from then on.
+mask or a cache transformers ignores the positions. Some architectures (Falcon, BLOOM, OPT, Mamba2, Jamba) never look at
+them, and their documents would silently learn from the documents before them. Others (Bamba, GraniteMoeHybrid,
+Falcon-H1, Zamba2, LFM2, Qwen3-Next) refuse packed rows without the packages causal_conv1d, mamba_ssm or fla
+(transformers 5.23, `use_kernel_func_from_hub_with_fallback`). `keep_apart(model)` returns the reason for both, and
+computes their documents as rows of their own from then on.
 """
 
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from transformers import NemotronHConfig
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_engines.lora.kinds import without_adapters
+from nemotron_engines.modeling.sizes import first_line
 from nemotron_shared.errors import UserError
 
 
@@ -46,7 +49,7 @@ def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[st
     return {"position_ids": position_ids, "seq_idx": seq_idx}
 
 
-# Architectures that ignore positions.
+# Architectures that ignore positions, or refuse packed rows.
 
 
 LENGTHS = (12, 9)
@@ -54,11 +57,13 @@ ROUNDING = 0.02
 """Allowed difference of logits between a packed and a separate document, relative to the largest."""
 
 
-def keep_apart(model: Any) -> bool:
-    """Change a model, with or without adapters, whose packed documents would see each other."""
+def keep_apart(model: Any) -> str | None:
+    """Change a model, with or without adapters, that cannot keep packed documents apart; returns the reason."""
     base = without_adapters(model)
-    if isinstance(base.config, NemotronHConfig) or not _see_each_other(base):  # tested for ours (docs/measured.md)
-        return False
+    if isinstance(base.config, NemotronHConfig):  # tested for ours (docs/measured.md)
+        return None
+    if (reason := _why_not_packed(base)) is None:
+        return None
     plain = base.forward
 
     def forward(input_ids: Any = None, labels: Any = None, seq_idx: Any = None, **given: Any) -> Any:
@@ -71,7 +76,7 @@ def keep_apart(model: Any) -> bool:
         return CausalLMOutput(base.loss_function(logits, labels, vocab_size=logits.shape[-1], **given), logits)
 
     base.forward = forward
-    return True
+    return reason
 
 
 def _one_by_one(plain: Any, ids: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
@@ -86,18 +91,23 @@ def _one_by_one(plain: Any, ids: torch.Tensor, seq_idx: torch.Tensor) -> torch.T
 
 
 @torch.no_grad()
-def _see_each_other(model: Any) -> bool:
-    """Whether a document's logits depend on the one before it, or differ from those of the document alone."""
+def _why_not_packed(model: Any) -> str | None:
+    """Why a document in a packed row does not give the logits of the document alone; None if it does."""
     was_training, last = model.training, model.get_input_embeddings().weight.shape[0] - 1
     model.eval()
     ids = torch.linspace(0, last, 2 * LENGTHS[0] + LENGTHS[1], device=model.device).long()
     first, other, second = ids.split([LENGTHS[0], LENGTHS[0], LENGTHS[1]])
     apart = {name: value.to(model.device) for name, value in packed_inputs([[0, LENGTHS[0]]], sum(LENGTHS)).items()}
     rows = [torch.cat([before, second])[None] for before in (first, other)]
-    found = [
-        model(input_ids=row, attention_mask=None, use_cache=False, **apart).logits[0, LENGTHS[0] :] for row in rows
-    ]
     alone = model(input_ids=second[None], use_cache=False).logits[0]
-    model.train(was_training)
+    try:
+        found = [
+            model(input_ids=row, attention_mask=None, use_cache=False, **apart).logits[0, LENGTHS[0] :] for row in rows
+        ]
+    except ValueError as error:  # a package is missing that transformers needs for them
+        return f"transformers refuses packed rows: {first_line(error)}"
+    finally:
+        model.train(was_training)
     moved, length = (found[0] - found[1]).abs().max(), alone.abs().max()
-    return bool(moved > 1e-5 * length) or bool((found[0] - alone).abs().max() > ROUNDING * length)
+    same = bool(moved <= 1e-5 * length) and bool((found[0] - alone).abs().max() <= ROUNDING * length)
+    return None if same else "in this architecture they would see each other"
