@@ -30,6 +30,7 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
                 beta=config.dpo.reference_policy_kl_penalty,
                 loss_type=["sigmoid_norm" if config.dpo.preference_average_log_probs else "sigmoid"],
                 max_length=None,
+                router_aux_loss_coef=0.0,  # TRL would take the one in the model's config
             ),
             **others,
         )

@@ -6,17 +6,16 @@ transformers samples. Each step logs how far the two are apart.
 
 from collections import Counter, deque
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
-from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 
 from nemotron_engines.checks import require_alike
 from nemotron_engines.exact.decode import sample
@@ -25,6 +24,7 @@ from nemotron_engines.lora.kinds import without_adapters
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head
+from stages.rl.engines.trl.routes import Routes, noting_routes
 from stages.rl.engines.trl.trainer import StepTrainer, own_tokens
 
 
@@ -62,39 +62,6 @@ def recording(model: Any, temperature: float) -> Generator[Recorder]:
         yield recorder
     finally:
         del model.generate
-
-
-class Routes:
-    """The routers' choices, pass by pass."""
-
-    def __init__(self, routers: int) -> None:
-        self._routers = routers
-        self._chosen: list[Tensor] = []
-
-    def note(self, router: nn.Module, given: tuple[Tensor], result: tuple[Tensor, ...]) -> None:
-        """Forward hook of a router, whose last output is the experts of each token, (tokens, k)."""
-        self._chosen.append(result[2].sort(-1)[0])
-
-    def passes(self, rows: int = -1, length: int = -1) -> list[Tensor]:
-        """`code` of the experts at each position, (rows, length), for each pass; give either rows or length."""
-        codes = []
-        for first in range(0, len(self._chosen), self._routers):
-            layers = torch.stack(self._chosen[first : first + self._routers], 1)
-            codes.append(code(layers).view(rows, length))
-        return codes
-
-
-@contextmanager
-def noting_routes(model: nn.Module) -> Generator[Routes]:
-    """Record the routers' choices inside this block; a model without experts has none."""
-    routers = [module for module in model.modules() if isinstance(module, NemotronHTopkRouter)]
-    routes = Routes(len(routers))
-    hooks = [router.register_forward_hook(routes.note) for router in routers]
-    try:
-        yield routes
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 FARTHEST = 600.0
@@ -255,7 +222,8 @@ class SamplingTrainer(StepTrainer):
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
         """See the base class; also uses them to weight the current loss."""
-        with noting_routes(self.accelerator.unwrap_model(model)) as routes:  # empty if `score_exactly` records them
+        noted = nullcontext(Routes()) if self._exact else noting_routes(self.accelerator.unwrap_model(model))
+        with noted as routes:  # `score_exactly` records its own
             found = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
             )

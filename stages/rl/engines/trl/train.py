@@ -18,6 +18,7 @@ from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
 from stages.rl.engines.trl.reward import Scorer
+from stages.rl.engines.trl.routes import unmeasured
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.engines.trl.starting import load_beginning
 from stages.rl.schema import RLConfig, TRLEngine
@@ -77,9 +78,8 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         trainer.loop = Loop(environments, prompter, tokenizer, trainer.eos_token_ids, grpo.max_new_tokens)
         for line in (*environments.told(), *environments.doubts()):
             run.say(line)
-    if config.engine.exact_sampling:
-        reason = trainer.sample_exactly()
-        run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training")
+    for line in begin_to_sample(trainer, config, begun.model):
+        run.say(line)
     if config.run.reward_model is not None:
         trainer.scorer = Scorer(task, begun.model, tokenizer)
     if config.distillation is not None:
@@ -90,6 +90,15 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     for line in conclusions(trainer, config):
         run.say(line)
     return made
+
+
+def begin_to_sample(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], model: Any) -> Iterator[str]:
+    """Choose how completions are sampled; yields what a person should know about it."""
+    if config.engine.exact_sampling:
+        reason = trainer.sample_exactly()
+        yield f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training"
+    if kind := unmeasured(model):
+        yield f"router_flips are not measured: {kind} of this transformers does not say which experts it chose"
 
 
 def conclusions(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine]) -> Iterator[str]:
@@ -111,6 +120,7 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "top_p": grpo.top_p,
         "beta": 0.0,  # see `compare_with`
         "use_bias_correction_kl": False,  # as in NeMo-RL's configs
+        "router_aux_loss_coef": 0.0,  # TRL would take the one in the model's config
         # with more than 1, TRL records log-probabilities before the first update; `StepTrainer` makes several updates
         "num_iterations": grpo.updates_per_step,
         "loss_type": grpo.loss_type or "dapo",
