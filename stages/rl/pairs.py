@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemotron_data.chat.loss_marks import WITHOUT_MEDIA, media_of
 from nemotron_data.chat.rows import (
     TOOL_FIELDS,
     Message,
@@ -67,6 +68,8 @@ def pair_of(
     Raises:
         Refused: a part is missing or is not what a chat template could show, or the answers are equal.
     """
+    if media := media_of(row, (question_field,)):
+        raise Refused(*media.split(": ", 1), WITHOUT_MEDIA)
     try:
         found = _read(with_numbers_as_written(row, written), question_field)
         tools = tools_of(row)

@@ -15,7 +15,7 @@ from nemotron_data.chat.thought import thinking_by_default, thinks
 from nemotron_data.encoders.masks import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
 from nemotron_data.sources.datasets import Part, is_synthetic
-from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
+from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, marks_in, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import config_of
@@ -75,7 +75,7 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     also = [name for name in (part.settings.tools_field, part.settings.key_field, used) if name is not None]
     if named.format == AUTO:
         found = detect_files(files, also)
-        reason, unread, in_turns = found.reason, found.unread, found.in_turns
+        reason, unread, in_turns, marks = found.reason, found.unread, found.in_turns, found.marks
         if found.kind == "text":
             what = f"{part.settings.source}: {reason}: documents, not chats"
             raise UserError(what, f"{DOCUMENTS}\n  {FORMATS_THERE}")
@@ -86,8 +86,9 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
             f"{named.format}, from the fields {', '.join(fields)}",
             unread_in(rows, [*fields, *also], named.format),
         )
-        in_turns = turn_keys(rows, fields)
+        in_turns, marks = turn_keys(rows, fields), marks_in(rows, fields)
     reason += f"; not read: {', '.join(unread)}" if unread else ""
+    reason += f"; what is learnt is read from: {', '.join(marks)}" if marks else ""
     return f"{reason}; left to the chat template, in turns: {', '.join(in_turns)}" if in_turns else reason
 
 

@@ -11,7 +11,7 @@ r"""The way of a conversation, from its row to tokens that are learnt, or to the
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nemotron_data.chat.confined import Overdue, Template, open_template
-from nemotron_data.chat.formats import AUTO, find_format, format_for, recognise
+from nemotron_data.chat.formats import AUTO, CHAT_FORMATS, find_format, format_for, recognise
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
+from nemotron_data.chat.loss_marks import NOT_LEARNT, counts, hidden_by, marked, marks_of_row
 from nemotron_data.chat.rows import (
     ChatFields,
     Message,
     calls_in_text,
-    counts,
     is_used_in,
     remedy_of,
     tools_of,
@@ -105,12 +105,14 @@ class Conversation(NamedTuple):
     Attributes:
         format: the row's format.
         guard: marks the names of control tokens in `messages` and `tools`; None if they have none, or allowed ones.
+        unlearnt_by: the field of the row that says that its answers are not to be learnt.
     """
 
     format: str
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
     guard: str | None = None
+    unlearnt_by: str | None = None
 
     @property
     def first_question(self) -> str:
@@ -128,6 +130,8 @@ class Conversations:
         self.format = format_for(settings.format, self.fields)
         self._known = None if self.format == AUTO else find_format(self.format)
         self._split = Split(settings.split.model_dump(), salt="questions")
+        named = (settings.tools_field, settings.key_field, settings.used_in_field)
+        self._named = {*asdict(self.fields).values(), *filter(None, named)}
 
     def wants(self, row: Row) -> bool:
         """Whether the settings use this row."""
@@ -145,10 +149,15 @@ class Conversations:
         value = row.value
         if known.is_pair and row.written is not None and any(isinstance(one, float) for one in value.values()):
             value = with_numbers_as_written(value, row.written)
+        # a format from outside the table has fields of its own
+        marks = marks_of_row(value, self._named) if found.format in CHAT_FORMATS else {}
         messages = known.to_messages(value, *found.fields)
+        if marks and isinstance(messages, list):
+            messages = marked(messages, marks)
         if reason := validate_messages(messages):
             raise UserError(reason, remedy_of(reason) or TOLERATE)
-        return Conversation(found.format, messages, tools_of(row.value, self.settings.tools_field))
+        tools = tools_of(row.value, self.settings.tools_field)
+        return Conversation(found.format, messages, tools, unlearnt_by=hidden_by(marks))
 
     def split_of(self, row: Row, conversation: Conversation, only: str | None) -> str:
         """The split of a row.
@@ -445,11 +454,18 @@ class ChatWork:
 
 
 class Waiting(NamedTuple):
-    """A row whose texts wait to be encoded: how many they are, and what of the row they do not show."""
+    """A row whose texts wait to be encoded.
+
+    Attributes:
+        texts: how many they are.
+        told: counts that it belongs to, if it is kept.
+        hidden: what of the row they do not show.
+    """
 
     row: Row
     split: str
     texts: int
+    told: list[str]
     hidden: list[str]
 
 
@@ -487,6 +503,9 @@ class Batch:
             return None
         with self._refusing(row):
             conversation = self._renderer.read(row)
+            if conversation.unlearnt_by is not None:
+                self.reader.leave_out(row, NOT_LEARNT, f"'{conversation.unlearnt_by}' says so", asked=True)
+                return None
             held = self._renderer.holds_control(conversation)
             self.reader.counts[HELD] += held
             if held and self.part.settings.control_tokens == "reject":
@@ -522,22 +541,21 @@ class Batch:
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
         hidden = self._renderer.hidden.of(conversation.messages, conversation.tools)
-        self._count(conversation, hidden)
-        if split == "train":
-            self._count_thoughts(rendered)
-        self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind not in NO_LOSS]))
+        told = self._told_of(conversation, hidden)
+        self.rows.append(Waiting(row, split, len(rendered), told, [kind for kind in hidden if kind not in NO_LOSS]))
         self.texts += rendered
         self.characters += sum(len(one.text) for one in rendered)
 
-    def _count(self, conversation: Conversation, hidden: Sequence[str]) -> None:
-        """Count what people should know of conversations that are trained on as they are."""
-        counts = self.reader.counts
-        counts[UNTOLD] += calls_untold(conversation.messages, conversation.tools)
-        counts[CALLS_IN_TEXT] += any(map(calls_in_text, conversation.messages))
-        counts[UNLIKE_LAST] += self._renderer.formats_earlier_unlike_last(conversation.messages)
-        counts[", ".join(hidden) + HIDDEN] += bool(hidden)
-        if self._renderer.format == AUTO:
-            counts[f"{ROWS_OF}{conversation.format}"] += 1
+    def _told_of(self, conversation: Conversation, hidden: Sequence[str]) -> list[str]:
+        """The counts of what people should know of a conversation that is trained on as it is."""
+        said = {
+            UNTOLD: calls_untold(conversation.messages, conversation.tools),
+            CALLS_IN_TEXT: any(map(calls_in_text, conversation.messages)),
+            UNLIKE_LAST: self._renderer.formats_earlier_unlike_last(conversation.messages),
+            ", ".join(hidden) + HIDDEN: bool(hidden),
+            f"{ROWS_OF}{conversation.format}": self._renderer.format == AUTO,
+        }
+        return [name for name, true in said.items() if true]
 
     def _count_thoughts(self, rendered: Sequence[Rendered]) -> None:
         """Count answers with a thought and without one, if the template tells them apart."""
@@ -576,11 +594,14 @@ class Batch:
         shorter_as_asked = (tokens.learnt(tokens.lengths) > whole) & (keep > 0)
         self.longest.update(int(length - 1).bit_length() for length in wanted.tolist())
         first = 0
-        for row, split, count, hidden in self.rows:
+        for row, split, count, told, hidden in self.rows:
             texts = slice(first, first + count)
             first += count
             if keep[texts].any():
                 self.conversations[split] += 1
+                reader.counts.update(told)
+                if split == "train":
+                    self._count_thoughts([self.texts[i] for i in range(texts.start, texts.stop) if keep[i]])
                 if hidden:
                     reader.cut_off(row, ", ".join(hidden) + HIDDEN)
                 elif shorter[texts].any() or (too_long[texts] & (keep[texts] == 0) & (whole[texts] > 0)).any():

@@ -293,6 +293,23 @@ def test_rows_whose_reasoning_no_template_shows_are_counted(
     assert "the chat template shows no reasoning: 3 rows lose theirs" in "".join(capsys.readouterr())
 
 
+def test_a_thought_that_nobody_learns_is_not_lost(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question, plain = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
+    thinks = plain | {"reasoning_content": "because"}
+    unlearnt = [question, thinks | {"weight": 0}, question, plain]
+    dropped = [question, thinks | {"content": "word " * 300}]
+    rows = [{"messages": turns} for turns in (unlearnt, dropped, [question, thinks])]
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    nano = ["data_prep.chat_template=nano3", "data_prep.too_long=reject", "data_prep.max_lost=1"]
+    made = prepare(home, source, ALL_IN_TRAIN, *nano)
+    assert reasons(made) == {2: "longer than data_prep.pack_size"}
+    said = "".join(capsys.readouterr())
+    assert "lose theirs" not in said
+    assert "1 of 2 answers are learnt without a thought" in said, "the dropped answer is not among them"
+
+
 GETTING = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
 CALLED: list[dict[str, Any]] = [
     {"role": "user", "content": "?"},

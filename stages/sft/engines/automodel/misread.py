@@ -1,9 +1,11 @@
 """Rows that Automodel's own reader would take for something else than they say."""
 
 from pathlib import Path
+from typing import Any
 
 from nemotron_data.chat.guards import holds_control
-from nemotron_data.chat.rows import SYSTEM_FIELDS, counts
+from nemotron_data.chat.loss_marks import counts, hides_any, marks_of_row, problem_of_marks
+from nemotron_data.chat.rows import SYSTEM_FIELDS
 from nemotron_data.encoders.masks import ControlTokens
 from nemotron_data.sources.files import local_file
 from nemotron_data.sources.reading import Row, read_files
@@ -27,7 +29,7 @@ def refuse_misread(file: str, control: ControlTokens | None) -> None:
         if control is not None and holds_control(control, turns, row.value.get("tools")):
             what = "control tokens in the text, of which Automodel makes the tokens"
             remedy = "prepare the chats, which encodes them as text"
-        elif not all(counts(turn) for turn in turns if turn.get("role") == "assistant"):
+        elif _excludes(row, turns):
             what = "an answer that is excluded from the loss, which Automodel would learn anyway"
             remedy = "prepare the chats, which excludes it from the loss"
         elif beside := [name for name in row.value if name.lower() in SYSTEM_FIELDS and row.value[name]]:
@@ -36,3 +38,15 @@ def refuse_misread(file: str, control: ControlTokens | None) -> None:
         else:
             continue
         raise UserError(f"{row.file}:{row.line}: {what}", f"remove the row; or {remedy}: engine.data=packed")
+
+
+def _excludes(row: Row, turns: list[dict[str, Any]]) -> bool:
+    """Whether an answer is not to be learnt; raises `UserError` for marks and media that nobody can follow."""
+    try:
+        marks = marks_of_row(row.value)
+    except UserError as error:
+        raise UserError(f"{row.file}:{row.line}: {error.message}", error.remedy) from error
+    if problem := next(filter(None, map(problem_of_marks, turns)), None):
+        raise UserError(f"{row.file}:{row.line}: {problem}", "correct or remove the row")
+    answers = [turn for turn in turns if turn.get("role") == "assistant"]
+    return not all(map(counts, answers)) or (bool(marks) and hides_any(marks))

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from nemotron_data.chat import loss_marks
+from nemotron_data.chat.loss_marks import counts, problem_of_marks, refuse_marks_of_part
 from nemotron_data.formats.json_lines import is_missing, is_number, text_of
 from nemotron_data.sources.json_rows import unique_keys
 from nemotron_shared.errors import UserError, did_you_mean
@@ -144,13 +146,12 @@ SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "
 SYSTEM_FIELDS = ("system", "system_prompt")
 TOOL_FIELDS = ("tools", "functions", "tool_defs", "available_tools")
 """Field names for tool descriptions: OpenAI's current and former ones, verifiers', and others."""
-COUNTING = ("weight", "loss", "train")
-"""Fields with which a turn sets whether it counts in the loss: 0 or false, 1 or true."""
 PAIR = ("user", "assistant")
 REQUEST = "responses_create_params"
 """Field of a request to the Responses API in NeMo-Gym's rows."""
 OF_ITEMS = {"type", "id", "status"}
 """Fields of items that are not fields of messages."""
+PART = {"type", "text"}
 TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 QUOTED_END = re.compile(r"([`'\"])</think>\1")
@@ -454,6 +455,8 @@ def _with_text(message: Message) -> Message:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind in TEXT_PARTS and isinstance(part.get("text"), str):
             texts.append(part["text"])
+            if part.keys() > PART and message.get("role") == "assistant":
+                refuse_marks_of_part(part)
         elif kind in ("thinking", "reasoning") and isinstance(part.get(kind), str):
             thoughts.append(part[kind])
         else:
@@ -485,11 +488,6 @@ def parsed_call(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**named, "arguments": arguments}}
 
 
-def counts(message: Message) -> bool:
-    """Whether a turn counts in the loss; True unless it has a field that says otherwise."""
-    return all(message.get(name) in (None, 1) for name in COUNTING)
-
-
 ORDINARY = {"role", "content"}
 CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>", "<function=")
 """Marks of tool calls written as text: Hermes, Mistral, Glaive, Llama 3."""
@@ -498,14 +496,16 @@ CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>"
 NO_CALL = "tool message without a tool call"
 REMEDIES = {
     NO_CALL: "write the calls before it as the answer's tool_calls, or in its text between <tool_call> and"
-    " </tool_call>, or the tool's turns as the user's"
+    " </tool_call>, or the tool's turns as the user's",
+    **loss_marks.REMEDIES,
 }
-"""Remedies for reasons that affect a whole data set, where leaving out such rows would leave out most or all of it."""
+"""Remedies for reasons that affect a whole data set, where leaving out such rows would leave out most or all of it; by
+the beginning of the reason."""
 
 
 def remedy_of(reason: str) -> str | None:
     """Remedy for a reason; None if the row can only be left out."""
-    return REMEDIES.get(reason)
+    return REMEDIES.get(reason.partition(": ")[0])
 
 
 def validate_messages(messages: Any) -> str | None:
@@ -561,16 +561,9 @@ def calls_in_text(message: Message) -> bool:
 
 def _no_lesson(message: Message) -> str | None:
     """Why a message cannot be trained on, or cannot be left out of the loss."""
+    if reason := problem_of_marks(message):
+        return reason
     role = message["role"]
-    wishes = {name: message[name] for name in COUNTING if message.get(name) is not None}
-    for name, wish in wishes.items():
-        if wish not in (0, 1):
-            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
-        if wish and role != "assistant":
-            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
-    if len(set(map(bool, wishes.values()))) > 1:
-        said = " and ".join(f"'{name}' is {wish!r}" for name, wish in wishes.items())
-        return f"a turn that both counts in the loss and does not: {said}"
     words = [message.get("content"), *(message.get(name) for name in REASONING_NAMES)]
     if role == "assistant" and not message.get("tool_calls") and not any(text and text.strip() for text in words):
         return "empty assistant turn"

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from nemotron_data.chat.confined import Template, open_template
+from nemotron_data.chat.loss_marks import counts
 from nemotron_data.chat.rows import REASONING_NAMES, Message
 from nemotron_data.chat.spans import ANSWER, ASKED, QUESTION, SAID, TOOL
 from nemotron_data.tokenizers.folder import TokenizerFolder
@@ -41,7 +42,7 @@ class Turn(NamedTuple):
     Attributes:
         said: whether it has words.
         calls: for each call, whether it has arguments.
-        thought: where its reasoning is.
+        thought: where its reasoning is; empty, too, if the turn does not count, because nothing is lost with it.
         named: whether it says who speaks. A tool's result always names the tool.
     """
 
@@ -134,7 +135,7 @@ def _turn_of(message: Message) -> Turn:
         return Turn(role, said, named=named)
     calls = message.get("tool_calls") or ()
     given = (call["function"].get("arguments") for call in calls if isinstance(call, dict) and "function" in call)
-    return Turn(role, said, tuple(map(bool, given)), thought_of(message), named)
+    return Turn(role, said, tuple(map(bool, given)), thought_of(message) if counts(message) else "", named)
 
 
 def _worded(skeleton: Skeleton) -> tuple[list[Message], list[dict[str, Any]] | None, dict[str, list[str]]]:

@@ -22,7 +22,8 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.visitor import NodeTransformer
 
-from nemotron_data.chat.rows import REASONING_NAMES, Message, counts
+from nemotron_data.chat.loss_marks import counts
+from nemotron_data.chat.rows import REASONING_NAMES, Message
 from nemotron_shared.errors import UserError
 
 Span = tuple[int, int]

@@ -24,7 +24,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from nemotron_data.chat.rows import REASONING_NAMES, Arguments, Message, counts, parsed_call, to_json
+from nemotron_data.chat.loss_marks import counts
+from nemotron_data.chat.rows import REASONING_NAMES, Arguments, Message, parsed_call, to_json
 from nemotron_data.chat.spans import (
     ADD_MARKS,
     ASKED,

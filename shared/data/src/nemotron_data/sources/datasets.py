@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from nemotron_data.chat.loss_marks import WITHOUT_MEDIA, media_of
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import is_missing, is_number, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
@@ -467,8 +468,10 @@ def read_question(
         written: JSON text of the row, if there is one: numbers keep their spelling in it.
 
     Raises:
-        Refused: a field is missing or not text, or the answer does not match the pattern.
+        Refused: a field is missing or not text, the answer does not match the pattern, or the question has an image.
     """
+    if media := media_of(row, (question_field, answer_field)):
+        raise Refused(*media.split(": ", 1), WITHOUT_MEDIA)
     texts = []
     for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
         value = field_of(row, field)

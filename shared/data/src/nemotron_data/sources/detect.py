@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS, DOCUMENT, TEXT_FIELDS, Recognised, recognise
-from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS
+from nemotron_data.chat.loss_marks import NOTHING, is_mark
+from nemotron_data.chat.rows import REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS, listed
 from nemotron_data.sources.files import InputFile, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
 from nemotron_data.sources.text import require_text
@@ -24,7 +25,6 @@ BESIDE = {*SYSTEM_FIELDS, *TOOL_FIELDS}
 KEYS_OF_TURNS = {
     *("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call"),
     *REASONING_NAMES,
-    *COUNTING,
 }
 
 
@@ -38,6 +38,7 @@ class Detected:
         unread: other fields, which are not used.
         reason: explanation for people.
         in_turns: unknown keys of turns, passed to the chat template unchanged.
+        marks: fields that say what is learnt of the rows, such as "loss_mask of a turn".
     """
 
     kind: Literal["chat", "text"]
@@ -46,6 +47,7 @@ class Detected:
     unread: tuple[str, ...]
     reason: str
     in_turns: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
 
 
 def detect_files(files: Sequence[InputFile], also: Sequence[str] = ()) -> Detected:
@@ -107,28 +109,44 @@ def _of_rows(rows: Sequence[Row], also: Sequence[str]) -> Detected:
     if len(formats) > 1:
         mixed = " and ".join(f"{count} of {name}" for name, count in formats.most_common())
         reason = f"mixed, in the first {len(rows)} rows {mixed}; each row by its own"
-        return Detected("chat", AUTO, fields, unread, reason, turn_keys(rows, fields))
+        return Detected("chat", AUTO, fields, unread, reason, turn_keys(rows, fields), marks_in(rows, fields))
     (name,) = formats
     also = f"; {len(wrong)} of {len(rows)} rows are of no known format" if wrong else ""
     reason = f"{name}, from the fields {', '.join(fields)}{also}"
-    return Detected("chat", name, fields, unread, reason, turn_keys(rows, fields))
+    return Detected("chat", name, fields, unread, reason, turn_keys(rows, fields), marks_in(rows, fields))
 
 
 def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str) -> tuple[str, ...]:
-    """Fields of rows of these formats that are neither in `fields` nor optional fields of the format."""
+    """Fields of rows of these formats that are neither in `fields`, optional fields of the format, nor marks."""
+    marks = {name for row in rows if isinstance(row, Row) for name in row.value if is_mark(name, row.value[name])}
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
     pairs = any(CHAT_FORMATS[name].is_pair for name in formats)
     beside = (BESIDE if formats else set()) | ({"history"} if pairs else set())
     read = {name.lower() for name in fields} | beside
-    return tuple(name for name in names if name.lower() not in read)
+    return tuple(name for name in names if name.lower() not in read and not (formats and name in marks))
 
 
 def turn_keys(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:
-    """Unknown keys with values in the turns of rows."""
-    lists = (row.value.get(field) for row in rows if isinstance(row, Row) for field in fields)
-    turns = (turn for turns in lists if isinstance(turns, list) for turn in turns if isinstance(turn, dict))
-    keys = dict.fromkeys(key for turn in turns for key, value in turn.items() if value not in (None, "", []))
-    return tuple(key for key in keys if key not in KEYS_OF_TURNS)
+    """Unknown keys with values in the turns of rows; no marks of what is learnt."""
+    keys = dict.fromkeys(key for turn in _turns(rows, fields) for key in turn if turn[key] not in NOTHING)
+    return tuple(key for key in keys if key not in KEYS_OF_TURNS and not is_mark(key, in_turn=True))
+
+
+def marks_in(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:
+    """Fields of turns and rows that say what is learnt."""
+    of_turns = (key for turn in _turns(rows, fields) for key in turn if turn[key] not in NOTHING)
+    of_rows = (item for row in rows if isinstance(row, Row) for item in row.value.items())
+    return (
+        *dict.fromkeys(f"{key} of a turn" for key in of_turns if is_mark(key, in_turn=True)),
+        *dict.fromkeys(f"{key} of a row" for key, value in of_rows if key not in fields and is_mark(key, value)),
+    )
+
+
+def _turns(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        for field in fields if isinstance(row, Row) else ():
+            turns = listed(row.value.get(field))
+            yield from (turn for turn in (turns if isinstance(turns, list) else ()) if isinstance(turn, dict))
 
 
 FORMATS_THERE = "the formats that there are (data_prep.format):\n    " + "\n    ".join(
