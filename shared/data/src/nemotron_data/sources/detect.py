@@ -143,8 +143,8 @@ def marks_in(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, 
 
 
 def _turns(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        for field in fields if isinstance(row, Row) else ():
+    for row in (row for row in rows if isinstance(row, Row)):
+        for field in fields:
             turns = listed(row.value.get(field))
             yield from (turn for turn in (turns if isinstance(turns, list) else ()) if isinstance(turn, dict))
 
