@@ -1,7 +1,6 @@
 """The server as its clients see it, well-meaning ones and others."""
 
 import gc
-import http.client
 import json
 import re
 import socket
@@ -16,18 +15,18 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
+from serving_support import QUESTION, ask, planned
 from transformers import PreTrainedTokenizerBase
 
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_serving import server
 from nemotron_serving.api import Api
+from nemotron_serving.asked import NOT_FOR_TEMPLATES, SET_BY_SERVER
 from nemotron_serving.model import Model
 from nemotron_serving.server import serving
-from nemotron_serving.wire import NOT_FOR_TEMPLATES, SET_BY_SERVER
 
 KEY = "0123456789abcdef"
-QUESTION = [{"role": "user", "content": "What is 3+4?"}]
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +38,6 @@ def url(model: Model) -> Iterator[str]:
 @pytest.fixture
 def client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600)
-
-
-def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """A request as it is given, whatever it is."""
-    place = urlsplit(url)
-    assert place.hostname
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
-    given = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request("GET" if body is None else "POST", path, body, given)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, dict(answer.getheaders()), content
 
 
 def test_models_and_health(client: openai.OpenAI, url: str, model: Model) -> None:
@@ -139,19 +125,6 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
     assert (call.index, call.function.name) == (0, "add")
     again = [*QUESTION, choice.message.to_dict(), {"role": "tool", "tool_call_id": "x", "content": "8"}]
     assert client.chat.completions.create(**asked | {"messages": again}).choices
-
-
-def planned(model: Model, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    """The model says what it is told to."""
-    ids = [*model.tokenizer(said, add_special_tokens=False).input_ids, model.tokenizer.eos_token_id]
-    original = model.batch._told
-
-    def told(answer: Any, logits: Any) -> int | None:
-        logits = logits.clone()
-        logits[ids[answer.made]] = 1e4
-        return original(answer, logits)
-
-    monkeypatch.setattr(model.batch, "_told", told)
 
 
 def test_the_bytes_of_the_tokens_are_the_text(
@@ -262,6 +235,13 @@ def test_what_the_model_would_not_see_is_refused_or_told(
             r"messages\[0\]: content is not a string",
         ),
         ({"max_toknes": 3}, "max_toknes: no such field"),
+        ({"max_toknes": None}, "max_toknes: no such field"),
+        ({"modalities": ["text", "audio"]}, "^modalities: is not supported here: leave it out$"),
+        ({"functions": [{"name": "f"}]}, "^functions: is not supported here: leave it out$"),
+        ({"min_tokens": 3}, "^min_tokens: is not supported here: leave it out$"),
+        ({"min_tokens": False}, "^min_tokens: is not supported here: leave it out$"),
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
+        ({"ignore_eos": 1}, "ignore_eos"),
     ],
 )
 def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str, Any], reason: str) -> None:
@@ -315,6 +295,10 @@ def test_a_body_that_can_be_read_in_two_ways_is_refused(url: str, body: str, sai
         ("/health", None, {"Host": "evil.example"}, 403),
         ("/v1/models", None, {"Host": "127.0.0.1.evil.example:80"}, 403),
         ("/v1/models", None, {"Host": ""}, 403),
+        ("/v1/completions", b'{"prompt": "a"}', {"Origin": "https://evil.example"}, 403),
+        ("/v1/completions", b'{"prompt": "a"}', {"Origin": "null"}, 403),
+        ("/v1/completions", b'{"prompt": "a"}', {"Origin": "http://localhost"}, 403),
+        ("/v1/completions", b'{"prompt": "a"}', {"Origin": "http://127.0.0.1.evil.example"}, 403),
     ],
 )
 def test_what_attackers_send(url: str, path: str, body: bytes | None, headers: dict[str, str], status: int) -> None:

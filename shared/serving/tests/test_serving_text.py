@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AddedToken
 
 from nemotron_data.chat.answers import Parts, Piece, Text, parse_calls
@@ -134,6 +135,20 @@ def test_a_panic_of_the_tokenizer_is_one_error(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": step}))
     with pytest.raises(UserError, match="64 times as long"):
         load_tokenizer(tmp_path)
+
+
+def test_a_text_begins_with_what_the_tokenizer_puts_before_it(tokenizer: Any) -> None:
+    marked = copy.deepcopy(tokenizer)
+    first = marked.bos_token_id
+    marked.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A <pad>", special_tokens=[("<s>", first), ("<pad>", marked.pad_token_id)]
+    )
+    plain = tokenizer("Mira", add_special_tokens=False).input_ids
+    prompter = Prompter(marked)
+    assert prompter.text("Mira").ids == prompter.text("<s>Mira", control=True).ids == [first, *plain]
+    assert prompter.text("<s>Mira").ids[0] == first and prompter.text("<s>Mira").ids[1] != first
+    assert prompter.chat([{"role": "user", "content": "Mira"}]).ids[0] != first  # the template's part
+    assert Prompter(tokenizer).text("Mira").ids == plain
 
 
 def test_a_template_may_begin_the_thought(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,11 @@ from nemotron_data.chat.prompt import Prompt, asked_messages
 from nemotron_data.chat.rows import Message
 from nemotron_data.chat.shown import NAMES, SYSTEM, TOOLS, told
 from nemotron_data.chat.thought import OPEN
+from nemotron_serving.asked import Asked, ChatCompletion, Completion, StreamOptions
 from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
 from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
-from nemotron_serving.wire import Asked, ChatCompletion, Completion, Wire, usage
+from nemotron_serving.wire import Wire, usage
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
@@ -174,9 +175,7 @@ class Api:
         self._require_name(wanted.model)
         # as sent: a validated copy has another order of keys, and additional nulls
         tools = [] if wanted.tool_choice == "none" else asked.get("tools") or []
-        options = wanted.chat_template_kwargs or {}
-        if wanted.reasoning_effort == "none":
-            options = {"enable_thinking": False, **options}
+        options = self._thinking(wanted) | (wanted.chat_template_kwargs or {})
         messages = asked_messages(wanted.messages)
         shown = [] if "tools" in options else tools
         others = {name: option for name, option in options.items() if name != "tools"}
@@ -188,7 +187,7 @@ class Api:
                       tools=tools, begin=begin) for _ in range(wanted.n or 1)]  # fmt: skip
         tops = (wanted.top_logprobs or 0) if wanted.logprobs else None
         wire = Wire(self.names[0], self.model.tokenizer, chat=True, logprobs=tops is not None)
-        choices = self._begin(wanted, [prompt], texts, most, tops)
+        choices = self._begin(wanted, [prompt], texts, most, tops, one_call=wanted.parallel_tool_calls is False)
         if wanted.stream:
             return self._stream(wire, wanted, [prompt], choices)
         await _whole(request, choices)
@@ -196,18 +195,36 @@ class Api:
             self.hear(messages, choices[0])
         return JSONResponse(wire.whole([wire.choice(one) for one in choices], usage([prompt.ids], choices)))
 
+    def _thinking(self, wanted: ChatCompletion) -> dict[str, Any]:
+        """What `reasoning_effort` is to the chat template: its own level, or on and off.
+
+        Raises:
+            Refusal: the template has neither.
+        """
+        effort = wanted.reasoning_effort
+        if effort is None:
+            return {}
+        switch = self.model.prompter.thinking_switch
+        if switch is None:
+            why = "the model's chat template has no switch for reasoning (reasoning_effort, enable_thinking, thinking)"
+            raise Refusal(400, f"reasoning_effort: {why}: leave it out")
+        return {switch: effort if switch == "reasoning_effort" else effort != "none"}
+
     def _begin(
-        self, wanted: Asked, prompts: list[Prompt], texts: list[Text], most: int, logprobs: int | None
-    ) -> list[Choice]:
+        self, wanted: Asked, prompts: list[Prompt], texts: list[Text], most: int, logprobs: int | None,
+        one_call: bool = False,
+    ) -> list[Choice]:  # fmt: skip
         """Start all answers, or none."""
         n = wanted.n or 1
         temperature = 1.0 if wanted.temperature is None else wanted.temperature
+        more: dict[str, Any] = {"top_k": max(wanted.top_k or 0, 0), "min_p": wanted.min_p or 0.0}
+        more |= {"repetition_penalty": wanted.repetition_penalty or 1.0, "ignore_eos": bool(wanted.ignore_eos)}
         choices: list[Choice] = []
         try:
             for index, text in enumerate(texts):
                 seed = None if wanted.seed is None else (wanted.seed + index % n) % 2**63
-                choice = Choice(index, prompts[index // n], text)
-                choice.begin(self.model, Sampling(most, temperature, wanted.top_p or 1.0, seed, logprobs))
+                choice = Choice(index, prompts[index // n], text, one_call)
+                choice.begin(self.model, Sampling(most, temperature, wanted.top_p or 1.0, seed, logprobs, **more))
                 choices.append(choice)
         except Full:
             for choice in choices:
@@ -220,18 +237,21 @@ class Api:
         return await asyncio.gather(*(asyncio.wrap_future(self.model.batch.score(prompt.ids)) for prompt in prompts))
 
     def _stream(self, wire: Wire, wanted: Asked, prompts: list[Prompt], choices: list[Choice]) -> Response:
+        told = wanted.stream_options or StreamOptions()
+
+        def used() -> dict[str, int]:
+            return usage([prompt.ids for prompt in prompts], choices)
+
         async def events() -> AsyncIterator[bytes]:
             try:
-                if isinstance(wanted, ChatCompletion):
-                    for choice in choices:
-                        yield event(wire.chunk([wire.first(choice)]))
+                first = [wire.first(choice) for choice in choices] if isinstance(wanted, ChatCompletion) else []
+                for delta in first:
+                    yield event(wire.chunk([delta], used() if told.continuous_usage_stats else None))
                 async for choice, pieces, token in merged(choices):
-                    for delta in wire.deltas(choice, pieces, token):
-                        yield event(wire.chunk([delta]))
-                    if token is None:
-                        yield event(wire.chunk([wire.last(choice)]))
-                if wanted.stream_options and wanted.stream_options.include_usage:
-                    yield event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
+                    for delta in [*wire.deltas(choice, pieces, token), *([wire.last(choice)] if token is None else [])]:
+                        yield event(wire.chunk([delta], used() if told.continuous_usage_stats else None))
+                if told.include_usage:
+                    yield event(wire.chunk([], used()))
                 yield b"data: [DONE]\n\n"
             except Exception as error:  # the status has been sent already
                 yield event(Refusal(500, f"{type(error).__name__}: {error}").content)

@@ -51,6 +51,7 @@ class Sampling:
         repetition_penalty: divides the positive logits of tokens that have occurred, and multiplies the negative ones.
         seed: the same seed samples the same answer; None uses a random one.
         logprobs: number of likeliest tokens to return with each token; None returns no log-probabilities.
+        ignore_eos: go on to `max_tokens`, through tokens that end an answer.
     """
 
     max_tokens: int
@@ -61,6 +62,7 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    ignore_eos: bool = False
 
 
 class Token(NamedTuple):
@@ -423,7 +425,7 @@ class Batch:
             answer.hear(End("cancelled"))
             return None
         token = answer.chooser.choose(logits)
-        if token.id in self._eos:
+        if token.id in self._eos and not answer.chooser.sampling.ignore_eos:
             answer.hear(End("stop"))
             return None
         answer.made += 1

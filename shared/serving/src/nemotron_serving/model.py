@@ -125,12 +125,19 @@ def _context(config: Any, tokenizer: Any) -> int:
 
 @dataclass
 class Choice:
-    """An answer, passed from the model's thread to an event loop; complete when `updates` has ended."""
+    """An answer, passed from the model's thread to an event loop; complete when `updates` has ended.
+
+    Attributes:
+        one_call: stop after the first tool call.
+        ended: the model ended it, with a token that is not one of `tokens`.
+    """
 
     index: int
     prompt: Prompt
     text: Text
+    one_call: bool = False
     reason: str = "stop"
+    ended: bool = False
     tokens: list[Token] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     _heard: "asyncio.Queue[Token | End]" = field(default_factory=asyncio.Queue)
@@ -165,24 +172,29 @@ class Choice:
             Exception: any error of the model.
         """
         try:
-            while not self.text.stopped:
+            while not self.text.stopped and not (self.one_call and self.calls):
                 heard = await self._heard.get()
                 if isinstance(heard, End):
                     if heard.error or heard.reason == "cancelled":
                         raise heard.error or RuntimeError("the server is shutting down")
-                    self.reason = heard.reason
+                    self.reason, self.ended = heard.reason, heard.reason == "stop"
                     break
                 self.tokens.append(heard)
-                pieces = self.text.feed(heard.id)
-                self.pieces += pieces
-                yield pieces, heard
-            rest = self.text.end()
-            self.pieces += rest
+                yield self._added(self.text.feed(heard.id)), heard
+            rest = self._added(self.text.end())
             if self.calls and self.reason == "stop":
                 self.reason = "tool_calls"
             yield rest, None
         finally:
             self.cancel()
+
+    def _added(self, pieces: list[Piece]) -> list[Piece]:
+        """Keep these pieces; of several calls, only the first one if the request wants no more."""
+        before = len(self.pieces)
+        for piece in pieces:
+            if not (piece.call and self.one_call and self.calls):
+                self.pieces.append(piece)
+        return self.pieces[before:]
 
     async def finish(self) -> "Choice":
         """Wait for the whole answer."""

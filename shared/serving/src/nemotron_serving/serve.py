@@ -70,6 +70,8 @@ def command(
     if engine == "vllm" or (engine == "auto" and not missing):
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
+        if key is None:
+            words += ["--allowed-origins", "[]"]  # by default, any page in a browser on this machine may read answers
         if vllm.name == "python":
             words = vllm_cpu_words(words, chosen.artifact.path)
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 import uvicorn
@@ -60,7 +61,7 @@ ENDING = Refusal(503, "the server is shutting down")
 
 
 class Guard:
-    """Require the key or, without one, a request addressed to this machine."""
+    """Require the key or, without one, a request addressed to this machine and sent by no page of another site."""
 
     def __init__(self, app: ASGIApp, key: str | None) -> None:
         self._app, self._key = app, None if key is None else key.encode()
@@ -96,6 +97,11 @@ class Guard:
             name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
             if len(headers.getlist("host")) != 1 or (name not in LOCAL_NAMES and headers["host"] not in LOCAL_NAMES):
                 raise Refusal(403, "this server answers this machine only: ask for localhost or 127.0.0.1")
+            # a browser names the page that sends a request, if it changes anything; ours has the server's own address
+            origin = headers.get("origin")
+            if origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower():
+                what = f"a page of another site ({origin[:100]}) may not ask this server"
+                raise Refusal(403, f"{what}: open the server's own page, or serve with --api-key-env")
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
         right = hmac.compare_digest(given.strip().encode(), self._key) and kind.lower() == "bearer"

@@ -16,6 +16,7 @@ Requests to the Responses API become the same messages:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from nemotron_data.chat.confined import open_template
@@ -23,7 +24,7 @@ from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_
 from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json, tools_of, turns_of
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import default_template
-from nemotron_data.chat.thought import opens_thought
+from nemotron_data.chat.thought import opens_thought, switch_of
 from nemotron_data.encoders.masks import ControlTokens, in_pieces, mask_by_offsets
 from nemotron_data.tokenizers.embedded import no_embedding
 from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
@@ -62,7 +63,7 @@ class Prompter:
         self._control = ControlTokens.among(tokenizer.added_tokens_decoder)
 
     def text(self, text: str, *, control: bool = False) -> Prompt:
-        """Plain text to continue.
+        """Plain text to continue, after the token that the tokenizer puts before a text, unless it is already there.
 
         Args:
             control: encode control token names in it as control tokens.
@@ -72,7 +73,20 @@ class Prompter:
         """
         self._require_room(text)
         _require_characters("the text", text)
-        return Prompt(self._encoded(text, [] if control else self._control.cuts(text, markup_too=True)))
+        ids = self._encoded(text, [] if control else self._control.cuts(text, markup_too=True))
+        begun = ids[: len(self._beginning)] == self._beginning
+        return Prompt(ids if begun else [*self._beginning, *ids])
+
+    @cached_property
+    def _beginning(self) -> list[int]:
+        """Ids that the tokenizer itself puts before every text, such as Gemma's and Llama's `<s>`; none for most."""
+        alone, whole = (self.tokenizer("a", add_special_tokens=added).input_ids for added in (False, True))
+        return next((whole[:place] for place in range(len(whole)) if whole[place : place + len(alone)] == alone), [])
+
+    @cached_property
+    def thinking_switch(self) -> str | None:
+        """The template's option for reasoning: a level `reasoning_effort`, or on and off; None without one."""
+        return None if self.template is None else switch_of(self.template)
 
     def chat(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any

@@ -13,6 +13,12 @@ Also sets what a template prompts with by default, with a thought or without: it
 """
 
 import re
+from typing import TYPE_CHECKING, Any
+
+from nemotron_shared.errors import UserError
+
+if TYPE_CHECKING:
+    from nemotron_data.chat.confined import Template
 
 OPEN, CLOSE = "<think>", "</think>"
 OPENED, CLOSED = re.compile(rf"{OPEN}\s*$"), re.compile(rf"{OPEN}\s*{CLOSE}\s*$")
@@ -28,6 +34,26 @@ OTHER_MARKS = {
 """Of Magistral, Seed-OSS, Command A, Kimi and others."""
 SETTING = re.compile(r"\A\{%- set enable_thinking = enable_thinking \| default\((true|false)\) %\}\n")
 """What `thinking_by_default` writes."""
+
+SWITCHES = {"reasoning_effort": ("low", "high"), "enable_thinking": (False, True), "thinking": (False, True)}
+"""Options of chat templates for reasoning, with two values each that make different prompts: of gpt-oss; of Nemotron 3
+and Qwen 3; of DeepSeek V3.1."""
+
+
+def switch_of(template: "Template") -> str | None:
+    """The first of `SWITCHES` that changes how this template prompts; None if none does."""
+
+    def prompted(**options: Any) -> str | None:
+        try:
+            return template.render([{"role": "user", "content": "2+2?"}], add_generation_prompt=True, **options)
+        except UserError:
+            return None
+
+    for name, values in SWITCHES.items():
+        one, other = (prompted(**{name: value}) for value in values)
+        if one is not None and other is not None and one != other:
+            return name
+    return None
 
 
 def opens_thought(prompt: str) -> bool:
