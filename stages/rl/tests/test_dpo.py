@@ -1,16 +1,17 @@
 """DPO: the loss of the README in float64, the same bytes after a stop, and what its settings refuse."""
 
 import json
-from math import exp, fsum, log1p
+from math import exp, fsum, log, log1p
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import made_in
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from nemotron_data.chat.prompt import Prompter
-from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_data.tokenizers.tiny import build_tokenizer, save_tokenizer
 from stages.rl.engines.trl.dpo import DPOPairTrainer
 from stages.rl.engines.trl.pairs import encoded
 from stages.rl.train import main
@@ -22,6 +23,8 @@ SHORT = (
     f"dpo.global_batch_size={PAIRS}", f"dpo.reference_policy_kl_penalty={BETA}", f"train.micro_batch_size={MICRO}",
     "optimizer.lr=1e-3", "scheduler.lr_decay_style=constant", "logger.tensorboard=false",
 )  # fmt: skip
+
+ALL_TRAIN = ("data_prep.split.train=1.0", "data_prep.split.valid=0.0", "data_prep.split.test=0.0")
 
 
 def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[dict[str, Any]], bytes]:
@@ -38,33 +41,72 @@ def logps(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return logits[:, :-1].double().log_softmax(-1).gather(2, inputs["input_ids"][:, 1:, None])[..., 0]
 
 
-@pytest.mark.parametrize("average", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("average", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: bool) -> None:
-    passes: dict[int, list[float]] = {}
+    """And the figures, of training and of validation, are of what it compares."""
+    found: dict[tuple[str, int], list[float]] = {}
     compute = DPOPairTrainer._compute_loss
 
     def noted(self: DPOPairTrainer, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Any:
-        if model.training:
-            mask = inputs["completion_mask"][:, 1:].bool()
-            gained = [
-                (fsum((one - start)[of].tolist())) / (int(of.sum()) if average else 1)
-                for one, start, of in zip(logps(model, inputs), logps(self.ref_model, inputs), mask, strict=True)
-            ]
-            size = len(gained) // 2
-            margins = [BETA * (better - worse) for better, worse in zip(gained[:size], gained[size:], strict=True)]
-            passes.setdefault(self.state.global_step + 1, []).extend(margins)
+        mask = inputs["completion_mask"][:, 1:].bool()
+        gained = [
+            (fsum((one - start)[of].tolist())) / (int(of.sum()) if average else 1)
+            for one, start, of in zip(logps(model, inputs), logps(self.ref_model, inputs), mask, strict=True)
+        ]
+        size = len(gained) // 2
+        margins = [BETA * (better - worse) for better, worse in zip(gained[:size], gained[size:], strict=True)]
+        when = ("", self.state.global_step + 1) if model.training else ("valid_", self.state.global_step)
+        found.setdefault(when, []).extend(margins)
         return compute(self, model, inputs, return_outputs)
 
     monkeypatch.setattr(DPOPairTrainer, "_compute_loss", noted)
-    lines, _ = trained(
-        tmp_path, monkeypatch, "train.train_iters=3", f"dpo.preference_average_log_probs={str(average).lower()}"
-    )
-    steps = {line["step"]: line for line in lines if "loss" in line}
-    assert steps.keys() == passes.keys() == {1, 2, 3} and all(len(one) == PAIRS for one in passes.values())
-    for step, margins in passes.items():
-        assert steps[step]["loss"] == pytest.approx(fsum(log1p(exp(-one)) for one in margins) / PAIRS, rel=1e-4)
-        assert steps[step]["pair_accuracy"] == sum(one > 0 for one in margins) / PAIRS or step == 1
-    assert steps[1]["loss"] == pytest.approx(0.6931, abs=1e-3) and steps[3]["loss"] < 0.6
+    words = (f"dpo.preference_average_log_probs={str(average).lower()}", "train.eval_interval=3")
+    lines, _ = trained(tmp_path, monkeypatch, "train.train_iters=3", *words)
+    logged = {(name, line["step"]): line for line in lines for name in ("", "valid_") if f"{name}loss" in line}
+    assert logged.keys() == found.keys() == {("", 1), ("", 2), ("", 3), ("valid_", 3)}
+    for (name, step), margins in found.items():
+        line = logged[name, step]
+        assert len(margins) == (PAIRS if not name else 7)
+        loss = fsum(log1p(exp(-one)) for one in margins) / len(margins)
+        assert line[f"{name}loss"] == pytest.approx(loss, rel=1e-4)
+        if step > 1:  # in the first step both models are the same one
+            assert line[f"{name}pair_accuracy"] == sum(one > 0 for one in margins) / len(margins)
+        if not name:
+            assert line["reward_margin"] == pytest.approx(fsum(margins) / PAIRS, rel=1e-3, abs=1e-6)
+    assert logged["", 1]["loss"] == pytest.approx(0.6931, abs=1e-3) and logged["", 3]["loss"] < 0.6
+
+
+@pytest.mark.parametrize("words", [(), ("engine=trl_lora",)], ids=["whole", "adapters"])
+def test_the_loss_of_one_pair_is_that_of_its_margin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """The library would add a loss of the routers, with the weight in config.json; the README's loss has none."""
+    monkeypatch.chdir(tmp_path)
+    make_experts(tmp_path / "model")
+    pair = {"prompt": "2+2?", "chosen": "4", "rejected": "It is 5, as 2+3 is"}
+    (tmp_path / "pair.jsonl").write_text(json.dumps(pair) + "\n")
+    words = (*words, "run.model=./model", "data_prep.source=pair.jsonl", "data_prep.holdout.rows=null", *ALL_TRAIN)
+    one = ("dpo.global_batch_size=1", "train.micro_batch_size=1", "dpo.preference_average_log_probs=true")
+    lines, _ = trained(tmp_path, monkeypatch, *words, *one, "train.train_iters=3", "optimizer.lr=1e-2")
+    steps = [line for line in lines if "loss" in line]
+    assert len(steps) == 3 and steps[0]["loss"] == pytest.approx(log(2), abs=1e-6)
+    for line in steps:
+        assert line["loss"] == pytest.approx(log1p(exp(-line["reward_margin"])), abs=1e-6)
+        assert line["pair_accuracy"] == (line["reward_margin"] > 0)
+    assert steps[2]["reward_margin"] > 1e-3
+
+
+def make_experts(folder: Path) -> None:
+    """A model of another architecture whose config.json has a weight for a loss of its routers."""
+    folder.mkdir()
+    save_tokenizer(folder)
+    config = Qwen3MoeConfig(
+        vocab_size=build_tokenizer().get_vocab_size(), hidden_size=32, num_hidden_layers=1, num_attention_heads=4, head_dim=8,
+        num_key_value_heads=2, intermediate_size=32, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2,
+        router_aux_loss_coef=0.5, initializer_range=0.2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.mark.slow
