@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from support import made_in
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from zoo import write
 
 from nemotron_data.chat.prompt import Prompter
-from nemotron_data.tokenizers.tiny import build_tokenizer, save_tokenizer
+from nemotron_data.tokenizers.tiny import save_tokenizer
 from stages.rl.engines.trl.dpo import DPOPairTrainer
 from stages.rl.engines.trl.pairs import encoded
 from stages.rl.train import main
@@ -82,7 +82,7 @@ def test_the_loss_of_one_pair_is_that_of_its_margin(
 ) -> None:
     """The library would add a loss of the routers, with the weight in config.json; the README's loss has none."""
     monkeypatch.chdir(tmp_path)
-    make_experts(tmp_path / "model")
+    write("qwen3_moe", tmp_path / "model")
     pair = {"prompt": "2+2?", "chosen": "4", "rejected": "It is 5, as 2+3 is"}
     (tmp_path / "pair.jsonl").write_text(json.dumps(pair) + "\n")
     words = (*words, "run.model=./model", "data_prep.source=pair.jsonl", "data_prep.holdout.rows=null", *ALL_TRAIN)
@@ -94,19 +94,6 @@ def test_the_loss_of_one_pair_is_that_of_its_margin(
         assert line["loss"] == pytest.approx(log1p(exp(-line["reward_margin"])), abs=1e-6)
         assert line["pair_accuracy"] == (line["reward_margin"] > 0)
     assert steps[2]["reward_margin"] > 1e-3
-
-
-def make_experts(folder: Path) -> None:
-    """A model of another architecture whose config.json has a weight for a loss of its routers."""
-    folder.mkdir()
-    save_tokenizer(folder)
-    config = Qwen3MoeConfig(
-        vocab_size=build_tokenizer().get_vocab_size(), hidden_size=32, num_hidden_layers=1, num_attention_heads=4, head_dim=8,
-        num_key_value_heads=2, intermediate_size=32, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2,
-        router_aux_loss_coef=0.5, initializer_range=0.2,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    Qwen3MoeForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.mark.slow

@@ -71,7 +71,6 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
                 **trainer_settings(config, run, validate=others["eval_dataset"] is not None),
                 beta=config.dpo.reference_policy_kl_penalty,
                 loss_type=["sigmoid_norm" if config.dpo.preference_average_log_probs else "sigmoid"],
-                router_aux_loss_coef=0.0,  # otherwise that of config.json, which is not in the README's loss
                 max_length=None,
                 router_aux_loss_coef=0.0,  # TRL would take the one in the model's config
             ),

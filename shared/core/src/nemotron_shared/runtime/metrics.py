@@ -49,7 +49,8 @@ METRICS: dict[Metric, str] = {
     "dynamic_sampling_num_gen_batches": "Batches that the step sampled; with dynamic sampling.",
     "pair_accuracy": "Share of pairs whose better answer has more reward, or with DPO gained more in probability.",
     "valid_pair_accuracy": "The same on the valid split.",
-    "reward_margin": "Mean difference of the two rewards; with DPO, of what they gained, in nats times its penalty.",
+    "reward_margin": "Mean difference of the two rewards; with DPO, of what they gained, in nats times its penalty: "
+    "sums over an answer's tokens, or means, as its loss has them.",
     "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }
