@@ -8,6 +8,7 @@ import torch
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_like, random_model
+from nemotron_engines.modeling.generation import alone
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL, NOT_THE_FILE, first_line
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
@@ -37,6 +38,7 @@ def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact 
     on_gpu = config.engine.device == "auto" and torch.cuda.is_available()
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu"
     model = model.to(device).eval()
+    model.generation_config = alone(model)  # evaluation.* decides, and not the model's file
     if known := artifact or like:
         require_answers(model, known.reference)
     return model, tokenizer, device

@@ -1,9 +1,11 @@
 """EleutherAI's lm-eval, in this process, offline."""
 
+from collections.abc import Iterator
+
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.runtime.models.folder import config_of, left_out
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.eval.schema import EvalConfig, LMEvalEngine
@@ -14,6 +16,13 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
 
     settings = LMEvalEngine
     libraries = "stages.eval.engines.lm_eval.ask"  # it also takes the hub's libraries offline
+
+    def notes(self, config: EvalConfig[LMEvalEngine], inputs: Inputs) -> Iterator[str]:
+        """What the models' own generation settings ask for besides."""
+        decides = {"temperature": config.evaluation.temperature, "top_p": 1.0}
+        for model in {one.path: one for role, one in inputs.items() if role != "data" and one is not None}.values():
+            if asked := left_out(model.path, **decides):
+                yield f"{model.reference}: its generation_config.json asks for {asked}: left out in evaluation"
 
     def needs(self, config: EvalConfig[LMEvalEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, and memory for the largest model."""

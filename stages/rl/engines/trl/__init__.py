@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.folder import left_out
 from nemotron_shared.runtime.needs import Needs, Problem
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.agents import agent_problems
@@ -94,6 +95,15 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if grpo.overlong_buffer_length:
             what = "the length penalty is for answers of one turn"
             yield Problem(what, "set grpo.overlong_buffer_length=0", "grpo.overlong_buffer_length")
+
+    def notes(self, config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[str]:
+        """What the model's own generation settings ask for besides."""
+        model, grpo = inputs.get("model"), config.grpo
+        if model is None or config.on_pairs is not None:
+            return
+        if asked := left_out(model.path, temperature=grpo.temperature, top_p=grpo.top_p):
+            what = f"{model.reference}: its generation_config.json asks for {asked}"
+            yield f"{what}: left out, grpo.temperature and grpo.top_p alone decide what is sampled"
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

@@ -21,6 +21,7 @@ from nemotron_engines.checks import require_alike
 from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly, why_not
 from nemotron_engines.lora.kinds import without_adapters
+from nemotron_engines.modeling.generation import alone, ends_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head
@@ -51,6 +52,17 @@ class Recorder(LogitsProcessor):
             if len(ids) == len(row):
                 row[-1] = float(last[ids[-1]])
         return [row[: len(ids)] for row, ids in zip(noted, completions, strict=True)]
+
+
+@contextmanager
+def sampling_alone(model: Any) -> Generator[None]:
+    """Let nothing of the model's own generation settings act inside this block; they are published with it."""
+    inner = without_adapters(model)
+    own, inner.generation_config = inner.generation_config, alone(inner)
+    try:
+        yield
+    finally:
+        inner.generation_config = own
 
 
 @contextmanager
@@ -160,6 +172,10 @@ class SamplingTrainer(StepTrainer):
         self._sampled_experts: list[Tensor] = []
         self._trained_experts: list[Tensor] = []
         self._differences, self._means = Differences(), TokenMeans()
+        # TRL reads the end tokens of generation_config.json and the tokenizer; config.json may have others
+        more = ends_of(self.accelerator.unwrap_model(self.model), self.processing_class) - {*self.eos_token_ids}
+        self.eos_token_ids = [*self.eos_token_ids, *sorted(more)]
+        self.generation_config.eos_token_id = self.eos_token_ids
 
     def sample_exactly(self) -> str | None:
         """Sample and train by the same computation from now on; returns the reason if that is impossible."""
@@ -189,7 +205,11 @@ class SamplingTrainer(StepTrainer):
         if (model := self._exact) is None:
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
             self.begin_to_draw(self.state.global_step, unwrapped.training, self.drawn_before + self.rows[0], *self.turn)
-            with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
+            with (
+                sampling_alone(unwrapped),
+                recording(unwrapped, self.temperature) as recorder,
+                noting_routes(unwrapped) as routes,
+            ):
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             # each pass chose the token after its last position
             tokens = [found[:, -1] for found in routes.passes(len(prompt_ids))]

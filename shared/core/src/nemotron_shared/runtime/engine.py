@@ -62,6 +62,10 @@ class Engine(Protocol[ConfigT]):
         """Requirements on the machine: packages, processes, memory. Called if `check` finds nothing."""
         return Needs()
 
+    def notes(self, config: ConfigT, inputs: Inputs) -> Iterator[str]:
+        """What a start says about its inputs; `--dry-run`, too. Called if `check` finds nothing."""
+        yield from ()
+
     def command(self, module: str, processes: int) -> list[str]:
         """The command `nemotron` starts the step's `module` with: one process, or several under torchrun."""
         return launch_command(module, processes)
@@ -122,6 +126,17 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
 def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
     """The chosen engine's problems with its config, as errors for people."""
     return as_errors(lambda: engine_of(config).check(config, inputs, machine), origins)
+
+
+def notes_of(config: StageConfig, inputs: Inputs, origins: Mapping[str, str]) -> tuple[list[str], list[UserError]]:
+    """What the chosen engine says about its inputs, and which of their files cannot be read."""
+    said = list[str]()
+
+    def find() -> Iterator[Problem]:
+        said.extend(engine_of(config).notes(config, inputs))
+        yield from ()
+
+    return said, as_errors(find, origins)
 
 
 def lacking(

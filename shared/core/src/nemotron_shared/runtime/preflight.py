@@ -25,7 +25,7 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
+from nemotron_shared.runtime.engine import as_errors, lacking, notes_of, problems_of
 from nemotron_shared.runtime.inputs import (
     SECTION,
     DataChoice,
@@ -183,6 +183,10 @@ def _check_engine(checked: Preflight, config: StageConfig) -> None:
     found, checked.needs = lacking(config, checked.inputs, machine, origins, _layout(checked))
     checked.lacking += found
     checked.notes += config.notes
+    if machine.sees_files:
+        said, unreadable = notes_of(config, checked.inputs, origins)
+        checked.notes += said
+        checked.problems += unreadable
     section = getattr(config, "logger", None)
     if isinstance(section, TrackerSection):
         checked.lacking += as_errors(lambda: tracker_problems(section, machine), origins)

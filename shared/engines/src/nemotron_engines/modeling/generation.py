@@ -21,20 +21,12 @@ from nemotron_data.chat.confined import Template, open_template
 from nemotron_data.chat.spans import Span
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import FILE, config_of
+from nemotron_shared.runtime.models.folder import FILE, IDS, acting, config_of
 
 HOTTEST = 100.0
 """Beyond this temperature, all tokens are practically equally likely."""
 MOST = {"temperature": HOTTEST, "top_p": 1.0, "min_p": 1.0, "top_k": 1e9, "repetition_penalty": 100.0}
 """The settings that we read, with the largest meaningful value."""
-UNUSED = (
-    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "diversity_penalty"),
-    *("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "stop_strings", "typical_p"),
-    *("min_length", "min_new_tokens", "epsilon_cutoff", "eta_cutoff", "top_h", "penalty_alpha", "num_beams"),
-    *("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "guidance_scale"),
-    *("watermarking_config", "remove_invalid_values"),
-)
-"""Settings that change answers in transformers' own `generate` but that our server does not support."""
 REMEDY = "correct the value, or remove the key"
 
 
@@ -67,8 +59,17 @@ def require_generation(folder: Path) -> None:
 
 
 def unused(values: dict[str, Any]) -> list[str]:
-    """Settings of a generation_config.json that our server does not support."""
-    return [key for key in UNUSED if values.get(key) not in (None, False, 0, 1, [], {})]
+    """Settings of a generation_config.json that change answers in transformers and that our server does not support."""
+    return [key for key in acting(values) if key not in MOST]
+
+
+def alone(model: Any) -> GenerationConfig:
+    """Settings for `model.generate` that have its special tokens, and nothing else of what its folder asks for.
+
+    `generate(**settings)` of transformers 5.23 takes what is not given from `model.generation_config`, so a model that
+    is to be asked by other settings alone gets these in its place.
+    """
+    return GenerationConfig(**{name: getattr(model.generation_config, name) for name in IDS})
 
 
 def ends_of(model: Any, tokenizer: Any) -> set[int]:

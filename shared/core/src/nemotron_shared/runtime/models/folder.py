@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -215,6 +215,8 @@ def require_own_files(folder: Path) -> None:
 
 FILE = "generation_config.json"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+LONGEST_TOLD = 60
+"""In characters, of a setting in a message."""
 
 
 def generation_of(folder: Path) -> dict[str, Any]:
@@ -223,6 +225,38 @@ def generation_of(folder: Path) -> dict[str, Any]:
         return settings_in(folder / FILE)
     config = config_of(folder)
     return {name: config[name] for name in IDS if config.get(name) is not None}
+
+
+ACTING = (
+    *("temperature", "top_p", "top_k", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("repetition_penalty", "no_repeat_ngram_size", "diversity_penalty", "encoder_repetition_penalty"),
+    *("encoder_no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias"),
+    *("min_length", "min_new_tokens", "forced_bos_token_id", "forced_eos_token_id", "stop_strings", "max_time"),
+    *("exponential_decay_length_penalty", "num_beams", "num_beam_groups", "length_penalty", "early_stopping"),
+    *("guidance_scale", "watermarking_config", "remove_invalid_values", "renormalize_logits", "token_healing"),
+    *("penalty_alpha", "dola_layers", "constraints", "force_words_ids", "num_return_sequences"),
+)
+"""Settings by which `generate` of transformers 5.23 gives other tokens, besides end tokens and the greatest length."""
+NONE_AT_ONE = ("temperature", "top_p", "typical_p", "repetition_penalty", "encoder_repetition_penalty", "num_beams",
+               "num_beam_groups", "length_penalty", "guidance_scale", "num_return_sequences")  # fmt: skip
+"""Those of them that ask for nothing where they are 1."""
+
+
+def acting(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a generation_config.json that would change which tokens an answer has."""
+    asked = {key: values[key] for key in ACTING if values.get(key) not in (None, False, 0, [], {})}
+    return {key: value for key, value in asked.items() if value != 1 or key not in NONE_AT_ONE}
+
+
+def left_out(folder: Path, **decides: float) -> str | None:
+    """The settings of a folder's generation_config.json that do not count where others decide, in words.
+
+    Args:
+        decides: the settings that count instead; what the file says alike is not named.
+    """
+    asked = acting(generation_of(folder))
+    told = [f"{key} {json.dumps(value)}" for key, value in asked.items() if decides.get(key) != value]
+    return ", ".join(one if len(one) <= LONGEST_TOLD else f"{one[:LONGEST_TOLD]} ..." for one in told) or None
 
 
 def end_answers_at(folder: Path, token: int) -> None:

@@ -1,0 +1,50 @@
+"""A model's generation_config.json changes nothing of what evaluation measures but where answers end."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from zoo import write
+
+from nemotron_engines.modeling.build import ONLY_MADE
+from nemotron_engines.modeling.generation import ends_of
+from nemotron_shared.artifacts import Artifact
+from stages.eval.engines.lm_eval.ask import QuietLM
+from stages.eval.episodes import answers
+from stages.eval.harness_tasks import generation
+from stages.eval.models import model_to_ask
+
+PLANTED: dict[str, Any] = {
+    "repetition_penalty": 50.0, "no_repeat_ngram_size": 1, "max_new_tokens": 2, "suppress_tokens": [*range(200)],
+    "num_beams": 3, "temperature": 9.0, "top_k": 1,
+}  # fmt: skip
+
+
+def asked(folder: Path, temperature: float, settings: dict[str, Any]) -> tuple[list[list[int]], list[str]]:
+    """Turns of an episode and lm-eval's answers, from a model whose file has these settings."""
+    ends = {"eos_token_id": 3, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(ends | settings))
+    evaluation = SimpleNamespace(temperature=temperature, max_new_tokens=6)
+    config: Any = SimpleNamespace(engine=ONLY_MADE, evaluation=evaluation)
+    task: Any = SimpleNamespace(config=config, inputs={"model": None})
+    model, tokenizer, device = model_to_ask(task, Artifact.external(folder))
+    assert 3 in ends_of(model, tokenizer)
+    torch.manual_seed(0)
+    turns = answers(model, tokenizer, [[5, 6, 7]], {3}, config, device)
+    lm = QuietLM(pretrained=model, tokenizer=tokenizer, batch_size=1, device=device)
+    lm.run, lm.about = SimpleNamespace(stop_if_requested=lambda: None, say=print), "test"  # ty: ignore[invalid-assignment]
+    manner = generation(evaluation, ["<|im_end|>"])  # ty: ignore[invalid-argument-type]
+    return turns, lm.generate_until([Instance("generate_until", {}, ("Where is", manner), 0)])
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_no_setting_of_the_file_changes_answers(tmp_path: Path, temperature: float) -> None:
+    folder = write("qwen3", tmp_path / "model")
+    plain = asked(folder, temperature, {})
+    assert len(plain[0][0]) == 6 and plain[1][0]
+    for key, value in PLANTED.items():
+        assert asked(folder, temperature, {key: value}) == plain, key
