@@ -170,8 +170,8 @@ Kind = Literal["number", "math", "choice", "text"]
 LONE_LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 # LaTeX, an equation, a tuple or a set, or figures that an operator joins.
 FORMULA = re.compile(
-    r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
-    r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
+    r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|^-?[\d.]+ (?:and|or) -?[\d.]+$|\bsqrt\b"
+    r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*(?:[+/-]|\*\*?)\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
     r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b|\d!\s*[+*/^-]"
 )
 FACTORIAL = re.compile(r"(?:[\d\s+*/^(){}!-]|\b[a-z]\b)*(?:[\d)}]|\b[a-z])!")
@@ -281,6 +281,7 @@ def require_decidable(counts: Mapping[str, int], most: float) -> None:
 
 LONGEST_ANSWER = 10_000  # characters; of a longer one only the end is read, where an answer is
 LONGEST_NUMBER = 500  # characters, with its unit
+OR_SIGN = "\u2228"
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
 REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
@@ -327,6 +328,8 @@ LETTER = re.compile(
 NEGATED = re.compile(r"\b(?:not|never|neither|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
 SAYS = re.compile(r"\b(?:is|are|was|were|equals)\W*$")
 TAG = re.compile(r"</?(answer|b|i|u|p|em|strong|code|span|final)\s*/?>", re.IGNORECASE)
+ONE_MEMBER = re.compile(r"^\s*(?:\\left\s*)?\\\{([^,{}]*)(?:\\right\s*)?\\\}\s*$")
+DECIMAL = re.compile(r"-?\d+\.\d+")
 YEAR, YEAR_IN = re.compile(r"1\d{3}|20\d\d"), re.compile(r"\bin\s+(1\d{3}|20\d\d)\W*$")
 UNSURE = re.compile(r"^\W*(?:true|the\s+case|correct|right|think|believe|sure|certain|know)\b.*", re.DOTALL)
 """What is denied as a whole: "it is not true that ..."."""
@@ -381,11 +384,13 @@ def _first_line(text: str) -> Claim | None:
 
 
 def _is_number(text: str, wanted: Expected) -> bool:
+    text = ONE_MEMBER.sub(r"\1", text)
     found = read_number(text)
     if found is None or wanted.number is None:
         if wanted.number is not None and not wanted.number.percent:  # mathematics does not know 1e-3
             value = wanted.number.value
-            wanted = Expected(f"\\frac{{{value.numerator}}}{{{value.denominator}}}", "math")
+            fraction = f"\\frac{{{value.numerator}}}{{{value.denominator}}}"  # a decimal may be rounded
+            wanted = Expected(wanted.text if DECIMAL.fullmatch(wanted.text) else fraction, "math")
         return is_value(text) and _is_formula(text, wanted)
     return found.equals(wanted.number)
 
@@ -462,7 +467,7 @@ def _lists(sentence: str, found: list[Number]) -> bool:
 
 
 def _is_formula(text: str, wanted: Expected) -> bool:
-    several = "," in wanted.text or "\\pm" in wanted.text or OR.search(wanted.text)
+    several = "," in in_latex(wanted.text) or "\\pm" in wanted.text or OR.search(wanted.text)
     if OR.search(text) and not several:
         return False
     one, other = read_number(text), read_number(wanted.text)
@@ -478,8 +483,10 @@ def _formula_in(text: str, wanted: Expected) -> str | None:
     found = [next(filter(None, groups)) for groups in FORMULAS.findall(text)]
     if not found:
         several = "," in in_latex(wanted.text)
-        sentence = in_latex(last_sentence(text)) if several else last_sentence(text)
-        parts = (part.strip(" ,.;:") for part in WORD.split(sentence))
+        sentence = last_sentence(text)
+        if several:  # "3 or 5" stays together, and 3 and 5 without an order
+            sentence = in_latex(sentence.replace(" or ", OR_SIGN))
+        parts = (part.strip(" ,.;:").replace(OR_SIGN, " or ") for part in WORD.split(sentence))
         found = [part for part in parts if re.search(r"\d|\\[a-z]|[\u03c0\u221e\u221a]|\w\s*[+^(]", part)]
     if not found:
         return None

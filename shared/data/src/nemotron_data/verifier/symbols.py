@@ -14,41 +14,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+from nemotron_data.verifier.exact import DIGITS, is_near_miss, same_constant
+from nemotron_data.verifier.lists import Listed, Region, Same, as_written, members_in_order, same_lists
 from nemotron_data.verifier.numbers import POWERS, RAISED
 from nemotron_data.verifier.units import has_variables
 
-Same = Callable[[list[Any], list[Any]], bool]
 Found = TypeVar("Found")
 
-CORRECT = 1e-12
-"""How far two constants may be from each other, as a part of the expected one."""
 LARGEST = 60  # operations; of a larger equation the sides are compared as they are written
-
-
-def same_constant(gold: Any, answer: Any) -> bool | None:
-    """Whether two numbers are the same, however small or complex; None unless both are numbers."""
-    one, other = _constant(gold), _constant(answer)
-    if one is None or other is None:
-        return None
-    return abs(one - other) <= CORRECT * abs(one)
-
-
-def _constant(formula: Any) -> complex | None:
-    import sympy
-
-    if not isinstance(formula, sympy.Expr) or {symbol.name for symbol in formula.free_symbols} - {"i"}:
-        return None
-    if formula.atoms(sympy.core.function.AppliedUndef, sympy.Integral, sympy.Sum):
-        return None
-    value = formula.subs(dict.fromkeys(formula.free_symbols, sympy.I))
-    try:
-        found = complex(sympy.N(value, 30))
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return found if abs(found) < float("inf") and (found or value.is_zero or value == 0) else None
 
 
 def same_equations(gold: Any, answer: Any, same: Same) -> bool | None:
@@ -62,12 +38,17 @@ def same_equations(gold: Any, answer: Any, same: Same) -> bool | None:
     if not wanted and not found:
         return None
     if wanted and found:
-        return _paired(wanted, found) or _same_values(wanted, found, same)
+        return _paired(_by_name(wanted), _by_name(found)) or _same_values(wanted, found, same)
     if wanted:
-        return any(same([value], [answer]) for value in _values(wanted))
-    if len(found) == 1 and _name(found[0]) is None:  # 4(3a - 2) = 12a - 8 is a computation, as 3+4 = 7 is
-        return same([found[0].lhs], [found[0].rhs]) and same([gold], [found[0].rhs])
-    return any(same([gold], [value]) for value in _values(found))
+        return _is_value_of(wanted, answer, same)
+    return _is_value_of(found, gold, same)
+
+
+def _is_value_of(equations: list[Any], formula: Any, same: Same) -> bool:
+    if len(equations) == 1 and _name(equations[0]) is None:
+        # 4(3a - 2) = 12a - 8 is a computation, as 3+4 = 7 is
+        return same(equations[0].lhs, equations[0].rhs) and same(equations[0].rhs, formula)
+    return any(same(value, formula) for value in _values(equations))
 
 
 def united(formula: Any, either: bool) -> Any:
@@ -83,7 +64,7 @@ def united(formula: Any, either: bool) -> Any:
     if len(formula.free_symbols) != 1:
         return formula
     sets = [part.as_set() for part in parts]
-    return sympy.Union(*sets) if either else sympy.Intersection(*sets)
+    return Region(sympy.Union(*sets) if either else sympy.Intersection(*sets))
 
 
 def _equations(formula: Any) -> list[Any]:
@@ -91,6 +72,20 @@ def _equations(formula: Any) -> list[Any]:
 
     parts = list(formula.args) if isinstance(formula, sympy.FiniteSet) else [formula]
     return parts if parts and all(isinstance(part, sympy.Eq) for part in parts) else []
+
+
+def _by_name(equations: list[Any]) -> list[Any]:
+    """(x, y) = (1, 2) as x = 1 and y = 2."""
+    import sympy
+
+    single = []
+    for equation in equations:
+        names, values = members_in_order(equation.lhs), members_in_order(equation.rhs)
+        if names and len(names) == len(values):
+            single += map(sympy.Eq, names, values)
+        else:
+            single.append(equation)
+    return single
 
 
 def _paired(wanted: list[Any], found: list[Any]) -> bool:
@@ -128,7 +123,7 @@ def _same_values(wanted: list[Any], found: list[Any], same: Same) -> bool:
     if not {_name(one) for one in wanted} == {_name(one) for one in found} != {None}:
         return False
     one, other = _values(wanted), _values(found)
-    return bool(one and other) and same([one[0]], [other[0]])
+    return bool(one and other) and same(one[0], other[0])
 
 
 def _values(equations: list[Any]) -> list[Any]:
@@ -138,7 +133,10 @@ def _values(equations: list[Any]) -> list[Any]:
     names = [_name(equation) for equation in equations]
     if None in names:
         return []
-    values = [equation.rhs for equation in equations]
+    values = [
+        sympy.Tuple(*members_in_order(equation.rhs) or [equation.rhs]) if members_in_order(equation.lhs) else equation.rhs
+        for equation in equations
+    ]
     if len(values) == 1:
         return values
     if len(set(names)) == 1:
@@ -146,12 +144,7 @@ def _values(equations: list[Any]) -> list[Any]:
     if len(set(names)) < len(names):
         return []
     ordered = [value for _, value in sorted(zip(names, values, strict=True), key=lambda pair: pair[0])]
-    pair = [sympy.Interval.open(*ordered)] if len(ordered) == 2 and _increase(ordered) else []
-    return [sympy.Tuple(*ordered), *pair]  # math-verify reads (1, 2) as an interval
-
-
-def _increase(values: list[Any]) -> bool:
-    return all(value.is_number and value.is_real for value in values) and bool(values[0] < values[1])
+    return [sympy.Tuple(*ordered)]
 
 
 def _name(equation: Any) -> str | None:
@@ -166,7 +159,6 @@ def _name(equation: Any) -> str | None:
 LONGEST = 400
 SECONDS = 5.0  # of the thread's processor time, for all comparisons of one formula
 AGAIN = 0.2  # seconds until a computation that swallowed its interruption is interrupted again
-DIGITS_ROUNDED = 12
 LARGEST_POLYNOMIAL = 40  # operations; expanding a larger one may take long
 LARGEST_POWER = 12
 # Powers of powers, factorials and the like, which a computer algebra would try to write out.
@@ -215,7 +207,7 @@ def same_formula(gold: str, answer: str) -> bool:
         return False
     if max(len(gold), len(answer)) > LONGEST or HUGE.search(gold) or HUGE.search(answer):
         return _letters(gold) == _letters(answer)
-    if _letters(gold) == _letters(answer):
+    if _letters(gold) == _letters(answer) and either[0] == either[1]:
         return True
     if WITH_BASE.fullmatch(gold):  # a figure in another base has no value for math-verify
         return False
@@ -281,18 +273,28 @@ def _same_parsed(gold: str, answer: str, either: tuple[bool, bool]) -> bool:
     ):
         return False  # would have to be solved
 
-    def same(one: Any, other: Any) -> bool:
-        alike = verify(
-            one, other, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=None,
-            raise_on_error=False,
-        )  # fmt: skip
-        return bool(alike) or _same_polynomial(one[0], other[0])
+    asked, said = (
+        as_written(united(made[0], alternatives), text, alternatives)
+        for made, text, alternatives in zip((wanted, found), (gold, answer), either, strict=True)
+    )
+    texts = ({made for made in both if isinstance(made, str)} for both in (wanted, found))
+    return (either[0] == either[1] and bool(set.intersection(*texts))) or _same(asked, said)
 
-    asked, said = united(wanted[0], either[0]), united(found[0], either[1])
-    for known in (same_constant(asked, said), same_equations(asked, said, same)):
-        if known is not None:
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two formulas mean the same, and so do their members where they have some."""
+    from math_verify import verify
+
+    for compare in (same_constant, partial(same_equations, same=_same), partial(same_lists, same=_same)):
+        if (known := compare(one, other)) is not None:
             return known
-    return same([asked, *wanted[1:]], [said, *found[1:]]) or _same_region(asked, said)
+    if isinstance(one, Listed) or isinstance(other, Listed):
+        return False
+    one, other = (made.numbers if isinstance(made, Region) else made for made in (one, other))
+    alike = verify(
+        one, other, float_rounding=DIGITS, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=False
+    )
+    return bool(alike or _same_polynomial(one, other) or _same_region(one, other)) and not is_near_miss(one, other)
 
 
 def _same_region(one: Any, other: Any) -> bool:
