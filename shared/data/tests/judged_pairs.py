@@ -52,7 +52,7 @@ def written(draw: Draw, value: Fraction) -> str:
     if digits is not None:
         forms += [digits, digits, f"{digits}0" if "." in digits else f"{digits}.0"]
     if value.denominator == 1:
-        forms += [str(value), f"{int(value):,}".replace(",", draw.choice([",", "{,}"])) if abs(value) > 999 else str(value)]
+        forms += [str(value), f"{int(value):,}".replace(",", draw.choice([",", "{,}"]))]
     return draw.choice(forms)
 
 
@@ -103,8 +103,11 @@ def repeating(draw: Draw, same: bool) -> tuple[str, str, bool]:
     return draw.choice(signs), f"{told.numerator}/{told.denominator}", same
 
 
-ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen",
+]  # fmt: skip
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
 def in_words(draw: Draw, same: bool) -> tuple[str, str, bool]:
@@ -170,8 +173,8 @@ def rounded(draw: Draw, same: bool) -> tuple[str, str, bool]:
 def root(draw: Draw, same: bool) -> tuple[str, str, bool]:
     inner, factor = draw.choice([2, 3, 5, 6, 7, 10]), draw.randint(2, 9)
     outer = factor if same else factor + 1
-    forms = rf"{factor}\sqrt{{{inner}}}", rf"\sqrt{{{outer**2 * inner}}}", rf"\frac{{{outer * inner}}}{{\sqrt{{{inner}}}}}"
-    return forms[0], draw.choice(forms[1:]), same
+    forms = rf"\sqrt{{{outer**2 * inner}}}", rf"\frac{{{outer * inner}}}{{\sqrt{{{inner}}}}}"
+    return rf"{factor}\sqrt{{{inner}}}", draw.choice(forms), same
 
 
 def sum_with_root(draw: Draw, same: bool) -> tuple[str, str, bool]:
@@ -329,7 +332,7 @@ def ordered_values(draw: Draw, same: bool) -> tuple[str, str, bool]:
 def set_and_pair(draw: Draw, _: bool) -> tuple[str, str, bool]:
     """Never the same, in whatever order."""
     values = members(draw, draw.randint(2, 3))
-    pair = draw.choice([values, sorted(values), [*reversed(sorted(values))]])
+    pair = draw.choice([values, sorted(values), sorted(values, reverse=True)])
     one, other = draw.choice(AS_SET)(draw, values), draw.choice(AS_TUPLE)(draw, pair)
     return (one, other, False) if draw.random() < 0.5 else (other, one, False)
 
@@ -348,7 +351,8 @@ def set_of_pairs(draw: Draw, same: bool) -> tuple[str, str, bool]:
         if sorted(others) == sorted(points):
             return set_of_pairs(draw, same)
     sign = draw.choice([r"\{%s\}", "%s"])
-    return tuple(sign % ", ".join(_in_brackets(draw, each) for each in made) for made in (points, others)) + (same,)  # type: ignore[return-value]
+    one, other = (sign % ", ".join(_in_brackets(draw, each) for each in made) for made in (points, others))
+    return one, other, same
 
 
 def close_members(draw: Draw, same: bool) -> tuple[str, str, bool]:
@@ -419,7 +423,7 @@ def choice(draw: Draw, same: bool) -> tuple[str, str, bool]:
     return draw.choice(["%s", "(%s)", "%s."]) % letter, draw.choice(["%s", "(%s)", "%s)", r"\text{(%s)}"]) % told, same
 
 
-NAMES = ["New York", "Jane Austen", "S\u00e3o Paulo", "Z\u00fcrich", "red panda", "Marie Curie", "oxygen", "water vapour"]
+NAMES = ["New York", "Jane Austen", "S\u00e3o Paulo", "Z\u00fcrich", "red panda", "Marie Curie", "oxygen", "sea water"]
 
 
 def words(draw: Draw, same: bool) -> tuple[str, str, bool]:
@@ -429,7 +433,10 @@ def words(draw: Draw, same: bool) -> tuple[str, str, bool]:
     return name, draw.choice([told.lower(), told.upper(), f"The {told}", f"{told}!", plain, f'"{told}"']), same
 
 
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS = [
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+]  # fmt: skip
 
 
 def date(draw: Draw, same: bool) -> tuple[str, str, bool]:

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pytest
-
 from judged_pairs import RULES, Pair, pairs
+
 from nemotron_data.verifier import judge
 
 

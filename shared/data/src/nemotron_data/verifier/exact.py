@@ -65,12 +65,12 @@ def _constant(formula: Any) -> Any:
 
 
 def _same(one: Any, other: Any, rounded: bool) -> bool:
-    """Whether two constants are one; with `rounded`, or so in 12 digits if either is irrational."""
+    """Whether two constants are one; with `rounded`, also if 12 digits are the same and either is irrational."""
     if one.is_Rational and other.is_Rational:
         return bool(one == other)
     distance, size = _distance(one, other)
     if size < NOTHING:
-        return not (one.is_Rational and one or other.is_Rational and other)
+        return not any(made.is_Rational and made for made in (one, other))
     return distance <= size * SAME or (rounded and distance < _last_of_twelve(size))
 
 

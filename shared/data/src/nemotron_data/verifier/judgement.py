@@ -170,7 +170,8 @@ Kind = Literal["number", "math", "choice", "text"]
 LONE_LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 # LaTeX, an equation, a tuple or a set, or figures that an operator joins.
 FORMULA = re.compile(
-    r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|^-?[\d.]+ (?:and|or) -?[\d.]+$|\bsqrt\b"
+    r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
+    r"|^-?[\d.]+ (?:and|or) -?[\d.]+$"
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*(?:[+/-]|\*\*?)\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
     r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b|\d!\s*[+*/^-]"
 )

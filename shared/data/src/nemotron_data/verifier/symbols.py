@@ -133,10 +133,7 @@ def _values(equations: list[Any]) -> list[Any]:
     names = [_name(equation) for equation in equations]
     if None in names:
         return []
-    values = [
-        sympy.Tuple(*members_in_order(equation.rhs) or [equation.rhs]) if members_in_order(equation.lhs) else equation.rhs
-        for equation in equations
-    ]
+    values = [_as_many(equation.lhs, equation.rhs) for equation in equations]
     if len(values) == 1:
         return values
     if len(set(names)) == 1:
@@ -145,6 +142,14 @@ def _values(equations: list[Any]) -> list[Any]:
         return []
     ordered = [value for _, value in sorted(zip(names, values, strict=True), key=lambda pair: pair[0])]
     return [sympy.Tuple(*ordered)]
+
+
+def _as_many(name: Any, value: Any) -> Any:
+    """What several names stand for is a pair and no interval: the (1, 2) of (x, y) = (1, 2)."""
+    import sympy
+
+    members = members_in_order(value) if members_in_order(name) else ()
+    return sympy.Tuple(*members) if members else value
 
 
 def _name(equation: Any) -> str | None:
@@ -263,7 +268,6 @@ def _same_parsed(gold: str, answer: str, either: tuple[bool, bool]) -> bool:
     wanted, found = parsed(gold), parsed(answer)
     if not wanted or not found:
         return False
-    from math_verify import verify
     from sympy import Set
     from sympy.core.relational import Relational
 
