@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from decayed import decay_table
 from runs import runs_table
 from settings import engine_table, stage_tables
 
@@ -61,6 +62,9 @@ def pages() -> dict[Path, str]:
     page = ROOT / "docs" / "report.md"
     table = "\n".join(["| key | meaning |", "|---|---|", *rows])
     made[page] = replaced(page.read_text(encoding="utf-8"), "metrics", table)
+    page = ROOT / "docs" / "models.md"
+    table = decay_table(ROOT / "shared" / "engines" / "tests" / "decayed.yaml")
+    made[page] = replaced(page.read_text(encoding="utf-8"), "weight decay", table)
     for page in sorted((ROOT / "docs" / "engines").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         for engine in ENGINE.findall(text):

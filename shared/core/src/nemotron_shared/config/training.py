@@ -211,7 +211,7 @@ class OptimizerSection(Section):
     min_lr: float = Field(ge=0)
     """Learning rate at the end of the decay."""
     weight_decay: float = Field(ge=0)
-    """Weight decay of AdamW."""
+    """Weight decay of AdamW; [which weights](../../docs/models.md#weight-decay) it reaches is the engine's."""
     adam_beta1: float = Field(ge=0, lt=1)
     """Decay of the first moment."""
     adam_beta2: float = Field(ge=0, lt=1)

@@ -19,7 +19,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
 from nemotron_engines.lora.adapt import AdaptersReached, count, table
-from nemotron_engines.modeling import sharded
+from nemotron_engines.modeling import roles, sharded
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.modeling.loaded import change_type, type_to_save
 from nemotron_engines.modeling.mtp import class_of
@@ -76,6 +76,10 @@ class StageTrainer(InterruptibleTrainer):
     def floating_point_ops(self, inputs: Any) -> int:
         """Skip the library's count of all parameters at each step, which serves an unused metric."""
         return 0
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """The parameters that weight decay applies to, by their role; the library goes by names, and decays norms."""
+        return roles.decayed(model)
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         """Clip like the library, but find the parameters once; it searches all modules three times per step."""
