@@ -127,17 +127,17 @@ def main() -> int:
         rows.append(f"| `{name}` | {about} | {count} | {right} of {len(known)} | {seconds:.0f} |")
         print(rows[-1], flush=True)
     if options.write:
-        write(rows, code)
+        put_into_page(BEGIN, END, HEADING, rows, code, "python benchmarks/file_kinds.py --write")
     return 0
 
 
-def write(rows: list[str], code: str) -> None:
-    """Write the table into the page, with the code, the day and the machine."""
+def put_into_page(begin: str, end: str, heading: str, rows: list[str], code: str, command: str) -> None:
+    """Write a table into the page, with the code, the day and the machine."""
     machine = f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    about = f"Code {code}, {time.strftime('%Y-%m-%d')}, {machine}; made by `python benchmarks/file_kinds.py --write`."
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    text = "\n".join([about, "", HEADING, *rows])
-    PAGE.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    about = f"Code {code}, {time.strftime('%Y-%m-%d')}, {machine}; made by `{command}`."
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    text = "\n".join([about, "", heading, *rows])
+    PAGE.write_text(f"{before}{begin}{text}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:

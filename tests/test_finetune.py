@@ -98,9 +98,13 @@ def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path
 
 def test_the_document_says_how_many_steps_are_chosen() -> None:
     text = (ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
+    (one, often), (ten, less) = defaults.EPOCHS_OF_SMALL
+    assert (one, ten) == (10**6, 10**7)
     least = f"{defaults.EPOCHS} epochs, and at least {defaults.LEAST_STEPS} steps"
-    small = f"at least {defaults.SMALL_STEPS} for chats and {defaults.SMALL_STEPS_OF_TEXT} for text"
-    assert least in text and small in text
+    small = f"{often} epochs below 1 million parameters, {less} below 10 million"
+    few = f"at least {defaults.LEAST_OF_SMALL} steps for chats and {defaults.LEAST_OF_SMALL_ON_TEXT} for text"
+    most = f"{defaults.MOST_TOKENS_OF_SMALL // 10**6} million tokens"
+    assert all(said in text for said in (least, small, few, most))
     for stage, style in (("sft", "chats: cosine"), ("pretrain", "text: WSD")):
         chosen = compose(ROOT / "stages" / stage / "config", "local", []).tree["scheduler"]["lr_decay_style"]
         assert style.endswith(chosen) and style in text

@@ -6,11 +6,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from support import ROOT
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from nemotron_app.main import dispatch, main
 from nemotron_app.plan import parse_gpus
 from nemotron_app.request import Request
+from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.errors import UserError
 from stages.pretrain import train as pretrain
 from stages.sft import train as sft
@@ -246,3 +250,27 @@ def test_a_dry_run_shows_the_estimate(capsys: pytest.CaptureFixture[str]) -> Non
     assert "# estimate, by arithmetic (docs/plan.md)\narchitecture: super3_tiny, which model.architec" in shown
     assert "\nparameters: 306k, 232k active" in shown
     assert "all steps: " in shown
+
+
+def test_a_model_of_another_kind_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    llama = LlamaConfig(
+        vocab_size=320, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, bos_token_id=None, eos_token_id=0,
+    )  # fmt: skip
+    model = LlamaForCausalLM(llama)
+    model.save_pretrained(tmp_path / "llama")
+    provide_tokenizer("tiny", tmp_path / "llama")
+    for config in ("sft/local", "pretrain/local", "rl/local", "rl/dpo"):
+        (found,) = plan(capsys, config, "1xH100", f"run.model={tmp_path / 'llama'}")
+        estimate = found["estimate"]
+        assert estimate["parameters"] == estimate["active"] == model.num_parameters()
+        assert estimate["memory"]["weights"] == (8 if config == "rl/dpo" else 4) * model.num_parameters()
+        assert sum(estimate["step_seconds"].values()) > 0
+        assert any("llama: counted from its tensors" in said for said in estimate["assumptions"])
+    assert main(["plan", "sft/local", "1xH100", f"run.model={tmp_path / 'llama'}"]) == 0
+    told = capsys.readouterr().out
+    assert "memory" in told and "all steps" in told
+    # what cannot be counted is one error, and not silence
+    save_file({"blob": torch.zeros(4, 4)}, tmp_path / "llama" / "model.safetensors")
+    assert main(["plan", "sft/local", "1xH100", f"run.model={tmp_path / 'llama'}"]) == 2
+    assert "the names of its tensors tell no layers" in capsys.readouterr().err

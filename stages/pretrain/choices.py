@@ -5,13 +5,15 @@ from pathlib import Path
 from nemotron_data.prep.reader import or_tolerate, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.rejects import Refused
+from nemotron_data.sources.datasets import split_key
+from nemotron_data.split import bucket, document_bucket
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.defaults import IsSaid, power_of_two, training_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
-from stages.pretrain.documents import TEXT_FIELD, text_of
+from stages.pretrain.documents import SALT, TEXT_FIELD, text_of
 from stages.pretrain.schema import PretrainConfig
 
 FEWEST_ROWS = 8
@@ -25,10 +27,12 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
         UserError: the source cannot be read, or one of its first rows has no text.
     """
     settings, tokenizer = config.data_prep, TokenizerFolder(model).tokenizer
-    texts = []
+    texts, places = [], []
     for row in first_rows(settings):
         try:
             texts.append(text_of(row, settings))
+            key = split_key(row.value, settings, "")
+            places.append(bucket(key, SALT) if key else document_bucket(texts[-1]))
         except Refused as refused:
             if settings.on_bad_row == "error":
                 raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
@@ -39,7 +43,7 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
     lengths = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     longest = min(max(lengths), sum(lengths) // FEWEST_ROWS)
     looked = f"the longest of {len(lengths):,} documents has {max(lengths):,} tokens, all of them {sum(lengths):,}"
-    return [split_choice(len(lengths), "documents"), Choice("train.seq_length", power_of_two(longest, model), looked)]
+    return [split_choice(places, "documents"), Choice("train.seq_length", power_of_two(longest, model), looked)]
 
 
 def engine_choices(config: PretrainConfig, model: Path, machine: Machine, is_said: IsSaid) -> list[Choice]:
@@ -53,4 +57,6 @@ def train_choices(
     """Settings of the training; `is_said` tells which of the config's values somebody has set."""
     tokens = data.manifest.metadata["splits"]["train"]["tokens"]
     rows = max(1, tokens // config.train.seq_length)
-    return training_choices(config, model, rows, machine, f"{tokens:,} tokens", is_said, text=True)
+    return training_choices(
+        config, model, rows, config.train.seq_length, machine, f"{tokens:,} tokens", is_said, text=True
+    )

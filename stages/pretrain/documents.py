@@ -31,6 +31,8 @@ TOO_SHORT = "shorter than data_prep.min_doc_chars"
 EMPTY = "empty text"
 CUT = "longer than data_prep.max_doc_tokens"
 TEXT_FIELD = "data_prep.text_field"
+SALT = "questions"
+"""Of the split by a key: with another one, other rows would be held out."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class DocumentWork:
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write `<split>.bin` and `.idx`; gives {split: {"documents", "tokens"}}."""
         part = self.parts[reader.shard.part]
-        split = Split(part.settings.split.model_dump(), salt="questions")
+        split = Split(part.settings.split.model_dump(), salt=SALT)
         only = part.only or split.only
         with ExitStack() as stack:
             writers = Writers(folder, self, part, reader, stack)
@@ -223,7 +225,7 @@ def require_usable(row: Row, part: Part[PretrainData]) -> None:
         Refused: the row has no text, or lacks the field that decides its split.
     """
     settings = part.settings
-    if text_of(row, settings) and (part.only or Split(settings.split.model_dump(), salt="questions").only) is None:
+    if text_of(row, settings) and (part.only or Split(settings.split.model_dump(), salt=SALT).only) is None:
         split_key(row.value, settings, "")
 
 

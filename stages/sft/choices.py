@@ -3,15 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemotron_data.prep.reader import TOLERATE, row_error
+from nemotron_data.prep.reader import TOLERATE, or_tolerate, row_error
 from nemotron_data.prep.sampling import first_rows, split_choice
+from nemotron_data.rejects import Refused
+from nemotron_data.split import bucket
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.defaults import IsSaid, power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
-from stages.sft.encode import Rendering
+from stages.sft.encode import SALT, Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 OURS, MARKS = "nano3", ("<|im_start|>", "<|im_end|>")
@@ -33,13 +35,14 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
     rendering = Rendering.of(tokenizer, template)
     rendering.learnt_end(tokenizer)  # an error here comes before any work
     rendering.require_embedded(tokenizer, model)
-    lengths = sorted(_lengths(settings, rendering, tokenizer))
-    if not lengths:
+    looked_at = [*_conversations(settings, rendering, tokenizer)]
+    if not looked_at:
         remedy = "see why, row by row: leave data_prep.on_bad_row and data_prep.used_in_filter out"
         raise UserError(f"{settings.source}: none of its first rows is a conversation that may be used", remedy)
-    looked = f"the longest of {len(lengths):,} conversations has {lengths[-1]:,} tokens"
-    pack = Choice("data_prep.pack_size", power_of_two(lengths[-1], model), looked)
-    return [*found, split_choice(len(lengths), "conversations"), pack]
+    longest = max(tokens for _, tokens in looked_at)
+    looked = f"the longest of {len(looked_at):,} conversations has {longest:,} tokens"
+    pack = Choice("data_prep.pack_size", power_of_two(longest, model), looked)
+    return [*found, split_choice([place for place, _ in looked_at], "conversations"), pack]
 
 
 def engine_choices(config: SFTConfig, model: Path, machine: Machine, is_said: IsSaid) -> list[Choice]:
@@ -50,7 +53,7 @@ def engine_choices(config: SFTConfig, model: Path, machine: Machine, is_said: Is
 def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine, is_said: IsSaid) -> list[Choice]:
     """Settings of the training; `is_said` tells which of the config's values somebody has set."""
     rows = data.manifest.metadata["splits"]["train"]["packed_rows"]
-    return training_choices(config, model, rows, machine, f"{rows:,} packed rows", is_said)
+    return training_choices(config, model, rows, config.data_prep.pack_size, machine, f"{rows:,} packed rows", is_said)
 
 
 def _template_for(tokenizer: TokenizerFolder) -> tuple[str, str]:
@@ -61,17 +64,27 @@ def _template_for(tokenizer: TokenizerFolder) -> tuple[str, str]:
     return PLAIN, f", and no token {' or '.join(MARKS)}"
 
 
-def _lengths(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder) -> Iterator[int]:
-    """Tokens of each of the first conversations; a row that would end the preparation ends the choice already."""
+def _conversations(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder) -> Iterator[tuple[float, int]]:
+    """For each of the first conversations, what decides its split, and the tokens of its longest text.
+
+    A row that would end the preparation ends the choice already.
+    """
     renderer = rendering.renderer(settings)
     for row in first_rows(settings):
         if not renderer.wants(row):
             continue
         try:
-            texts = renderer.texts_of(renderer.guarded(renderer.read(row)))
+            conversation = renderer.read(row)
+            texts = renderer.texts_of(renderer.guarded(conversation))
+            place = bucket(renderer.key_of(row, conversation), SALT)
         except UserError as error:
             if settings.on_bad_row == "error":
                 raise row_error(row, error.message, error.remedy or TOLERATE) from error
             continue
-        for rendered in texts:
-            yield len(tokenizer.tokenizer.encode(rendered.text, add_special_tokens=False).ids)
+        except Refused as refused:
+            if settings.on_bad_row == "error":
+                raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
+            continue
+        tokens = [len(tokenizer.tokenizer.encode(one.text, add_special_tokens=False).ids) for one in texts]
+        if tokens:
+            yield place, max(tokens)

@@ -92,6 +92,8 @@ UNTOLD = "rows that call tools and describe none"
 CALLS_IN_TEXT = "rows that call tools in their text"
 UNLIKE_LAST = "rows whose earlier answers the chat template formats unlike the last one"
 WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
+SALT = "questions"
+"""Of the split: with another one, other questions would be held out."""
 BEFORE_ANSWER = 32
 """Characters that hold the end of a prompt."""
 
@@ -129,7 +131,7 @@ class Conversations:
         self.fields = ChatFields(**{name: getattr(settings, name) for name in ChatFields.__dataclass_fields__})
         self.format = format_for(settings.format, self.fields)
         self._known = None if self.format == AUTO else find_format(self.format)
-        self._split = Split(settings.split.model_dump(), salt="questions")
+        self._split = Split(settings.split.model_dump(), salt=SALT)
         named = (settings.tools_field, settings.key_field, settings.used_in_field)
         self._named = {*asdict(self.fields).values(), *filter(None, named)}
 
@@ -169,7 +171,11 @@ class Conversations:
             Refused: the row lacks the field that decides.
         """
         only = only or self._split.only
-        return only or self._split.of(split_key(row.value, self.settings, conversation.first_question))
+        return only or self._split.of(self.key_of(row, conversation))
+
+    def key_of(self, row: Row, conversation: Conversation) -> str:
+        """What decides the split of a row; raises `Refused` if it lacks the field."""
+        return split_key(row.value, self.settings, conversation.first_question)
 
     def require_usable(self, row: Row, only: str | None) -> None:
         """Raise what `ChatWork` would raise for a row before the chat template."""

@@ -1,17 +1,19 @@
 import doctest
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemotron_data import split as module
+from nemotron_data.prep.sampling import split_choice
 from nemotron_data.split import Split, bucket, normalise_key
 from nemotron_shared.errors import UserError
 
 
 def test_docstring_examples_hold():
     result = doctest.testmod(module)
-    assert (result.failed, result.attempted) == (0, 1)
+    assert (result.failed, result.attempted) == (0, 2)
 
 
 @settings(deadline=None)
@@ -64,3 +66,20 @@ def test_tenths_that_do_not_sum_exactly_are_fine():
 def test_fractions_that_do_not_sum_to_one_are_refused(fractions):
     with pytest.raises(UserError):
         Split(fractions, salt="s")
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(99, 0), (100, 20), (150, 20), (300, 30), (1234, 123)])
+def test_the_larger_of_twenty_and_a_tenth_is_held_out(count: int, held_out: int) -> None:
+    keys = [f"question {number}?" for number in range(count)]
+    choice = split_choice([bucket(key, "questions") for key in keys], "rows")
+    parts = Counter(map(Split(choice.value, salt="questions").of, keys))
+    assert (parts["valid"], parts["train"]) == (held_out, count - held_out)
+    assert len(str(choice.value["valid"])) < 10
+
+
+def test_equal_questions_go_together_and_at_most_half_is_held_out() -> None:
+    few = [f"question {number % 3}?" for number in range(300)]  # each of them is a third
+    choice = split_choice([bucket(key, "questions") for key in few], "rows")
+    assert Counter(map(Split(choice.value, salt="questions").of, few))["valid"] == 100
+    same = split_choice([bucket("one question?", "questions")] * 300, "rows")
+    assert same.value == {"train": 1.0, "valid": 0.0, "test": 0.0} and "with one question" in same.why

@@ -28,7 +28,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         monkeypatch.setattr(defaults, "parameters_in", lambda folder: Parameters(parameters))
         config: Any = SimpleNamespace(engine=SimpleNamespace(peft=None), train=SimpleNamespace(train_iters=steps))
         is_said = {"train.train_iters"}.__contains__ if steps else set().__contains__
-        found = defaults.training_choices(config, tmp_path, rows, machine, f"{rows} rows", is_said, text=text)
+        found = defaults.training_choices(config, tmp_path, rows, 128, machine, f"{rows} rows", is_said, text=text)
         return {choice.key: choice.value for choice in found}
 
     return choose
@@ -42,9 +42,14 @@ def test_adapters_are_chosen_where_memory_is_short(chosen) -> None:
     assert "engine.peft" not in chosen(3_000_000_000, 100, CARD)
 
 
-def test_a_small_file_is_seen_often_and_a_large_one_three_times(chosen) -> None:
-    assert chosen(300_000, 24, LAPTOP)["train.train_iters"] == defaults.SMALL_STEPS
-    assert chosen(300_000, 24, LAPTOP, text=True)["train.train_iters"] == defaults.SMALL_STEPS_OF_TEXT
+def test_a_small_model_sees_a_file_often_and_a_large_one_three_times(chosen) -> None:
+    steps = {rows: chosen(300_000, rows, LAPTOP)["train.train_iters"] for rows in (3, 24, 144, 2_000, 100_000)}
+    assert steps[3] == steps[24] == defaults.LEAST_OF_SMALL
+    assert steps[144] == 48 * 144 // 8
+    assert steps[2_000] == defaults.MOST_TOKENS_OF_SMALL // (16 * 128) < 48 * 2_000 // 16
+    assert steps[100_000] == 3 * 100_000 // 32  # three epochs in any case
+    assert chosen(3_000_000, 144, LAPTOP)["train.train_iters"] == 24 * 144 // 8
+    assert chosen(300_000, 24, LAPTOP, text=True)["train.train_iters"] == defaults.LEAST_OF_SMALL_ON_TEXT
     assert chosen(300_000_000, 24, LAPTOP)["train.train_iters"] == defaults.LEAST_STEPS
     large = chosen(300_000_000, 32_000, CARD)
     assert large["train.train_iters"] == 3 * 32_000 // large["train.global_batch_size"]

@@ -29,7 +29,7 @@ from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.machine import DEVICES, device_named
-from nemotron_shared.runtime.needs import FEW_STEPS, HOUR
+from nemotron_shared.runtime.needs import FEW_STEPS, HOUR, NOT_ESTIMATED
 from nemotron_shared.stages import STAGES
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
@@ -132,6 +132,8 @@ def _ask(
     if shown["estimate"] is None and shown["problems"]:
         message, _, remedy = shown["problems"][0].partition("\n")
         raise UserError(message, remedy.strip() or None)
+    if why := next((note for note in shown["notes"] if note.startswith(NOT_ESTIMATED)), None):
+        raise UserError(why.removeprefix(NOT_ESTIMATED), "plan for a model whose tensors can be counted: run.model=...")
     if shown["estimate"] is not None:
         made = [f"{made_for} x {USUAL}: what the recipe is made for"] if made_for and not device else []
         shown["estimate"]["assumptions"][:0] = [*_not_read(shown), *made]
@@ -164,8 +166,6 @@ def _not_read(shown: Mapping[str, Any]) -> Iterator[str]:
 
 def _lines(stage: str, choice: str, shown: dict[str, Any]) -> Iterator[str]:
     yield f"{stage} -c {choice}"
-    if shown["estimate"] is None:
-        yield "  nothing can be said of a model whose layers are not written as a pattern"
     width = max((len(line.partition(": ")[0]) for line in shown["estimated"]), default=0)
     for line in shown["estimated"]:
         name, _, said = line.partition(": ")

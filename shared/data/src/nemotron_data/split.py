@@ -6,6 +6,8 @@ with the same question get the same split, so a copy of a held-out question is n
 
 import math
 import unicodedata
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -29,9 +31,42 @@ def bucket(key: str, salt: str) -> float:
     return _fraction_of(f"{salt}\0{normalise_key(key)}")
 
 
+def document_bucket(text: str) -> float:
+    """The same of a document by its exact text: no two documents that differ go together."""
+    return _fraction_of(text)
+
+
 def _fraction_of(text: str) -> float:
     number = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
     return (number >> 11) * 2.0**-53  # a float holds 53 bits: with all 64 the largest would round up to 1.0
+
+
+def share_of_last(buckets: Sequence[float], wanted: int, most: int) -> tuple[float, int]:
+    """The share of the last part of a split that gets at least `wanted` of these rows, at most `most`.
+
+    Rows with one key go together, so it may be fewer, or none.
+
+    Args:
+        buckets: of each row, as `bucket` gives it.
+
+    Returns:
+        The share, with as few decimals as tell the rows apart, and how many of these rows it gets.
+
+    >>> share_of_last([0.1, 0.42, 0.53, 0.9], wanted=2, most=2)
+    (0.5, 2)
+    """
+    found = 0
+    places = sorted(Counter(buckets).items(), reverse=True)
+    below = 1.0
+    for place, count in places:
+        if found >= wanted or found + count > most:
+            break
+        found, below = found + count, place
+    if not found:
+        return 0.0, 0
+    above = max((place for place in buckets if place < below), default=0.0)
+    shares = (round(1 - (above + below) / 2, digits) for digits in range(1, 17))
+    return next(share for share in shares if above < 1 - share <= below), found
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +105,7 @@ class Split:
 
     def of_document(self, text: str) -> str:
         """Name of the part that a document belongs to, by its exact text: equal documents stay together."""
-        return self._part_at(_fraction_of(text))
+        return self._part_at(document_bucket(text))
 
     def _part_at(self, place: float) -> str:
         return next(name for end, name in self._bounds if place < end)

@@ -17,9 +17,15 @@ from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.machine import Machine
 
 EPOCHS = 3
-SMALL, SMALL_STEPS, SMALL_STEPS_OF_TEXT = 10_000_000, 200, 500
-"""A model below this many parameters needs more steps than a few epochs of a small file, and even more if every token
-is trained, not just the answers."""
+SMALL = 10_000_000
+EPOCHS_OF_SMALL = ((1_000_000, 48), (SMALL, 24))
+"""A model of fewer parameters than that needs so many epochs to know what is in the rows: it has seen too little text
+to learn a fact from three. Measured with models below one million (`benchmarks/invented.py`)."""
+LEAST_OF_SMALL, LEAST_OF_SMALL_ON_TEXT = 200, 500
+"""Steps of such a model for a small file, where an epoch has few steps; more if every token is trained, not just the
+answers."""
+MOST_TOKENS_OF_SMALL = 4_000_000
+"""Epochs beyond three end here, after minutes for a model of 0.3 million parameters on one core."""
 LEAST_STEPS = 30
 ROOM = 0.7
 """Share of the memory for weights, gradients and optimizer; activations get the rest."""
@@ -72,17 +78,38 @@ def _parameters(model: Path) -> int:
     return known.total if known else 0
 
 
+def steps_for(parameters: int, rows: int, batch: int, row_tokens: int, *, text: bool = False) -> int:
+    """Steps until a model of this size knows the rows.
+
+    Args:
+        row_tokens: tokens of a row, which decide how long an epoch takes.
+        text: every token is learnt, and not the answers alone.
+    """
+    epoch = -(-rows // batch)
+    if parameters >= SMALL:
+        return max(EPOCHS * epoch, LEAST_STEPS)
+    epochs = next(count for most, count in EPOCHS_OF_SMALL if parameters < most)
+    least = LEAST_OF_SMALL_ON_TEXT if text else LEAST_OF_SMALL
+    affordable = max(MOST_TOKENS_OF_SMALL // (batch * row_tokens), EPOCHS * epoch)
+    return max(min(epochs * epoch, affordable), least)
+
+
+def _epochs(count: float) -> str:
+    return f"{count:.1f} epochs" if count < 10 else f"{count:.0f} epochs"
+
+
 def training_choices(
     config: SupervisedConfig[Any],
     model: Path,
     rows: int,
+    row_tokens: int,
     machine: Machine,
     of_what: str,
     is_said: IsSaid,
     *,
     text: bool = False,
 ) -> list[Choice]:
-    """Settings for a training on `rows` rows, called `of_what` in messages.
+    """Settings for a training on `rows` rows of `row_tokens` tokens, called `of_what` in messages.
 
     Args:
         config: with the values that a person has set, to which the choices are fitted: the rate to `engine.peft`, the
@@ -94,11 +121,8 @@ def training_choices(
     lora = has_adapters(config) or bool(found)
     batch = next((count for most, count in BATCHES if rows < most), LARGE_BATCH)
     batch = config.train.global_batch_size if is_said("train.global_batch_size") else batch
-    epoch = -(-rows // batch)
-    small = SMALL_STEPS_OF_TEXT if text else SMALL_STEPS
-    least = small if parameters < SMALL else LEAST_STEPS
-    steps = config.train.train_iters if is_said("train.train_iters") else max(EPOCHS * epoch, least)
-    epochs = f"{EPOCHS} epochs" if steps > least else f"{steps / epoch:.0f} epochs of a small file"
+    needed = steps_for(parameters, rows, batch, row_tokens, text=text)
+    steps = config.train.train_iters if is_said("train.train_iters") else needed
     rate = ADAPTER_RATE if lora else next((value for most, value in RATES if parameters < most), LARGE_RATE)
     of_size = "for adapters" if lora else f"for {in_billions(parameters)}"
     peak = config.optimizer.lr if is_said("optimizer.lr") else rate
@@ -110,7 +134,7 @@ def training_choices(
     return [
         *found,
         Choice("train.global_batch_size", batch, f"of {of_what}"),
-        Choice("train.train_iters", steps, epochs),
+        Choice("train.train_iters", steps, _epochs(steps * batch / rows)),
         Choice("optimizer.lr", rate, of_size),
         Choice("optimizer.min_lr", peak / 20, "a twentieth of it at the end"),
         Choice("scheduler.lr_warmup_iters", max(1, steps // 20), "a twentieth of the steps"),

@@ -233,6 +233,10 @@ class Estimate:
         return own | {"seconds": seconds, "device_hours": hours, "fits": self.fits, "is_tight": self.is_tight}
 
 
+NOT_ESTIMATED = "no estimate: "
+"""Beginning of the note of a dry run without an estimate, which says why."""
+
+
 def lines(estimate: Estimate) -> Iterator[tuple[str, str]]:
     """Each number with its name, for people."""
     one, several = estimate.device, estimate.devices > 1

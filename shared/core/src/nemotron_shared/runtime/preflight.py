@@ -38,6 +38,7 @@ from nemotron_shared.runtime.inputs import (
     recipes_of,
     record_of,
 )
+from nemotron_shared.runtime.needs import NOT_ESTIMATED
 from nemotron_shared.runtime.places import place_problems
 from nemotron_shared.runtime.plan import identify
 from nemotron_shared.runtime.records import differences, is_recorded, listed
@@ -167,7 +168,10 @@ def _check(checked: Preflight) -> None:
                 looked = step.look(config)
                 checked.problems += looked.problems
                 checked.notes += looked.notes
-            checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
+            try:
+                checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
+            except UserError as why:
+                checked.notes.append(f"{NOT_ESTIMATED}{why.message}")
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     checked.notes = list(dict.fromkeys(checked.notes))
 

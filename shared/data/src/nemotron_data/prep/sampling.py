@@ -12,6 +12,7 @@ from nemotron_data.sources.datasets import Part, is_synthetic, own_rows
 from nemotron_data.sources.files import InputFile, format_of, is_remote, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files, read_range
 from nemotron_data.sources.text import require_text
+from nemotron_data.split import share_of_last
 from nemotron_shared.config.data import SourceSection
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
@@ -44,7 +45,8 @@ MOST_FILES, FIRST_ROWS = 100, 10
 MOST_CHARACTERS = 16 << 20
 FEWEST_TO_HOLD_OUT = 100
 """With fewer rows, a held-out share would be too small to measure anything, and lost for training."""
-HELD_OUT = 0.05
+FEWEST_HELD_OUT, HELD_OUT = 20, 0.1
+"""The larger of the number and the share is held out."""
 
 
 def first_rows(section: SourceSection) -> Iterator[Row]:
@@ -173,9 +175,20 @@ def _on_this_machine(section: SourceSection) -> tuple[list[InputFile], list[str]
     return own_rows(section.model_copy(update={"source": local})) if local else [], elsewhere
 
 
-def split_choice(count: int, what: str) -> Choice:
-    """Choose the shares of the splits, for `count` rows of the head."""
-    few = count < FEWEST_TO_HOLD_OUT
-    share = 0.0 if few else HELD_OUT
-    why = f"{count} {what}: too few to hold some out" if few else "held out, to compare before and after"
+def split_choice(buckets: Sequence[float], what: str) -> Choice:
+    """Choose the shares of the splits: of the rows of the head, the larger of 20 and a tenth is held out, at most half.
+
+    Args:
+        buckets: of each row, as `nemotron_data.split` decides by it.
+        what: name of the rows in messages.
+    """
+    count = len(buckets)
+    wanted = max(FEWEST_HELD_OUT, round(HELD_OUT * count)) if count >= FEWEST_TO_HOLD_OUT else 0
+    share, found = share_of_last(buckets, wanted, count // 2)
+    if not wanted:
+        why = f"{count} {what}: too few to hold some out"
+    elif not found:
+        why = f"{count:,} {what}, too many of them with one question to hold some out"
+    else:
+        why = f"{found:,} of {count:,} {what} held out, to judge on rows that were never taught"
     return Choice("data_prep.split", {"train": 1 - share, "valid": share, "test": 0.0}, why)

@@ -3,11 +3,13 @@
 from typing import Any
 
 from nemotron_engines.checks import VOCABULARY, size_of, vocabulary_of
+from nemotron_engines.estimate.counted import counted
 from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
 from nemotron_engines.estimate.speed import Work, active_parameters, core_seconds, step_seconds, work_of
-from nemotron_engines.modeling.architecture import fields_of, parameters_of
+from nemotron_engines.modeling.architecture import NEMOTRON_H, Parameters, fields_of, parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import CORE, DEVICES, Device, Machine, device_named
@@ -24,14 +26,15 @@ GENERATION = 0.8
 """Time of generation over that of training, measured with the tiny model on a CPU."""
 
 
-def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate | None:
-    """Memory, disk and time of a training; None for a model without a layer pattern."""
-    fields = fields_of(config, inputs)
-    if fields is None:
-        return None
+def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate:
+    """Memory, disk and time of a training.
+
+    Raises:
+        UserError: the model cannot be counted.
+    """
+    fields, parameters = _described(config, inputs)
     vocab = vocabulary_of(config, fields, inputs.get("data"))
-    known = size_of(config, inputs)
-    parameters = known if known.total else parameters_of(fields, vocab)
+    parameters = parameters if parameters.total else parameters_of(fields, vocab)
     devices, device, whose = _devices(config, machine)
     tokens = _row_tokens(config)
     layout = layout_of(config, devices, tokens)
@@ -57,8 +60,20 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         steps=steps,
         steps_are_a_limit=isinstance(config, GRPOConfig) and steps >= NO_END,
         step_seconds=_seconds(config, work, device, layout, active, whose),
-        assumptions=tuple(_assumptions(config, layout, device, whose, vocab)),
+        assumptions=tuple(_assumptions(config, layout, device, whose, vocab, fields.get("model_type", NEMOTRON_H))),
     )
+
+
+def _described(config: TrainingConfig, inputs: Inputs) -> tuple[dict[str, Any], Parameters]:
+    """Fields of an architecture, and the parameters of the model that has it, if there is one: by its pattern of
+    layers, or else by its tensors."""
+    model = inputs.get("model")
+    if (fields := fields_of(config, inputs)) is not None:
+        return fields, size_of(config, inputs)
+    if model is None:
+        what = f"model.architecture: {config.model.architecture} has no pattern of layers, by which it could be counted"
+        raise UserError(what, "name a model with run.model=..., whose tensors are counted")
+    return counted(model.path)
 
 
 def _whose(config: TrainingConfig, inputs: Inputs) -> str:
@@ -157,9 +172,13 @@ def _how_many_steps(config: GRPOConfig) -> str:
     )
 
 
-def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, whose: str, vocab: int) -> list[str]:
+def _assumptions(
+    config: TrainingConfig, layout: Layout, device: Device | None, whose: str, vocab: int, kind: str
+) -> list[str]:
     """One sentence each."""
     said = []
+    if kind != NEMOTRON_H:
+        said.append(f"{kind}: counted from its tensors, as equal layers of attention, Mamba, MLPs and experts")
     if device is not None:
         said.append("time: three coefficients fitted to the runs that NVIDIA publishes for these models (docs/plan.md)")
         said.append("those runs balance the experts by force and read made-up data: expect real ones to be slower")
