@@ -136,6 +136,7 @@ def test_only_what_fine_tuning_would_learn_of_the_answers_counts(tmp_path: Path)
 REFUSED = [
     (("train.micro_batch_size=3",), "dpo.global_batch_size 8 is not a multiple of train.micro_batch_size 3"),
     (("engine.strategy=fsdp2",), "dpo trains whole models"),
+    (("engine=trl_lora", "engine.peft.target_modules=[lm_head]"), "adapts lm_head, whose adapter has no effect in dpo"),
     (("engine=nemo_rl", "run.threads=null"), "engine nemo_rl trains by GRPO here, and not by dpo"),
 ]
 

@@ -150,6 +150,7 @@ REFUSED = [
 BY_ENGINE = [
     ("trl", ("grpo.reference_policy_kl_type=k1",), "or engine=nemo_rl, which has k1 and k2"),
     ("trl", ("grpo.loss_type=cispo",), "or engine=nemo_rl, which has one"),
+    ("trl_lora", ("engine.peft.target_modules=[lm_head]", "engine.exact_sampling=false"), "leave lm_head out of"),
     ("nemo_rl", ("grpo.loss_type=sapo",), "or engine=trl"),
     ("nemo_rl", ("engine.version=nano-v3", "engine.environment=nemo_gym", "grpo.loss_type=cispo"), "or engine=trl"),
 ]

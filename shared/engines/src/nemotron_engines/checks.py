@@ -19,10 +19,12 @@ from nemotron_data.tokenizers.embedded import ids_of, no_embedding, rows_of, une
 from nemotron_data.tokenizers.folder import TINY, TokenizerFolder, save_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
 from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL
+from nemotron_engines.lora.kinds import is_chosen, kind_of, tied_fault
 from nemotron_engines.modeling.architecture import (
     NEMOTRON_H,
     Parameters,
     differences,
+    headers_in,
     load_architecture,
     parameters_in,
     parameters_of,
@@ -31,6 +33,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.schema import (
     LocalEngine,
+    LoraSection,
     ModelLoadingEngine,
     RandomModelSection,
     StageConfig,
@@ -243,6 +246,7 @@ def local_needs(
         what = f"logger.wandb_project={project}: the package wandb is not installed"
         others.append(Problem(what, how_to_add("wandb")))
     others += _no_block(config, inputs)
+    others += _adapters_of_a_tied_head(config, inputs)
     bytes_of_moments = isinstance(engine, LocalEngine) and engine.optimizer == "adamw_8bit"
     if bytes_of_moments and machine.version_of("bitsandbytes") is None:
         what = "engine.optimizer=adamw_8bit: the package bitsandbytes is not installed"
@@ -295,6 +299,28 @@ def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterat
         remedy = "set engine.mtp_num_layers=0 engine.mtp_loss_scaling_factor=0"
         remedy += ", or ++model.overrides.num_nextn_predict_layers=1" if model is None else ""
         yield Problem(what, remedy, "engine.mtp_num_layers")
+
+
+def _adapters_of_a_tied_head(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Problem]:
+    """Report adapters of a head that is also the embeddings, by the tensors in the model's files.
+
+    A folder without a tensor for the head is one whose head is tied, also where config.json leaves that to the default
+    of its architecture. What else may be tied is found when the model is loaded.
+    """
+    section, model = getattr(config.engine, "peft", None), inputs.get("model")
+    if not isinstance(section, LoraSection) or model is None:
+        return
+    described = config_of(model.path)
+    shapes = {name.removesuffix(".weight"): one.shape for name, one in headers_in(model.path).items()}
+    heads = [name for name in shapes if kind_of(name) == "lm_head"]
+    if not shapes or (heads and not described.get("tie_word_embeddings")):
+        return
+    matrices, rows = [name for name, shape in shapes.items() if len(shape) > 1], rows_of(described)
+    pair = [name for name in matrices if kind_of(name) == "embeddings" and shapes[name][0] == rows]
+    pair += heads or ["lm_head"]
+    wanted = [name for name in {*matrices, *pair} if is_chosen(name, section.layers or (), section)]
+    if fault := tied_fault(sorted(wanted), pair):
+        yield Problem(f"{model.reference}: {fault.message}", fault.remedy, "engine.peft.target_modules")
 
 
 def own_packages(distribution: str) -> tuple[Requirement, ...]:

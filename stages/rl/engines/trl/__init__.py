@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from nemotron_engines.checks import local_needs, own_packages
+from nemotron_engines.lora.kinds import is_chosen
+from nemotron_engines.modeling.architecture import NEMOTRON_H
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import left_out
+from nemotron_shared.runtime.models.folder import config_of, left_out
 from nemotron_shared.runtime.needs import Needs, Problem
 from nemotron_shared.runtime.spec import Outcome, Task
 from stages.rl.agents import agent_problems
@@ -33,6 +35,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             missing = "run.teacher=NAME:vN, or a folder" if config.distillation else "a section distillation"
             yield Problem("distillation and run.teacher belong together", f"add {missing}", "run.teacher")
         yield from self._reward_model_problems(config)
+        yield from self._adapted_head_problems(config, inputs, machine)
         if config.on_pairs is not None:
             return
         if config.distillation is not None:
@@ -69,6 +72,22 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield Problem("the reward 'model' scores answers of one turn", remedy, "rewards")
         if config.reward_modeling is not None and config.engine.peft is not None:
             yield Problem("reward models are trained whole, without adapters", "set engine=trl", "engine.peft")
+
+    def _adapted_head_problems(
+        self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine
+    ) -> Iterator[Problem]:
+        """Refuse adapters of the head where TRL multiplies by its weight alone (TRL 1.16, `add_fused_lm_head`)."""
+        engine, section, model = config.engine, config.engine.peft, inputs.get("model")
+        if section is None or config.distillation or not is_chosen("lm_head", section.layers or (), section):
+            return
+        ours = model is None or config_of(model.path).get("model_type") == NEMOTRON_H
+        on_gpu = bool(machine.gpus) and engine.device != "cpu"
+        exact = engine.exact_sampling and engine.dtype == "float32" and config.run.threads == 1 and not on_gpu
+        if config.dpo is not None or not (ours and exact):
+            method = "dpo" if config.dpo is not None else "grpo without exact sampling"
+            what = f"engine.peft adapts lm_head, whose adapter has no effect in {method}: TRL reads the weight alone"
+            remedy = "leave lm_head out of engine.peft.target_modules, or set engine.peft=null"
+            yield Problem(what, remedy, "engine.peft.target_modules")
 
     def _environment_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Problem]:
         """Refuse what episodes of several turns cannot do."""

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.pytorch_utils import Conv1D
 
 from nemotron_engines.kernels.mamba_install import never_fuse
-from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of
+from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of, tied_fault
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -47,14 +47,17 @@ def adapted(model: PreTrainedModel, section: LoraSection, seed: int) -> PeftMode
     return made
 
 
-def lora_config(model: nn.Module, section: LoraSection) -> LoraConfig:
+def lora_config(model: PreTrainedModel, section: LoraSection) -> LoraConfig:
     """PEFT's config for the layers that a section chooses.
 
     Raises:
-        UserError: a kind or pattern that matches nothing, or dropout where PEFT has none.
+        UserError: a kind or pattern that matches nothing, a head that is also the embeddings, or dropout where PEFT
+            has none.
     """
     layers = adaptable(model)
     wanted = chosen(layers, section)
+    if fault := tied_fault(wanted, tied(model)):
+        raise fault
     tensors = [name for name in wanted if not isinstance(layers[name], nn.Module)]
     if tensors and section.dropout:
         named = sorted({kind_of(name) for name in tensors})
@@ -86,6 +89,14 @@ def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
         elif kind_of(f"{name}.up_proj") == "experts":
             found |= {f"{name}.{tensor}": value for tensor, value in module.named_parameters(recurse=False)}
     return found
+
+
+def tied(model: Any) -> list[str]:
+    """Names of a model's head and embeddings, if they are one tensor."""
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or head.weight is not embeddings.weight:
+        return []
+    return [name for name, module in model.named_modules() if module is head or module is embeddings]
 
 
 @contextmanager

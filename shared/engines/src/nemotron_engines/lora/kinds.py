@@ -8,7 +8,7 @@ lm_head                                          lm_head      outside the blocks
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Any, get_args
 
@@ -68,17 +68,36 @@ def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
                 some = ", ".join(sorted({name.rpartition(".")[2] for name in there}))
                 what = f"engine.peft.{key}: '{pattern}' matches no layer of this model"
                 raise UserError(what, f"layers end in: {some}; a pattern like '*.0.mixer.in_proj' matches one layer")
-    wanted = [
-        name
-        for name, kind in there.items()
-        if (kind in kinds or any(fits(name, pattern) for pattern in section.target_modules))
-        and not any(fits(name, pattern) for pattern in section.exclude_modules)
-    ]
+    wanted = [name for name in there if is_chosen(name, kinds, section)]
     if not wanted:
         ends = ", ".join(sorted({name.rpartition(".")[2] for name in there}))
         remedy = "shorten engine.peft.exclude_modules" if section.exclude_modules else "name engine.peft.target_modules"
         raise UserError("engine.peft chooses no layer", f"{remedy}; layers end in: {ends}")
     return wanted
+
+
+def is_chosen(name: str, kinds: Collection[str], section: LoraSection) -> bool:
+    """Whether a section adapts a layer, by its kind or a pattern."""
+    named = any(fits(name, pattern) for pattern in section.target_modules)
+    return (kind_of(name) in kinds or named) and not any(fits(name, pattern) for pattern in section.exclude_modules)
+
+
+def tied_fault(wanted: Collection[str], tied: Collection[str]) -> UserError | None:
+    """The error about adapters of a head that is also the embeddings, of whichever of the two; None without any.
+
+    Args:
+        wanted: the layers that a section adapts.
+        tied: names of the head and the embeddings, where they are one tensor.
+    """
+    there = [name for name in wanted if name in tied]
+    if not there:
+        return None
+    if len(there) == len(wanted):
+        remedy = "name other layers, or none (engine.peft.target_modules=[]), which adapts those of the blocks"
+    else:
+        remedy = f"leave it out: engine.peft.exclude_modules=[{', '.join(there)}]"
+    what = f"engine.peft adapts {' and '.join(there)}, but this model's head and embeddings are one tensor"
+    return UserError(f"{what}, into which an adapter of either cannot be merged", f"{remedy}, or engine.peft=null")
 
 
 def fits(name: str, pattern: str) -> bool:

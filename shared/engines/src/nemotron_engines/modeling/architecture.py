@@ -72,8 +72,8 @@ def parameters_of(fields: dict[str, Any], vocab_size: int) -> Parameters:
     return Parameters(total, experts * blocks.count("E"))
 
 
-def parameters_in(folder: Path) -> Parameters | None:
-    """Parameters of a model folder, from the headers of its safetensors; None if it has none.
+def headers_in(folder: Path) -> Header:
+    """The tensors of a model folder, from the headers of its safetensors; empty if it has none.
 
     Raises:
         UserError: a file is not a safetensors file.
@@ -81,6 +81,12 @@ def parameters_in(folder: Path) -> Parameters | None:
     found: Header = {}
     for file in sorted(folder.glob("*.safetensors")):
         found |= header_of(str(file), file, whole=False)  # input checks verify that it is complete
+    return found
+
+
+def parameters_in(folder: Path) -> Parameters | None:
+    """Parameters of a model folder, as `headers_in`; None if it has no such tensors."""
+    found = headers_in(folder)
     if not found:
         return None
     sizes = {name: math.prod(one.shape) for name, one in found.items()}
