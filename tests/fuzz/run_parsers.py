@@ -457,7 +457,11 @@ def api() -> Api:
 
     tokenizer, batch = Encoded(build_tokenizer()), SimpleNamespace(generate=begin, score=begin)
     model: Any = SimpleNamespace(
-        tokenizer=tokenizer, prompter=Prompter(tokenizer, CONTEXT), context=CONTEXT, batch=batch
+        tokenizer=tokenizer,
+        prompter=Prompter(tokenizer, CONTEXT),
+        context=CONTEXT,
+        batch=batch,
+        grammars=SimpleNamespace(constraint=lambda form: None),
     )
     model.room = partial(Model.room, model)
     return Api(model, ("tiny",), 256)

@@ -29,6 +29,7 @@ from nemotron_data.chat.shown import NAMES, SYSTEM, TOOLS, told
 from nemotron_data.chat.thought import OPEN
 from nemotron_serving.asked import Asked, ChatCompletion, Completion, StreamOptions
 from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
+from nemotron_serving.grammar import Constraint
 from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
 from nemotron_serving.wire import Wire, usage
@@ -187,7 +188,10 @@ class Api:
                       tools=tools, begin=begin) for _ in range(wanted.n or 1)]  # fmt: skip
         tops = (wanted.top_logprobs or 0) if wanted.logprobs else None
         wire = Wire(self.names[0], self.model.tokenizer, chat=True, logprobs=tops is not None)
-        choices = self._begin(wanted, [prompt], texts, most, tops, one_call=wanted.parallel_tool_calls is False)
+        form = wanted.form(prompt.in_thought)
+        constraint = None if form is None else await asyncio.to_thread(self.model.grammars.constraint, form)
+        one_call = wanted.parallel_tool_calls is False
+        choices = self._begin(wanted, [prompt], texts, most, tops, one_call=one_call, constraint=constraint)
         if wanted.stream:
             return self._stream(wire, wanted, [prompt], choices)
         await _whole(request, choices)
@@ -212,7 +216,7 @@ class Api:
 
     def _begin(
         self, wanted: Asked, prompts: list[Prompt], texts: list[Text], most: int, logprobs: int | None,
-        one_call: bool = False,
+        one_call: bool = False, constraint: Constraint | None = None,
     ) -> list[Choice]:  # fmt: skip
         """Start all answers, or none."""
         n = wanted.n or 1
@@ -224,7 +228,8 @@ class Api:
             for index, text in enumerate(texts):
                 seed = None if wanted.seed is None else (wanted.seed + index % n) % 2**63
                 choice = Choice(index, prompts[index // n], text, one_call)
-                choice.begin(self.model, Sampling(most, temperature, wanted.top_p or 1.0, seed, logprobs, **more))
+                sampling = Sampling(most, temperature, wanted.top_p or 1.0, seed, logprobs, **more)
+                choice.begin(self.model, sampling, None if constraint is None else constraint.copy())
                 choices.append(choice)
         except Full:
             for choice in choices:

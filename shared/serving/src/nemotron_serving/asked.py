@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nemotron_serving.grammar import ANY_OBJECT, Form
+
 MOST_CHOICES = 16
 MOST_PROMPTS = 256
 MOST_STOPS = 16
@@ -170,6 +172,63 @@ class Tool(BaseModel):
     function: Function
 
 
+class NamedFunction(BaseModel):
+    """The name of a tool."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Text
+
+
+class NamedChoice(BaseModel):
+    """The tool that must be called."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AnyText(BaseModel):
+    """No form."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text"]
+
+
+class AnyJson(BaseModel):
+    """Any JSON object."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["json_object"]
+
+    @property
+    def schema_of_content(self) -> dict[str, Any]:
+        """The schema that the answer must fit."""
+        return dict(ANY_OBJECT)
+
+
+class JsonSchema(BaseModel):
+    """A schema and its name, which only clients use. `strict` changes nothing: a schema is always kept to."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Text | None = None
+    description: Text | None = None
+    strict: Flag | None = None
+    content: dict[str, Any] = Field(alias="schema")
+
+
+class OfSchema(BaseModel):
+    """JSON of a schema."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+    @property
+    def schema_of_content(self) -> dict[str, Any]:
+        """The schema that the answer must fit."""
+        return self.json_schema.content
+
+
 class ChatCompletion(Asked):
     """POST /v1/chat/completions."""
 
@@ -179,20 +238,12 @@ class ChatCompletion(Asked):
     logprobs: Flag | None = False
     top_logprobs: Annotated[int, Field(strict=True, ge=0, le=MOST_TOP)] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: Flag | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     echo: Literal[False] | None = None
-    response_format: dict[str, Any] | None = None
-
-    @field_validator("response_format")
-    @classmethod
-    def is_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Refuse JSON modes: nothing here constrains a model to a schema."""
-        if value and value.get("type") != "text":
-            raise ValueError("only {'type': 'text'} is supported here")
-        return value
+    response_format: AnyText | AnyJson | OfSchema | None = Field(default=None, discriminator="type")
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -214,6 +265,41 @@ class ChatCompletion(Asked):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: set it to true, or leave top_logprobs out")
         return self
+
+    @model_validator(mode="after")
+    def ends_where_its_form_does(self) -> "ChatCompletion":
+        """Refuse `ignore_eos` for an answer whose form has an end."""
+        if self.ignore_eos and self.form(in_thought=False):
+            raise ValueError("ignore_eos: an answer of a given form ends where the form does: leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def chooses_among_its_tools(self) -> "ChatCompletion":
+        """Refuse a choice of a tool that the request does not have."""
+        names = [tool.function.name for tool in self.tools or ()]
+        if self.tool_choice == "required" and not names:
+            raise ValueError("tool_choice is required, and the request has no tools: add them, or leave it out")
+        if isinstance(self.tool_choice, NamedChoice) and self.tool_choice.function.name not in names:
+            known = f"there are: {', '.join(names)}" if names else "the request has no tools"
+            raise ValueError(f"tool_choice: no tool named '{self.tool_choice.function.name[:100]}'; {known}")
+        return self
+
+    def form(self, in_thought: bool) -> Form | None:
+        """What the answer must be; None if it may be anything.
+
+        With tools that may be called, an answer of a schema may be a call instead.
+        """
+        tools = [tool.function.model_dump() for tool in self.tools or ()]
+        schema = None if self.response_format is None else getattr(self.response_format, "schema_of_content", None)
+        one = self.parallel_tool_calls is False
+        if isinstance(self.tool_choice, NamedChoice):
+            named = self.tool_choice.function.name
+            return Form(None, [tool for tool in tools if tool["name"] == named], True, in_thought)
+        if self.tool_choice == "required":
+            return Form(None, tools, one, in_thought)
+        if schema is None:
+            return None
+        return Form(schema, [] if self.tool_choice == "none" else tools, one, in_thought)
 
     @property
     def limit(self) -> int | None:

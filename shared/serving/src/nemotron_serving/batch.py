@@ -33,6 +33,7 @@ from transformers.cache_utils import (
 )
 
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, first_line
+from nemotron_serving.grammar import Constraint
 from nemotron_shared.errors import UserError
 
 COLDEST = 1e-6
@@ -88,10 +89,11 @@ class Chooser:
 
     Args:
         prompt: the ids before them.
+        constraint: what they must be.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
-        self.sampling = sampling
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] = (), constraint: Constraint | None = None) -> None:
+        self.sampling, self._constraint = sampling, constraint
         self._there = set(prompt)
         self._generator = torch.Generator()
         if sampling.seed is None:
@@ -112,7 +114,11 @@ class Chooser:
         require_finite(logits)
         sampling = self.sampling
         weighed = self._penalized(logits)
+        if self._constraint is not None:
+            weighed = self._constraint.allowed(weighed)
         chosen = int(weighed.argmax()) if sampling.temperature <= COLDEST else self._drawn(weighed)
+        if self._constraint is not None:
+            self._constraint.take(chosen)
         self._there.add(chosen)
         if sampling.logprobs is None:
             return Token(chosen)
@@ -220,8 +226,11 @@ class End(NamedTuple):
 class Answer:
     """An answer in progress: iterate over its tokens, or pass `hear` to `generate` for a callback with each."""
 
-    def __init__(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None) -> None:
-        self.ids, self.chooser = ids, Chooser(sampling, ids)
+    def __init__(
+        self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None,
+        constraint: Constraint | None = None,
+    ) -> None:  # fmt: skip
+        self.ids, self.chooser = ids, Chooser(sampling, ids, constraint)
         self.cancelled = False
         self.made = 0
         self.reason: Reason = "cancelled"
@@ -274,16 +283,25 @@ class Batch:
         """Number of requests in progress, and number of waiting ones."""
         return len(self._running), len(self._waiting) + len(self._scores)
 
-    def generate(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None = None) -> Answer:
+    @property
+    def ends(self) -> set[int]:
+        """Ids that end an answer."""
+        return self._eos
+
+    def generate(
+        self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None = None,
+        constraint: Constraint | None = None,
+    ) -> Answer:  # fmt: skip
         """Continue `ids`.
 
         Args:
             hear: called in the model's thread with each token and with the end.
+            constraint: what the answer must be; of this answer alone.
 
         Raises:
             Full: the queue is full.
         """
-        answer = Answer(ids, sampling, hear)
+        answer = Answer(ids, sampling, hear, constraint)
         self._add(self._waiting, answer)
         return answer
 

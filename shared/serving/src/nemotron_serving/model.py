@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
 from nemotron_engines.modeling.generation import embeddings_of, ends_of, unused
 from nemotron_serving.batch import Batch, End, Sampling, Token
+from nemotron_serving.grammar import Constraint, Grammars
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.errors import UserError
@@ -49,6 +51,11 @@ class Model:
     context: int
     chats: bool
     asks: Sampling
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """What keeps answers to a form."""
+        return Grammars(self.tokenizer, self.batch.ends)
 
     def sampling(
         self, max_tokens: int, temperature: float | None, top_p: float | None, seed: int | None,
@@ -143,8 +150,11 @@ class Choice:
     _heard: "asyncio.Queue[Token | End]" = field(default_factory=asyncio.Queue)
     _answer: Any = None
 
-    def begin(self, model: Model, sampling: Sampling) -> None:
+    def begin(self, model: Model, sampling: Sampling, constraint: Constraint | None = None) -> None:
         """Submit it to the model.
+
+        Args:
+            constraint: what the answer must be.
 
         Raises:
             Full: the queue is full.
@@ -158,7 +168,7 @@ class Choice:
             with suppress(RuntimeError):  # the loop has ended, so the client is gone
                 loop.call_soon_threadsafe(self._heard.put_nowait, what)
 
-        self._answer = model.batch.generate(self.prompt.ids, sampling, hear)
+        self._answer = model.batch.generate(self.prompt.ids, sampling, hear, constraint)
 
     def cancel(self) -> None:
         """Cancel it."""
