@@ -15,6 +15,7 @@ from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import Encoded, Reference, WorkerEncoder
 from nemotron_data.encoders.masks import CONTROL, HELD, UNSPELLED, UNSPELLED_REMEDY, ControlTokens, encode_in_pieces
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
+from nemotron_data.formats.json_lines import spoken
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, field_of, filled, no_field, split_key
@@ -238,7 +239,7 @@ def text_of(row: Row, settings: PretrainData) -> str:
     if settings.text_template is not None:
         return filled(settings.text_template, row.value)
     name = settings.text_field
-    text = field_of(row.value, name)
+    text = spoken(field_of(row.value, name))
     if type(text) is str:
         return text
     if text is None:

@@ -25,7 +25,7 @@ from nemotron_data.chat.rows import (
     tools_of,
     validate_messages,
 )
-from nemotron_data.formats.json_lines import is_missing, is_number, read_lines, text_of, with_numbers_as_written
+from nemotron_data.formats.json_lines import is_missing, is_number, read_lines, spoken, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
 from nemotron_shared.errors import UserError
 
@@ -134,6 +134,7 @@ def _answers(row: Mapping[str, Any]) -> list[Any]:
 
 def _turns(said: Any, role: str) -> list[Message]:
     """Messages of a text, a number, one turn, or a list of turns."""
+    said = spoken(said)
     said = text_of(said) if is_number(said) and not is_missing(said) else listed(said)
     turns = [{"role": role, "content": said}] if isinstance(said, str) else [said] if isinstance(said, dict) else said
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):

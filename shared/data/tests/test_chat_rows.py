@@ -13,7 +13,7 @@ from chat_support import CALL, bot, calling, tool, user
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nemotron_data.chat.formats import CHAT_FORMATS, check_format, find_format, format_sources, messages_of, recognise
-from nemotron_data.chat.prompt import conversation_of
+from nemotron_data.chat.prompt import asked_messages, conversation_of
 from nemotron_data.chat.rows import (
     Arguments,
     ChatFields,
@@ -29,12 +29,17 @@ from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.chat.thought import after_thought, opens_thought, whole_answer
 from nemotron_shared.errors import UserError
 
+NO_ARGUMENTS = ("", " ", None, "null", "{}", {})
+MALFORMED = "malformed tool call"
+NO_OBJECT = "tool_calls[0].function.arguments is not an object, nor the JSON text of one"
 VALID = [
     [user(), bot()],
     [bot("greeting first")],
     [{"role": "system", "content": ""}, user(""), bot("", reasoning_content="r")],
     [user(), calling(CALL), tool(tool_call_id="c1"), bot()],
     [user(), calling({"function": {"name": "f", "arguments": '{"a": 1}'}}), tool(), bot()],
+    *([user(), calling({"function": {"name": "now", "arguments": given}}), tool(), bot()] for given in NO_ARGUMENTS),
+    [user(), calling({"function": {"name": "now"}}), tool(), bot()],
     [user(name=None, tool_calls=None), bot(tool_calls=[])],
     [user(), bot(reasoning_content="x", thinking="x", reasoning="")],
     [user(weight=0), bot(weight=0.0), user(weight=None), bot(weight=1, loss=True, train=None)],
@@ -61,11 +66,13 @@ INVALID = [
     ([user(), bot("x", reasoning_content=["r"])], "reasoning is not a string"),
     ([user(), bot(" \n")], "empty assistant turn"),
     ([user(tool_calls=[CALL]), bot()], "tool calls outside an assistant turn"),
-    ([user(), calling("f")], "malformed tool call"),
-    ([user(), calling({"function": {"arguments": {}}})], "malformed tool call"),
-    ([user(), calling({"function": {"name": "f", "arguments": "{"}})], "malformed tool call"),
-    ([user(), calling({"function": {"name": "f", "arguments": "[1]"}})], "malformed tool call"),
-    ([user(), bot(tool_calls={"function": "f"})], "malformed tool call"),
+    ([user(), calling("f")], f"{MALFORMED}: messages[1].tool_calls[0] has no object in 'function'"),
+    ([user(), calling(CALL, {"function": {"arguments": {}}})],
+     f"{MALFORMED}: messages[1].tool_calls[1].function.name is not a text"),
+    ([user(), calling({"function": {"name": "f", "arguments": "{"}})], f"{MALFORMED}: messages[1].{NO_OBJECT}"),
+    ([user(), calling({"function": {"name": "f", "arguments": "[1]"}})], f"{MALFORMED}: messages[1].{NO_OBJECT}"),
+    ([user(), calling({"function": {"name": "f", "arguments": 3}})], f"{MALFORMED}: messages[1].{NO_OBJECT}"),
+    ([user(), bot(tool_calls={"function": "f"})], f"{MALFORMED}: messages[1].tool_calls is not a list"),
     ([user(), tool(), bot()], "tool message without a tool call"),
     ([user(), calling(CALL), tool(), bot()], "tool message without tool_call_id"),
     ([user(), calling(CALL), tool(tool_call_id="c2"), bot()], "tool_call_id of no tool call"),
@@ -80,6 +87,20 @@ def test_a_conversation_to_train_on_is_accepted(messages):
 @pytest.mark.parametrize(("messages", "reason"), INVALID)
 def test_a_conversation_that_cannot_be_trained_on_has_a_reason(messages, reason):
     assert validate_messages(messages) == reason
+
+
+@pytest.mark.parametrize("given", [*NO_ARGUMENTS, '{"a": 1.50}', "{", "[1]", 3])
+def test_a_call_is_judged_alike_in_training_and_as_a_prompt(given: Any) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": given}}
+    turns = [user("Time?"), calling(call), {"role": "tool", "tool_call_id": "c", "content": "noon"}]
+    learnt = messages_of({"messages": [*turns, bot("Noon.")]})
+    reason = validate_messages(learnt)
+    if reason is None:
+        assert asked_messages(turns) == learnt[:-1]
+        return
+    assert reason == f"{MALFORMED}: messages[1].{NO_OBJECT}"
+    with pytest.raises(ValueError, match=re.escape(f"messages[1]: {MALFORMED}: {NO_OBJECT}")):
+        asked_messages(turns)
 
 
 @pytest.mark.parametrize("name", CHAT_FORMATS)

@@ -167,11 +167,12 @@ SMALL = pa.float32()
         (pa.list_(SMALL, 2), [0.1, 0.7]),
         (pa.large_list(pa.list_(SMALL)), [[0.1], [], None]),
         (pa.struct([("pass_rate", SMALL), ("name", pa.string())]), {"pass_rate": 0.1, "name": "a"}),
-        (pa.list_(pa.struct([("of", pa.map_(pa.string(), SMALL))])), [{"of": [("a", 0.1)]}]),
+        (pa.list_(pa.struct([("of", pa.map_(pa.string(), SMALL))])), [{"of": {"a": 0.1}}]),
     ],
 )
 def test_numbers_inside_of_a_parquet_value_have_the_digits_of_their_column(tmp_path, read, kind, value):
-    pq.write_table(pa.table({"more": pa.array([value, None, value], kind)}), tmp_path / "a.parquet")
+    in_arrow = [{"of": list(value[0]["of"].items())}] if "map" in str(kind) else value
+    pq.write_table(pa.table({"more": pa.array([in_arrow, None, in_arrow], kind)}), tmp_path / "a.parquet")
     rows, _ = read(tmp_path / "a.parquet")
     assert [row.value["more"] for row in rows] == [value, None, value]
 

@@ -404,3 +404,33 @@ def test_what_lies_before_a_slice_of_parquet_is_not_fetched(tmp_path: Path) -> N
         assert json.loads(done.stdout) == list(range(9950, 9960))
         assert "hf://org/big: train[9950:9960], 1 file of commit" in done.stderr
         assert 0 < hub.served < len(content) / 2, "what comes before was fetched"
+
+
+STREAM_TYPES = """
+import json
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.reading import read_files
+print(json.dumps([row.value for row in read_files(expand(["hf://org/chats"], split="train"))]))
+"""
+
+
+def test_columns_of_json_and_maps_are_read_from_the_hub_as_from_a_disk(online, tmp_path: Path) -> None:
+    said = ["plain", "007", [{"type": "text", "text": "in parts"}]]
+    turns = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": text}] for text in said]
+    part = {"role": datasets.Value("string"), "content": datasets.Json()}
+    made = datasets.Dataset.from_dict(
+        {"messages": turns, "grid": [[[1.0, 2.0]]] * 3},
+        features=datasets.Features({"messages": datasets.List(part), "grid": datasets.Array2D((1, 2), "float32")}),
+    )
+    made.to_parquet(tmp_path / "made.parquet")
+    table = pq.read_table(tmp_path / "made.parquet")
+    places = pa.array([[("city", "Oslo")], [], None], pa.map_(pa.string(), pa.string()))
+    pq.write_table(table.append_column("place", places), tmp_path / "made.parquet")
+    content = (tmp_path / "made.parquet").read_bytes()
+    printed, _ = online(STREAM_TYPES, {"org/chats": {"data/train-00000-of-00001.parquet": content}})
+    wanted = [
+        {"messages": messages, "grid": [[1.0, 2.0]], "place": place}
+        for messages, place in zip(turns, ({"city": "Oslo"}, {}, None), strict=True)
+    ]
+    assert json.loads(printed.splitlines()[0]) == wanted
+    assert [row.value for row in read_files(expand([tmp_path / "made.parquet"]))] == wanted

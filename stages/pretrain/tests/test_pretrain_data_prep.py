@@ -20,7 +20,8 @@ from tokenizers import normalizers, processors
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import find_blend
-from nemotron_data.sources.reading import Row
+from nemotron_data.sources.files import local_file
+from nemotron_data.sources.reading import Row, read_files
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
@@ -275,6 +276,16 @@ def test_text_can_be_made_of_several_fields() -> None:
     ):
         with pytest.raises(Refused, match=said):
             text_of(row, settings(f"data_prep.text_template='{template}'"))
+
+
+@pytest.mark.parametrize("text", ["A goat.", "12", "1.50", '{"a": 1}'])
+def test_a_text_in_a_column_of_json_is_a_text(tmp_path: Path, text: str) -> None:
+    column = pa.array([json.dumps(text) if text == "A goat." else text], pa.json_())
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    (row,) = read_files([local_file(tmp_path / "a.parquet")])
+    assert isinstance(row, Row)
+    assert text_of(row, settings()) == text
+    assert text_of(row, settings("data_prep.text_template='<{text}>'")) == f"<{text}>"
 
 
 def test_rows_are_counted_by_the_reason_why_they_are_not_used(tmp_path: Path, home: Path) -> None:

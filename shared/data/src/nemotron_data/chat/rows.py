@@ -14,38 +14,20 @@ text, and rows contain either. Numbers keep their spelling in both: 1.50 never b
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from nemotron_data.chat import loss_marks
 from nemotron_data.chat.loss_marks import counts, problem_of_marks, refuse_marks_of_part
-from nemotron_data.formats.json_lines import is_missing, is_number, text_of
+from nemotron_data.formats.json_lines import WrittenNumber, WrittenObject, is_missing, is_number, spoken, text_of
 from nemotron_data.sources.json_rows import unique_keys
 from nemotron_shared.errors import UserError, did_you_mean
 
 MARK = secrets.token_hex(8)
 NUMBER = re.compile(f'"{MARK}([-+.eE0-9]+)"')
 """A number as JSON spells it; ordinary text cannot contain the mark."""
-
-
-class WrittenNumber(Decimal):
-    """A number that Python would spell differently than its text."""
-
-    text: str
-
-    def __new__(cls, text: str) -> "WrittenNumber":
-        """Keep the text."""
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __reduce__(self) -> tuple[type["WrittenNumber"], tuple[str]]:
-        return WrittenNumber, (self.text,)
 
 
 class Arguments(dict[str, Any]):
@@ -83,6 +65,7 @@ def arguments_of(given: Any) -> Arguments | None:
     """Arguments from an object, JSON text, or nothing (no arguments); None for anything else."""
     if given is None or isinstance(given, Arguments):
         return Arguments({}) if given is None else given
+    given = given.written if isinstance(given, WrittenObject) else given
     if isinstance(given, str):
         try:
             values = parse_json(given) if given.strip() else {}
@@ -90,7 +73,14 @@ def arguments_of(given: Any) -> Arguments | None:
             return None
         values = {} if values is None else values
         return Arguments(values, given) if isinstance(values, dict) else None
-    return Arguments(given) if isinstance(given, dict) else None
+    return Arguments(given) if isinstance(given, dict) and not _holds_bytes(given) else None
+
+
+def _holds_bytes(value: Any) -> bool:
+    """Whether a value of a table has bytes in it, for which JSON has no form."""
+    if isinstance(value, dict | list):
+        return any(map(_holds_bytes, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, bytes)
 
 
 def parse_json(text: str) -> Any:
@@ -119,20 +109,23 @@ def to_json(
     sort_keys: bool = False,
     *,
     default: Callable[[Any], Any] | None = None,
+    allow_nan: bool = True,
 ) -> str:
-    """Dump JSON with numbers as originally written; parameters are in the order in which templates pass them."""
+    """Dump JSON with numbers as originally written, decimals of tables included; parameters are in the order in which
+    templates pass them."""
     numbers = False
 
     def written(other: Any) -> Any:
         nonlocal numbers
-        if isinstance(other, WrittenNumber):
+        if isinstance(other, Decimal) and other.is_finite():
             numbers = True
-            return MARK + other.text
+            return f"{MARK}{other:f}"
         if default is not None:
             return default(other)
         raise TypeError(f"Object of type {type(other).__name__} is not JSON serializable")
 
     options: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    options["allow_nan"] = allow_nan
     made = json.dumps(value, ensure_ascii=ensure_ascii, default=written, **options)
     return NUMBER.sub(r"\1", made) if numbers else made
 
@@ -211,7 +204,7 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
 
 def _number_as_text(row: dict[str, Any], name: str) -> Any:
     """Value of a field; numbers become text, spelled as in the file."""
-    value = row[name]
+    value = spoken(row[name])
     return text_of(value) if is_number(value) and not is_missing(value) else value
 
 
@@ -237,7 +230,7 @@ def _calls_in(text: Any) -> list[dict[str, Any]]:
     try:
         found = parse_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
-        raise UserError(f"malformed tool call: {error}") from error
+        raise UserError(f"{MALFORMED}: {error}") from error
     calls = found if isinstance(found, list) else [found]
     return [parsed_call({"type": "function", "function": call}) for call in calls]
 
@@ -417,12 +410,14 @@ def plain_message(message: Message) -> Message:
         message = {**others, "content": message.get("content"), "tool_calls": _calls_in(call)}
     if calls := message.get("tool_calls"):
         message = {**message, "tool_calls": _each(listed(calls), parsed_call)}
-    message = _with_text(message) if isinstance(message.get("content"), list) else message
+    if not isinstance(said := message.get("content"), str | None):
+        message = {**message, "content": spoken(said)}
+        message = _with_text(message) if isinstance(said, list) and not isinstance(message["content"], str) else message
     if message.get("role") == "assistant":
         message = _with_begun_thought(message)
     if message.get("role") == "tool" and isinstance(message.get("content"), str):
         # the role already says so, and templates add these tags themselves
-        inner = TOOL_RESPONSE.fullmatch(message["content"])
+        inner = TOOL_RESPONSE.fullmatch(str(message["content"]))
         message = {**message, "content": inner[1]} if inner else message
     return message
 
@@ -453,8 +448,8 @@ def _with_text(message: Message) -> Message:
     texts, thoughts = [], []
     for part in message["content"]:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind in TEXT_PARTS and isinstance(part.get("text"), str):
-            texts.append(part["text"])
+        if kind in TEXT_PARTS and isinstance(text := spoken(part.get("text")), str):
+            texts.append(text)
             if part.keys() > PART and message.get("role") == "assistant":
                 refuse_marks_of_part(part)
         elif kind in ("thinking", "reasoning") and isinstance(part.get(kind), str):
@@ -493,6 +488,7 @@ CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>"
 """Marks of tool calls written as text: Hermes, Mistral, Glaive, Llama 3."""
 
 
+MALFORMED = "malformed tool call"
 NO_CALL = "tool message without a tool call"
 REMEDIES = {
     NO_CALL: "write the calls before it as the answer's tool_calls, or in its text between <tool_call> and"
@@ -515,11 +511,11 @@ def validate_messages(messages: Any) -> str | None:
     if not messages:
         return "no messages"
     call_ids: list[Any] = []
-    for message in messages:
+    for number, message in enumerate(messages):
         if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
             continue
         if reason := problem_of(message) or _no_lesson(message) or _problem_of_answer(message, call_ids):
-            return reason
+            return reason.replace(f"{MALFORMED}: ", f"{MALFORMED}: messages[{number}].")
         call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
         call_ids += [None] if calls_in_text(message) else []
     answers = [message for message in messages if message["role"] == "assistant"]
@@ -543,9 +539,9 @@ def problem_of(message: Message) -> str | None:
     if len({text for text in reasoning if text.strip()}) > 1:
         said = " and ".join(f"'{name}'" for name in REASONING_NAMES if message.get(name))
         return f"two different reasonings in one turn: {said}"
-    if calls and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
-        return "malformed tool call"
-    return None
+    if calls and not isinstance(calls, list):
+        return f"{MALFORMED}: tool_calls is not a list"
+    return next((f"{MALFORMED}: tool_calls{wrong}" for wrong in _wrong_in(calls or ())), None)
 
 
 def calls_in_text(message: Message) -> bool:
@@ -570,10 +566,16 @@ def _no_lesson(message: Message) -> str | None:
     return None
 
 
-def _is_tool_call(call: Any) -> bool:
-    function = parsed_call(call).get("function") if isinstance(call, dict) else None
-    wanted = {"name": str, "arguments": dict}
-    return isinstance(function, dict) and all(isinstance(function.get(key), kind) for key, kind in wanted.items())
+def _wrong_in(calls: Sequence[Any]) -> Iterator[str]:
+    """What is wrong in calls, and where: "[0].function.name is not a text"."""
+    for number, call in enumerate(calls):
+        function = parsed_call(call).get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            yield f"[{number}] has no object in 'function'"
+        elif not isinstance(function.get("name"), str):
+            yield f"[{number}].function.name is not a text"
+        elif not isinstance(function.get("arguments"), Arguments):
+            yield f"[{number}].function.arguments is not an object, nor the JSON text of one"
 
 
 def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:

@@ -11,13 +11,72 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats import fast_json
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
+
+
+class WrittenNumber(Decimal):
+    """A number that Python may spell differently than its text."""
+
+    text: str
+
+    def __new__(cls, text: str) -> "WrittenNumber":
+        """Keep the text."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __format__(self, specifier: str, context: Context | None = None, /) -> str:
+        return self.text if specifier in ("", "f") else super().__format__(specifier)
+
+    def __reduce__(self) -> tuple[type["WrittenNumber"], tuple[str]]:
+        return WrittenNumber, (self.text,)
+
+
+class WrittenInteger(int):
+    """An integer of a column of JSON; it may have been the text of one, see `spoken`."""
+
+
+class WrittenObject(dict[str, Any]):
+    """An object of a column of JSON, and its text; see `spoken`."""
+
+    __slots__ = ("written",)
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+
+class WrittenList(list[Any]):
+    """A list of a column of JSON, and its text; see `spoken`."""
+
+    __slots__ = ("written",)
+    written: str
+
+    def __str__(self) -> str:
+        return self.written
+
+
+def spoken(value: Any) -> Any:
+    """What somebody said in a value of a column of JSON: its text, except for turns and for parts of one.
+
+    The `datasets` library gives a column of texts and other values the type JSON, and writes a text that is JSON as
+    it is (5.2): the answer "4" is 4 in the file, and "[1, 2]" a list. Where only a text can stand, it was one.
+    """
+    if isinstance(value, WrittenObject):
+        return value if value.keys() & {"role", "from"} else value.written
+    if isinstance(value, WrittenList):
+        objects = value and all(isinstance(one, dict) and one.keys() & {"role", "from", "type"} for one in value)
+        return value if objects else value.written
+    return str(value) if isinstance(value, WrittenNumber | WrittenInteger) else value
 
 
 def is_number(value: Any) -> bool:

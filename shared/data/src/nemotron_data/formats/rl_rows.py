@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_data.chat.rows import tools_of
+from nemotron_data.chat.rows import to_json, tools_of
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import REBUILD, read_lines
 from nemotron_data.rejects import Refused
@@ -220,7 +220,7 @@ def encode_row(
             exact = json.loads(written, parse_int=fast_json.Fragment, parse_float=fast_json.Fragment)
             return fast_json.dumps({**value, **{name: exact[name] for name in taken}}) + b"\n"
         # not orjson, which refuses integers beyond 64 bits
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        return to_json(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise Refused("a value that JSON has no form for", str(error)) from error
     except RecursionError as error:

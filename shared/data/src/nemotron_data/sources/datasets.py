@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from nemotron_data.chat.loss_marks import WITHOUT_MEDIA, media_of
 from nemotron_data.formats import fast_json
-from nemotron_data.formats.json_lines import is_missing, is_number, text_of, with_numbers_as_written
+from nemotron_data.formats.json_lines import is_missing, is_number, spoken, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, Reading, expand, identity, is_remote, local_file
 from nemotron_data.sources.text import is_rows, with_choice
@@ -474,7 +474,7 @@ def read_question(
         raise Refused(*media.split(": ", 1), WITHOUT_MEDIA)
     texts = []
     for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
-        value = field_of(row, field)
+        value = spoken(field_of(row, field))
         if value is None:
             raise no_field(row, field, f"data_prep.{setting}")
         if not isinstance(value, str) and not is_number(value):

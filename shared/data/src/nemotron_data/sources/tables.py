@@ -8,15 +8,21 @@ The first line of a CSV file names the fields, and a quoted cell may hold delimi
 """
 
 import csv
+import re
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, timedelta
+from decimal import Decimal
 from functools import cache
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
+from pydantic_core import to_jsonable_python
+
+from nemotron_data.formats.json_lines import WrittenInteger, WrittenList, WrittenNumber, WrittenObject
 from nemotron_data.sources.files import InputFile, open_input, reported
-from nemotron_data.sources.json_rows import without_inner_nulls
+from nemotron_data.sources.json_rows import TOO_DEEP, parse_json
 from nemotron_data.sources.text import lines_up_to
 from nemotron_shared.errors import UserError
 
@@ -112,6 +118,11 @@ BATCH_ROWS = 256
 BATCH_BYTES = 256 << 20
 ORDINARY_DICTIONARY = 1 << 20
 """Columns up to this many bytes are not checked for large dictionaries."""
+JSON = "arrow.json"
+"""Arrow's type for columns of JSON. The `datasets` library uses it for columns of mixed types, from 5.0 on."""
+AS_TEXT = ("arrow.uuid",)
+ALMOST_A_NUMBER = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|[-+]?(?:NaN|nan|Inf|inf|Infinity))\s*")
+Read = Callable[[Any], Any]
 NO_VALUE = ValueError, OverflowError, LookupError
 """Errors for dates after the year 9999, text that is not UTF-8, and unknown time zones."""
 
@@ -197,17 +208,24 @@ def _page_size(header: bytes) -> int | None:
 
 def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | str | None]:
     """Rows of a batch; None for rows of more than `longest` bytes, an error text for those that Python cannot hold."""
-    import pyarrow as pa
+    batch = _with_short_numbers(batch)
+    read = {one.name: (one.type, change) for one in batch.schema if (change := reader_of(one.type, nested=False))}
+    for row in _values_of(batch, longest):
+        yield _read(row, read) if isinstance(row, dict) and read else row
 
-    # Arrow calls a 32-bit float "float", and a 64-bit one "double"
-    nested = [one for one in batch.schema if pa.types.is_nested(one.type)]
-    floats = [one for one in nested if "float" in str(one.type)]
-    structs = [one.name for one in nested if "struct" in str(one.type)]
-    for row in _values_of(_with_short_numbers(batch), longest):
-        if isinstance(row, dict):
-            row |= {one.name: _with_short_inside(row[one.name], one.type) for one in floats}
-            row |= {name: without_inner_nulls(row[name]) for name in structs}
-        yield row
+
+def _read(row: dict[str, Any], read: Mapping[str, tuple["pa.DataType", Read]]) -> dict[str, Any] | str:
+    for name, (kind, change) in read.items():
+        if row[name] is not None:
+            try:
+                row[name] = change(row[name])
+            except (ValueError, RecursionError) as error:
+                return _cannot(name, kind, error)
+    return row
+
+
+def _cannot(name: str, kind: "pa.DataType", error: Exception) -> str:
+    return f"column '{name}' ({kind}): {TOO_DEEP if isinstance(error, RecursionError) else error}"
 
 
 def _values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | str | None]:
@@ -241,22 +259,104 @@ def _short(number: "np.floating") -> float:
     return float(number) if float(number).is_integer() else float(str(number))
 
 
-def _with_short_inside(value: Any, kind: "pa.DataType") -> Any:
-    """The same for values inside lists, structures and maps."""
-    import numpy as np
+def reader_of(kind: "pa.DataType", nested: bool = True) -> Read | None:
+    """What makes the value that somebody wrote of the one that Python shows of an Arrow type; None if they are alike.
+
+    Args:
+        nested: the value is inside a list, a structure or a map. Decimals and times that are a column of their own are
+            left to who reads them.
+    """
     import pyarrow as pa
 
     types = pa.types
-    if value is None:
-        return None
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name in AS_TEXT:
+            return str
+        return _of_json if kind.extension_name == JSON else reader_of(kind.storage_type, nested)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return reader_of(kind.value_type, nested)
     if types.is_float16(kind) or types.is_float32(kind):
-        return _short((np.float16 if types.is_float16(kind) else np.float32)(value))
-    if types.is_struct(kind):
-        return {one.name: _with_short_inside(value[one.name], one.type) for one in kind}
+        import numpy as np
+
+        width = np.float16 if types.is_float16(kind) else np.float32
+        return lambda number: _short(width(number))
+    if types.is_temporal(kind) and nested:
+        return _in_iso_form
     if types.is_map(kind):
-        return [(key, _with_short_inside(one, kind.item_type)) for key, one in value]
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return [_with_short_inside(one, kind.value_type) for one in value]
+        return _of_map(reader_of(kind.item_type))
+    if types.is_struct(kind):
+        return _of_structure({one.name: reader_of(one.type) for one in kind})
+    if types.is_nested(kind) and not types.is_union(kind):  # a list of one of its five kinds
+        return _of_list(reader_of(kind.value_type))
+    return None
+
+
+def _of_list(inside: Read | None) -> Read | None:
+    if inside is None:
+        return None
+    read = inside
+    return lambda values: [None if one is None else read(one) for one in values]
+
+
+def _of_structure(fields: Mapping[str, Read | None]) -> Read:
+    """Leave out what is null: it may only be a field of other rows."""
+    changed = {name: change for name, change in fields.items() if change is not None}
+
+    def read(value: dict[str, Any]) -> dict[str, Any]:
+        value = {name: one for name, one in value.items() if one is not None}
+        for name in changed.keys() & value.keys():
+            value[name] = changed[name](value[name])
+            if value[name] is None:  # in JSON
+                del value[name]
+        return value
+
+    return read
+
+
+def _of_map(inside: Read | None) -> Read:
+    """An object of the pairs that Python shows; nulls in it are the row's."""
+
+    def read(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+        made = {_key(key): one if one is None or inside is None else inside(one) for key, one in pairs}
+        if len(made) < len(pairs):
+            raise ValueError("a map has a key twice")
+        return made
+
+    return read
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, bool) or not isinstance(key, str | int | float | Decimal | date):
+        raise ValueError(f"a map with a key that is no text: {key!r}")
+    return key if isinstance(key, str) else str(key)
+
+
+def _in_iso_form(value: Any) -> str:
+    """Dates, times and durations by ISO 8601, as in JSON Schema: 2024-01-02T03:04:05, P1DT5S."""
+    if isinstance(value, timedelta):
+        return str(to_jsonable_python(value))
+    return str(value.isoformat())
+
+
+def _of_json(text: str) -> Any:
+    """The value of an `arrow.json`.
+
+    Raises:
+        ValueError: no JSON. What looks like a number and is none, such as 007, was a text.
+    """
+    try:
+        value = parse_json(text.encode())
+    except ValueError:
+        if ALMOST_A_NUMBER.fullmatch(text):
+            return text
+        raise
+    if isinstance(value, float):
+        return WrittenNumber(text.strip())
+    if type(value) is int:
+        return WrittenInteger(value)
+    if isinstance(value, dict | list):
+        value = WrittenObject(value) if isinstance(value, dict) else WrittenList(value)
+        value.written = text
     return value
 
 
@@ -266,7 +366,7 @@ def _value_of(row: "pa.RecordBatch") -> dict[str, Any] | str:
         try:
             found[name] = column[0].as_py()
         except NO_VALUE as error:
-            return f"column '{name}' ({column.type}): {error}"
+            return _cannot(name, column.type, error)
     return found
 
 
