@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_app.remote.place import left_out, settings
+from nemotron_app.remote.place import last_save, left_out, settings
 from nemotron_cluster.profiles import Loaded, Slurm
 
 OF_OUR_JOBS = {
@@ -33,6 +33,12 @@ def handed_over(**keys: Any) -> list[str]:
 @pytest.mark.parametrize("key", [key for key in Slurm.model_fields if key not in OF_OUR_JOBS])
 def test_each_key_is_handed_over_or_named_as_left_out(key: str) -> None:
     assert handed_over(**{key: OTHERS.get(key, "/other")}) != handed_over()
+
+
+def test_a_job_without_a_limit_has_no_latest_time_to_save() -> None:
+    assert last_save(Slurm(executor="slurm", time="2-00:00:00")) == "01:23:55:00"
+    assert last_save(Slurm(executor="slurm", time="0")) is last_save(Slurm(executor="slurm", time="UNLIMITED")) is None
+    assert any("walltime='00:00:00'" in str(said) for said in handed_over(time="UNLIMITED"))
 
 
 def test_the_keys_of_our_own_jobs_are_keys() -> None:

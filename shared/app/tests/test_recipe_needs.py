@@ -63,6 +63,8 @@ def test_the_time_limit_is_held_against_the_expected_time(tmp_path: Path) -> Non
     state, what = said(recipe(), slurm(time="04:00:00", requeue=False), tmp_path)["time"]
     assert state == "WARN" and what.endswith("the job ends unfinished")
     assert said(recipe(), slurm(), tmp_path)["budget"][1].endswith("at most 768 GPU-hours a job")
+    assert said(recipe(), slurm(time="0"), tmp_path)["time"] == ("PASS", 'no limit (time = "0")')
+    assert "budget" not in said(recipe(), slurm(time="0"), tmp_path)
     assert "nodes" not in said(recipe(), slurm(), tmp_path)
     assert said(recipe(), slurm(nodes=4), tmp_path)["nodes"][0] == "WARN"
 

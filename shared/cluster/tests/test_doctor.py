@@ -180,7 +180,18 @@ def test_without_any_program_everything_is_said_and_nothing_raised(
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
-    [("60", 60), ("30:00", 30), ("12:00:00", 720), ("1-00", 1440), ("7-12:30:00", 10830), ("infinite", None)],
+    [
+        ("60", 60),
+        ("30:00", 30),
+        ("12:00:00", 720),
+        ("1-00", 1440),
+        ("7-12:30:00", 10830),
+        ("infinite", None),
+        ("0", None),
+        ("0:00", None),
+        ("UNLIMITED", None),
+        ("n/a", None),
+    ],
 )
 def test_time_limits_are_read_as_slurm_reads_them(limit: str, expected: float | None) -> None:
     assert scheduler.minutes(limit) == expected

@@ -16,7 +16,7 @@ from slurm_support import Cluster
 from nemotron_cluster.job import CONFIG, Job
 from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm import script
-from nemotron_cluster.slurm.script import lead_of, render, seconds_of
+from nemotron_cluster.slurm.script import lead_of, render
 from nemotron_shared.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -175,19 +175,11 @@ def test_setup_lines_that_are_no_shell_are_refused() -> None:
     render(job(), profile(setup_lines=["cat <<END", "text", "END"]), FOLDER)
 
 
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [("30", 1800), ("30:20", 1820), ("4:00:00", 14400), ("1-0", 86400), ("1-02:30", 95400), ("2-00:00:01", 172801)],
-)
-def test_time_limits(time: str, seconds: int) -> None:
-    assert seconds_of(time) == seconds
-
-
 def test_a_short_job_does_not_spend_its_time_with_saving() -> None:
     assert lead_of(300, "4:00:00") == 300
     assert lead_of(300, "10") == 150
     assert lead_of(300, "0:20") == 10
-    assert lead_of(300, "0") == 300  # no limit
+    assert lead_of(300, "0") == lead_of(300, "UNLIMITED") == 300  # no limit
 
 
 def test_a_registry_is_written_as_enroot_wants_it() -> None:

@@ -169,8 +169,11 @@ def _space(recipe: Recipe) -> Check:
 
 
 def _time(recipe: Recipe, profile: Slurm) -> Iterator[Check]:
-    limit = slurm.minutes(profile.time) or 0
+    limit = slurm.minutes(profile.time)
     gpus = profile.nodes * profile.gpus_per_node
+    if limit is None:
+        yield RECIPE.ok("time", f'no limit (time = "{profile.time}")')
+        return
     if gpus:
         yield RECIPE.ok("budget", f"{gpus} GPUs for {profile.time}: at most {gpus * limit / 60:,.0f} GPU-hours a job")
     try:

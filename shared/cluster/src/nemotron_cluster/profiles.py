@@ -35,12 +35,18 @@ from pydantic import (
     field_validator,
 )  # fmt: skip
 
+from nemotron_cluster.limits import (
+    accelerator_count,
+    require_accelerators,
+    require_cpus,
+    require_memory,
+    seconds_of,
+)  # fmt: skip
 from nemotron_shared.config.schema import a_number
 from nemotron_shared.errors import UserError, did_you_mean
 
 Count = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d?))?(?::(\d\d?))?")
 OURS = frozenset({
     "--array", "-a", "--output", "-o", "--error", "-e", "--signal", "--dependency", "-d", "--requeue", "--no-requeue",
     "--export", "--wrap", "--chdir", "-D", "--open-mode", "--job-name", "-J", "--kill-on-invalid-dep",
@@ -166,6 +172,7 @@ class Slurm(Remote):
     exclusive: bool | None = None
     """Whether jobs have their nodes for themselves. Without it: those that use all GPUs or all CPUs of them."""
     time: Line = "04:00:00"
+    """As Slurm reads it; 0 and UNLIMITED are no limit."""
     build_time: Line | None = None
     """For what is compiled or imported. Without it: two hours, or `time` where that is shorter and the partition is
     the same."""
@@ -201,8 +208,8 @@ class Slurm(Remote):
     @field_validator("time", "build_time")
     @classmethod
     def _is_time(cls, time: str | None) -> str | None:
-        if time is not None and not TIME.fullmatch(time):
-            raise ValueError(f"'{time}' is not a time limit: write MINUTES, HH:MM:SS or D-HH:MM:SS")
+        if time is not None:
+            seconds_of(time)
         return time
 
     @field_validator("extra_directives")
@@ -236,7 +243,7 @@ class SkyPilot(Remote):
     cloud: Line | None = None
     region: Line | None = None
     instance_type: Line | None = None
-    accelerators: Line | None = None
+    accelerators: Annotated[Line, AfterValidator(require_accelerators)] | None = None
     """As SkyPilot writes them: "H100:8"."""
     use_spot: bool = False
     disk_size: Count | None = None
@@ -247,8 +254,7 @@ class SkyPilot(Remote):
     @property
     def processes_per_node(self) -> int:
         """One for each accelerator, unless the profile says otherwise."""
-        count = (self.accelerators or "").partition(":")[2]
-        return self.nproc_per_node or self.gpus_per_node or (int(count) if count.isdecimal() else 1) or 1
+        return self.nproc_per_node or self.gpus_per_node or accelerator_count(self.accelerators or "")
 
 
 class Cloud(Remote):
@@ -312,8 +318,10 @@ class Kubeflow(Cloud):
     tolerations: list[dict[str, Any]] = []
     volumes: list[dict[str, Any]] = []
     volume_mounts: list[dict[str, Any]] = []
-    cpu_requests: Line | None = None
-    memory_requests: Line | None = None
+    cpu_requests: Annotated[Line, AfterValidator(require_cpus)] | None = None
+    """As Kubernetes writes them: "8", or "500m" for half of one."""
+    memory_requests: Annotated[Line, AfterValidator(require_memory)] | None = None
+    """As Kubernetes writes it: "64Gi", or "64G" in powers of 1000."""
 
 
 PROFILES: dict[str, type[Profile]] = {

@@ -20,8 +20,9 @@ import yaml
 from nemotron_app.launch import composed, config_of, for_one_stage
 from nemotron_app.request import MACHINE, Request
 from nemotron_cluster.job import Job
+from nemotron_cluster.limits import seconds_of
 from nemotron_cluster.profiles import TWINS, Loaded, Local, Profile, Slurm, load_profile, merge_settings
-from nemotron_cluster.slurm.script import lead_of, seconds_of
+from nemotron_cluster.slurm.script import lead_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import Composed, layout_for
 from nemotron_shared.config.files import require_plain_numbers
@@ -183,10 +184,12 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
     return said
 
 
-def last_save(profile: Slurm) -> str:
-    """Latest time by which a job must have saved, in NeMo-RL's format: DD:HH:MM:SS since its start."""
-    seconds = seconds_of(profile.time) - lead_of(profile.signal_lead, profile.time)
-    minutes, seconds = divmod(seconds, 60)
+def last_save(profile: Slurm) -> str | None:
+    """Latest time by which a job must have saved, in NeMo-RL's format: DD:HH:MM:SS since its start. None: no limit."""
+    limit = seconds_of(profile.time)
+    if limit is None:
+        return None
+    minutes, seconds = divmod(limit - lead_of(profile.signal_lead, profile.time), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
 
@@ -286,7 +289,7 @@ def settings(loaded: Loaded, home: str) -> Iterator[Said]:
     values["username"] = "user", profile.user or getpass.getuser()
     values |= {key: (key, getattr(profile, key)) for key in ("account", "partition")}
     if "time" in profile.model_fields_set:
-        minutes, seconds = divmod(seconds_of(profile.time), 60)
+        minutes, seconds = divmod(seconds_of(profile.time) or 0, 60)  # the launcher hands it to Slurm: 0 is no limit
         values["walltime"] = "time", f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     folder = profile.remote_job_dir if profile.tunnel == "ssh" else home
     values["output_dir"] = "home", str(PurePosixPath(str(folder)) / "evaluations")

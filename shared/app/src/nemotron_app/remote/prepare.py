@@ -166,8 +166,8 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     environment = environment_of(engine) if engine else None
     if environment is not None and environment.folder and not is_elsewhere(profile):
         found[FOLDER_VARIABLE] = str(environment.folder.parent)
-    if engine in DRIVERS and isinstance(profile, Slurm):
-        found[MUST_SAVE_BY] = last_save(profile)
+    if engine in DRIVERS and isinstance(profile, Slurm) and (by := last_save(profile)):
+        found[MUST_SAVE_BY] = by
     if wandb := place.loaded.wandb:
         told = {"RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
         found |= {f"WANDB_{name}": text for name, text in told.items() if text}

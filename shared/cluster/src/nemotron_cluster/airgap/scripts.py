@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemotron_cluster.limits import seconds_of
 from nemotron_cluster.profiles import Loaded, Slurm
 from nemotron_cluster.secrets import refuse_written
-from nemotron_cluster.slurm.script import directives, enroot_name, seconds_of, site_options
+from nemotron_cluster.slurm.script import directives, enroot_name, site_options
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
@@ -141,8 +142,8 @@ def _for_training(profile: Slurm) -> Slurm:
 
 
 def _shorter(one: str, other: str) -> str:
-    """The shorter of two time limits, where 0 means unlimited."""
-    return min(one, other, key=lambda each: seconds_of(each) or float("inf"))
+    """The shorter of two time limits."""
+    return min(one, other, key=lambda each: seconds_of(each) or float("inf"))  # None: no limit
 
 
 def write_scripts(found: dict[str, str], output: Path) -> None:

@@ -18,9 +18,10 @@ from nemotron_cluster.doctor.machine import FILES_WANTED, check_room
 from nemotron_cluster.doctor.packages import Facts, is_shared
 from nemotron_cluster.doctor.report import Check, Checks, Group, on_all
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles import TIME, Slurm
+from nemotron_cluster.limits import seconds_of
+from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.scheduler import describe_partition, require_answer, test_only
-from nemotron_cluster.slurm.script import WHOLE_FROM, render, seconds_of, site_options
+from nemotron_cluster.slurm.script import WHOLE_FROM, render, site_options
 from nemotron_cluster.transport import NoAnswer, Transport, last_line
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.disk import size
@@ -50,8 +51,18 @@ REPAIR_NAMES = "have /etc/hosts or the name server repaired"
 
 
 def minutes(limit: str) -> float | None:
-    """A Slurm time limit in minutes; None if unlimited."""
-    return seconds_of(limit) / 60 if TIME.fullmatch(limit) else None
+    """A Slurm time limit in minutes; None without one (0, UNLIMITED), or where Slurm tells none."""
+    try:
+        seconds = seconds_of(limit)
+    except ValueError:
+        return None
+    return None if seconds is None else seconds / 60
+
+
+def _is_longer(limit: str, other: str) -> bool:
+    """Whether one time limit ends after another; without a limit, nothing ends."""
+    one, until = minutes(limit), minutes(other)
+    return until is not None and (one is None or one > until)
 
 
 def check_scheduler(profile: Slurm, there: Transport) -> Iterator[Check]:
@@ -128,8 +139,7 @@ def _fits(profile: Slurm, name: str, rows: list[list[str]], *, nodes: int, gpus:
     if gpus and profile.gpus_per_node > most and profile.gpus_option != "none":
         what = f"its nodes have {most or 'no'} GPUs, and the profile asks for {profile.gpus_per_node} on each"
         yield SCHEDULER.fail(there, what, "correct gpus_per_node, or take another partition")
-    limits = [minutes(row[2]) or float("inf") for row in rows]
-    if (minutes(profile.time) or 0) > max(limits):
+    if all(_is_longer(profile.time, row[2]) for row in rows):
         what = f"jobs end after {rows[0][2]}, and the profile asks for {profile.time}"
         yield SCHEDULER.fail(there, what, f'set time = "{rows[0][2]}": what is not finished is queued again')
 
@@ -199,8 +209,7 @@ def _limits(profile: Slurm, there: Transport) -> Checks:
 
 def _qos(profile: Slurm, name: str, limits: dict[str, str], there: Transport) -> Check:
     queue, wrong = f"qos {name}", []
-    longest = minutes(limits.get("MaxWall") or "")
-    if longest is not None and (minutes(profile.time) or 0) > longest:
+    if _is_longer(profile.time, limits.get("MaxWall") or ""):
         wrong.append(f"jobs end after {limits['MaxWall']}, and the profile asks for {profile.time}")
     wanted = {"node": profile.nodes, "gres/gpu": profile.nodes * profile.gpus_per_node}
     for key in ("MaxTRES", "MaxTRESPU", "GrpTRES"):

@@ -16,7 +16,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from nemotron_cluster.job import LOG, Job, add_mounts, in_folder
-from nemotron_cluster.profiles import TIME, Slurm
+from nemotron_cluster.limits import seconds_of
+from nemotron_cluster.profiles import Slurm
 from nemotron_shared.errors import UserError
 
 REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
@@ -50,25 +51,12 @@ def render(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def seconds_of(time: str) -> int:
-    """A Slurm time limit in seconds: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
-    match = TIME.fullmatch(time)
-    if match is None:
-        raise ValueError(f"'{time}' is not a time limit")
-    days, *rest = match.groups()
-    numbers = [int(part) for part in rest if part is not None]
-    if days is None and len(numbers) < 3:
-        numbers.insert(0, 0)  # without days, hours are only written together with seconds
-    hours, minutes, seconds = [*numbers, 0, 0][:3]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
 def lead_of(wanted: int, limit: str) -> int:
     """Seconds before the limit at which a step saves: at most a quarter of the limit, so that short jobs still do some
     work.
     """
     whole = seconds_of(limit)
-    return max(LEAST_LEAD, min(wanted, whole // 4)) if whole else wanted
+    return wanted if whole is None else max(LEAST_LEAD, min(wanted, whole // 4))
 
 
 @dataclass(frozen=True)
