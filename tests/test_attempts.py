@@ -106,6 +106,28 @@ def test_how_may_change_and_what_may_not(run, whole: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_a_training_that_an_older_version_began_under_another_rule_is_not_continued(run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    there = {"NEMOTRON_HOME": str(home)}
+    stop_after(2, [*script("sft"), *OPTIONS], home, tmp_path)
+    (begun,) = home.glob("runs/super3-sft-model-*")
+    older = begun.rename(begun.with_name("super3-sft-model-000000000000"))
+    record = json.loads((older / "what.json").read_text())
+    assert record["what"].pop("rule of weight decay") == "by role"
+    (older / "what.json").write_text(json.dumps(record))
+    kept = sorted(path.relative_to(older) for path in older.rglob("*"))
+
+    told = "the unfinished super3-sft-model-000000000000 began under another rule, weight decay (none) -> by role"
+    assert told in run(*script("sft"), *OPTIONS, "--dry-run", env=there).stdout
+    refused = run(*script("sft"), *OPTIONS, "run.on_change=refuse", ok=False, env=there)
+    assert refused.returncode == 2 and "began under another rule, weight decay" in refused.stderr
+    said = run(*script("sft"), *OPTIONS, env=there).stderr
+    assert told in said and "continuing from step" not in said
+    assert [one["from_step"] for one in manifest(home, 1)["segments"]] == [None]
+    assert sorted(path.relative_to(older) for path in older.rglob("*")) == kept
+
+
+@pytest.mark.slow
 def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> None:
     constant = ["scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=2"]
     run(*nemotron("super3", "sft"), *OPTIONS, *constant)

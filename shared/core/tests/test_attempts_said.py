@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nemotron_shared.artifacts.housekeeping import INPUTS
-from nemotron_shared.runtime.attempts import _why_new
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.attempts import _why_new, began_otherwise
 from nemotron_shared.runtime.records import WHAT, listed
 
 
@@ -40,3 +41,42 @@ def test_a_run_whose_code_has_changed_is_compared_with_the_one_in_its_own_folder
 def test_other_sources_are_counted_and_the_first_is_named() -> None:
     found = ["a 1 -> 2", *(f"source raw/{n}.jsonl 1 -> 2" for n in range(400))]
     assert listed(found) == "a 1 -> 2; source raw/0.jsonl 1 -> 2 and 399 more sources"
+
+
+BEGAN = "super3-sft-model-0123"
+
+
+def starting(folder: Path, what: dict[str, Any], **run: Any) -> Any:
+    settings = SimpleNamespace(**({"force": False, "on_change": "continue"} | run))
+    plan = planned(what, {})
+    plan.run_directory, plan.config = folder / "super3-sft-model-4567", SimpleNamespace(run=settings)
+    return plan
+
+
+@pytest.mark.parametrize("older", [{}, {"rule of weight decay": "by names"}])
+def test_an_unfinished_run_under_another_rule_is_named(tmp_path: Path, older: dict[str, str]) -> None:
+    recorded(tmp_path / BEGAN, {"optimizer.lr": 1} | older, {}, "unfinished")
+    recorded(tmp_path / "super3-sft-model-89ab", {"optimizer.lr": 2}, {}, "unfinished")
+    plan = starting(tmp_path, {"optimizer.lr": 1, "rule of weight decay": "by role"})
+    said = began_otherwise(plan)
+    was = older.get("rule of weight decay", "(none)")
+    assert said is not None
+    assert said.startswith(
+        f"a new run, because the unfinished {BEGAN} began under another rule, weight decay {was} -> by role: "
+    )
+    refusing = starting(tmp_path, plan.identity.what, on_change="refuse")
+    with pytest.raises(UserError, match=f"{BEGAN}: an unfinished run that began under another rule, weight decay"):
+        began_otherwise(refusing)
+
+
+@pytest.mark.parametrize(
+    ("what", "state"),
+    [
+        ({"optimizer.lr": 1}, "finished"),
+        ({"optimizer.lr": 2}, "unfinished"),
+        ({"optimizer.lr": 1, "rule of weight decay": "by role"}, "unfinished"),
+    ],
+)
+def test_other_runs_are_not_taken_for_one_under_another_rule(tmp_path: Path, what: dict[str, Any], state: str) -> None:
+    recorded(tmp_path / BEGAN, what, {}, state)
+    assert began_otherwise(starting(tmp_path, {"optimizer.lr": 1, "rule of weight decay": "by role"})) is None

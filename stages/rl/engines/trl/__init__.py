@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_engines.lora.kinds import is_chosen
 from nemotron_engines.modeling.architecture import NEMOTRON_H
+from nemotron_engines.rules import TRAINING
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.folder import config_of, left_out
@@ -21,6 +22,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     settings = TRLEngine
     libraries = "stages.rl.engines.trl.train"
+    rules = TRAINING
     unneeded = ("boto3", "scipy")
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """transformers' NemotronH and Trainer, in this process."""
 
 from nemotron_engines.checks import local_needs
+from nemotron_engines.rules import TRAINING
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.engine import Engine, Inputs
 from nemotron_shared.runtime.machine import Machine
@@ -15,6 +16,7 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
     settings = TransformersEngine
     libraries = "stages.sft.engines.transformers.train"
     small_models = "nemotron_engines.modeling.cut"
+    rules = TRAINING
     unneeded = ("boto3", "datasets", "scipy")
 
     def needs(self, config: SFTConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:

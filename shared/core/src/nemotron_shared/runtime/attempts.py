@@ -2,6 +2,7 @@
 
 [super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
 [super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
+[super3-sft-model] a new run, because the unfinished super3-sft-model-1f0c... began under another rule, ...
 [super3-sft-model] made again, because it differs from the finished super3-sft-model-1f0c...: code of stages.sft.packs
 [super3-sft-model] extending super3-sft-model:v1 from step 300 to 600
 """
@@ -25,6 +26,7 @@ from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.plan import STATE, Extension, Plan
 from nemotron_shared.runtime.records import (
     LENGTH,
+    RULE,
     SEGMENTS,
     WHAT,
     changed_modules,
@@ -48,7 +50,7 @@ def begin(plan: Plan, run: Run) -> None:
     """
     segment = new_segment(plan.identity)
     before = [] if plan.config.run.force else read_segments(run.directory)
-    why_new = None if before or plan.config.run.force else _why_new(plan, run.directory)
+    why_new = None if before or plan.config.run.force else began_otherwise(plan) or _why_new(plan, run.directory)
     if not before:
         run.forget()  # logs of a finished run, and possibly folders of another program
     if before:
@@ -86,10 +88,12 @@ def require_resumable(plan: Plan) -> None:
     """Refuse what a start would refuse if it resumed an unfinished run, without changing anything.
 
     Raises:
-        UserError: its records or all of its checkpoints are damaged, or it differs and `run.on_change` is `refuse`.
+        UserError: its records or all of its checkpoints are damaged, or it differs, also by a rule of our code, and
+            `run.on_change` is `refuse`.
     """
     before = [] if plan.config.run.force else read_segments(plan.run_directory)
     if not before:
+        began_otherwise(plan)
         return
     found = changes(before[-1], new_segment(plan.identity))
     _refuse_where_asked(plan, found)
@@ -103,6 +107,29 @@ def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
             f"{plan.run_directory}: an unfinished run, and since then: {listed(found)}",
             "set run.on_change=continue to continue it, or run.on_change=restart to start over",
         )
+
+
+def began_otherwise(plan: Plan) -> str | None:
+    """A notice if an unfinished run differs in a rule of our code alone: this version cannot continue it.
+
+    Raises:
+        UserError: there is one, and `run.on_change` is `refuse`.
+    """
+    now = redact_values(plan.identity.what)
+    if plan.config.run.force or not any(key.startswith(RULE) for key in now):
+        return None
+    for folder in sorted(plan.run_directory.parent.glob(f"{plan.name}-*")):
+        recorded = what_it_was(folder / WHAT) if (folder / INPUTS).is_file() else None
+        found = differences(recorded["what"], now) if recorded else []
+        if not found or not all(one.startswith(RULE) for one in found):
+            continue
+        rules = listed([one.removeprefix(RULE) for one in found])
+        how = "only the version that began it can continue it (docs/upgrading.md)"
+        if plan.config.run.on_change == "refuse":
+            what = f"{folder}: an unfinished run that began under another rule, {rules}: {how}"
+            raise UserError(what, "use that version, or set run.on_change=continue for a new run")
+        return f"a new run, because the unfinished {folder.name} began under another rule, {rules}: {how}"
+    return None
 
 
 def _why_new(plan: Plan, directory: Path) -> str | None:

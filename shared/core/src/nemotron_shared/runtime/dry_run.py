@@ -12,7 +12,7 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import as_used, with_origins
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.attempts import has_begun, require_resumable
+from nemotron_shared.runtime.attempts import began_otherwise, has_begun, require_resumable
 from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.engine import engine_of
 from nemotron_shared.runtime.needs import lines as estimate_lines
@@ -101,6 +101,7 @@ def _problems_of_result(checked: Preflight) -> list[UserError]:
         if plan.finished is not None:
             return []  # the existing result would be reused, and nothing is lacking
         require_resumable(plan)
+        checked.notes.extend(filter(None, [began_otherwise(plan)]))
     except UserError as error:
         return [error, *checked.lacking]
     return checked.lacking

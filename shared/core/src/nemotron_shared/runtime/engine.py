@@ -51,6 +51,13 @@ class Engine(Protocol[ConfigT]):
     small_models: ClassVar[str | None] = None
     """The module that makes a small model for rehearsals; None if the engine has none."""
 
+    rules: ClassVar[Mapping[str, str]] = {}
+    """Decisions of our code that no setting shows and a training's numbers depend on: {"weight decay": "by role"}.
+
+    They are part of a result's identity: an unfinished training goes on under the rules that it began with, or not at
+    all. docs/upgrading.md lists the changes.
+    """
+
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""
 

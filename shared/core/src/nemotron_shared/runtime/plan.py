@@ -18,10 +18,12 @@ from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.arguments import command_words
+from nemotron_shared.runtime.engine import engine_of
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.records import (
     CONTENT,
     LENGTH,
+    RULE,
     WHAT,
     Identity,
     changes,
@@ -117,6 +119,7 @@ def identify(checked: Preflight[ConfigT]) -> Plan[ConfigT]:
     what |= {f"input {role}": artifact and digests[str(artifact.path)] for role, artifact in inputs.items()}
     what |= {f"source {source.uri}": source.digest for source in sources}
     what |= {f"{CONTENT}{key}": json_digest(value) for key, value in checked.contents.items()}
+    what |= {f"{RULE}{key}": value for key, value in engine_of(config).rules.items()} if step.trains else {}
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config)]
     prepared = step.prepare.module if step.prepare else None
     modules = modules_loaded(entries, prepared, step.directory, store.home / "cache" / "code.json")

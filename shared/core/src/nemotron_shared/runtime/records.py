@@ -47,6 +47,8 @@ LENGTH = "train.train_iters"
 """Number of training steps. Part of `what`, but a finished training can be extended to more."""
 CONTENT = "content of "
 """Prefix of a setting's key, for the digest of the content it refers to."""
+RULE = "rule of "
+"""Prefix of a key for a decision of our code, which no setting shows: `rule of weight decay`."""
 DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
