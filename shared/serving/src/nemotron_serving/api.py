@@ -1,6 +1,6 @@
 """Routes of the server: OpenAI's completions, for one model.
 
-GET /v1/models /health /metrics and / (a chat page); POST /v1/chat/completions and /v1/completions.
+GET /v1/models /health /metrics and / (a chat page); POST /v1/chat/completions, /v1/completions and /v1/responses.
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from nemotron_serving.asked import Asked, ChatCompletion, Completion, StreamOpti
 from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
 from nemotron_serving.grammar import Constraint
 from nemotron_serving.model import Choice, Model, merged
+from nemotron_serving.responses import Items, Kept, ResponseRequest, as_chat
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
 from nemotron_serving.wire import Wire, usage
 from nemotron_shared.errors import UserError
@@ -60,6 +61,11 @@ def event(content: Any) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
+def named_event(content: dict[str, Any]) -> bytes:
+    """One event of a response, with its name."""
+    return f"event: {content['type']}\n".encode() + event(content)
+
+
 async def page(request: Request) -> Response:
     """The chat page: one file, allowed to connect to this server only."""
     html = (files("nemotron_serving") / "page.html").read_text(encoding="utf-8")
@@ -86,6 +92,7 @@ class Api:
             that the prompt has opened begins with its tag.
         hear: called with each chat that was answered at once, and the answer.
         told: warnings already printed in the terminal.
+        kept: items of responses, to which later requests may refer.
     """
 
     model: Model
@@ -94,6 +101,7 @@ class Api:
     whole_answers: bool = False
     hear: Callable[[Sequence[Message], Choice], None] | None = None
     told: set[str] = field(default_factory=set)
+    kept: Kept = field(default_factory=Kept)
 
     def app(self, key: str | None) -> Starlette:
         """The application; `key` is the API key that clients must send, if any."""
@@ -105,6 +113,7 @@ class Api:
             Route("/v1/models/{name:path}", self.models),
             Route("/v1/completions", _answered(self.completions), methods=["POST"]),
             Route("/v1/chat/completions", _answered(self.chat), methods=["POST"]),
+            Route("/v1/responses", _answered(self.responses), methods=["POST"]),
         ]
         handlers: dict[Any, Any] = {Refusal: _refused, HTTPException: _http_error, Exception: _our_error}
         return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
@@ -173,31 +182,81 @@ class Api:
     async def chat(self, request: Request, asked: dict[str, Any]) -> Response:
         """Answer the conversation, using the model's chat template."""
         wanted = ChatCompletion.model_validate(asked)
-        self._require_name(wanted.model)
-        # as sent: a validated copy has another order of keys, and additional nulls
-        tools = [] if wanted.tool_choice == "none" else asked.get("tools") or []
-        options = self._thinking(wanted) | (wanted.chat_template_kwargs or {})
-        messages = asked_messages(wanted.messages)
-        shown = [] if "tools" in options else tools
-        others = {name: option for name, option in options.items() if name != "tools"}
-        prompt = self.model.prompter.chat(messages, shown or None, **others)
-        self._require_shown(messages, shown)
-        most = self.model.room(prompt, wanted.limit, self.most_tokens)
-        begin = OPEN if self.whole_answers and prompt.in_thought else ""
-        texts = [Text(self.model.tokenizer, wanted.stops, markup=not self.whole_answers, in_thought=prompt.in_thought,
-                      tools=tools, begin=begin) for _ in range(wanted.n or 1)]  # fmt: skip
-        tops = (wanted.top_logprobs or 0) if wanted.logprobs else None
-        wire = Wire(self.names[0], self.model.tokenizer, chat=True, logprobs=tops is not None)
-        form = wanted.form(prompt.in_thought)
-        constraint = None if form is None else await asyncio.to_thread(self.model.grammars.constraint, form)
-        one_call = wanted.parallel_tool_calls is False
-        choices = self._begin(wanted, [prompt], texts, most, tops, one_call=one_call, constraint=constraint)
+        messages, prompt, choices = await self._chosen(wanted, asked)
+        wire = Wire(self.names[0], self.model.tokenizer, chat=True, logprobs=bool(wanted.logprobs))
         if wanted.stream:
             return self._stream(wire, wanted, [prompt], choices)
         await _whole(request, choices)
         if self.hear:
             self.hear(messages, choices[0])
         return JSONResponse(wire.whole([wire.choice(one) for one in choices], usage([prompt.ids], choices)))
+
+    async def responses(self, request: Request, asked: dict[str, Any]) -> Response:
+        """The same by the Responses API."""
+        wanted = ResponseRequest.model_validate(asked)
+        body = as_chat(wanted, asked, self.kept)
+        _, prompt, choices = await self._chosen(ChatCompletion.model_validate(body), body)
+        items = Items(wanted, self.names[0])
+        if wanted.stream:
+            return Streamed(self._response_events(items, wanted, prompt, choices[0]), choices)
+        await _whole(request, choices)
+        items.feed(choices[0].pieces)
+        items.end()
+        return JSONResponse(self._response(items, wanted, prompt, choices[0]))
+
+    async def _response_events(
+        self, items: Items, wanted: ResponseRequest, prompt: Prompt, choice: Choice
+    ) -> AsyncIterator[bytes]:
+        try:
+            for told in items.begin():
+                yield named_event(told)
+            async for pieces, _ in choice.updates():
+                for told in items.feed(pieces):
+                    yield named_event(told)
+            for told in items.end():
+                yield named_event(told)
+            response = self._response(items, wanted, prompt, choice)
+            yield named_event(items.event(f"response.{response['status']}", response=response))
+        except Exception as error:  # the status has been sent already
+            content = Refusal(500, f"{type(error).__name__}: {error}").content
+            yield named_event(items.event("error", **content, **content["error"] | {"type": "error"}))
+
+    def _response(self, items: Items, wanted: ResponseRequest, prompt: Prompt, choice: Choice) -> dict[str, Any]:
+        """The finished response, whose items are kept."""
+        if wanted.store is not False:
+            self.kept.add(items.output)
+        return items.whole(choice, usage([prompt.ids], [choice]))
+
+    async def _chosen(
+        self, wanted: ChatCompletion, asked: dict[str, Any]
+    ) -> tuple[list[Message], Prompt, list[Choice]]:
+        """Begin the answers to a conversation; returns it, and its prompt, with them.
+
+        Args:
+            asked: the request as it was sent: a validated copy has another order of keys, and additional nulls.
+        """
+        self._require_name(wanted.model)
+        tools = [] if wanted.tool_choice == "none" else asked.get("tools") or []
+        options = self._thinking(wanted) | (wanted.chat_template_kwargs or {})
+        messages = asked_messages(wanted.messages)
+        shown = [] if "tools" in options else tools
+        others = {name: option for name, option in options.items() if name != "tools"}
+        if wanted.goes_on:
+            prompt = self.model.prompter.continued(messages, shown or None, **others)
+        else:
+            begins = wanted.add_generation_prompt is not False
+            prompt = self.model.prompter.chat(messages, shown or None, add_generation_prompt=begins, **others)
+        self._require_shown(messages, shown)
+        most = self.model.room(prompt, wanted.limit, self.most_tokens)
+        begin = OPEN if self.whole_answers and prompt.in_thought else ""
+        texts = [Text(self.model.tokenizer, wanted.stops, markup=not self.whole_answers, in_thought=prompt.in_thought,
+                      tools=tools, begin=begin) for _ in range(wanted.n or 1)]  # fmt: skip
+        tops = (wanted.top_logprobs or 0) if wanted.logprobs else None
+        form = wanted.form(prompt.in_thought)
+        constraint = None if form is None else await asyncio.to_thread(self.model.grammars.constraint, form)
+        one_call = wanted.parallel_tool_calls is False
+        choices = self._begin(wanted, [prompt], texts, most, tops, one_call=one_call, constraint=constraint)
+        return messages, prompt, choices
 
     def _thinking(self, wanted: ChatCompletion) -> dict[str, Any]:
         """What `reasoning_effort` is to the chat template: its own level, or on and off.

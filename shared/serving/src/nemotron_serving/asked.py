@@ -51,6 +51,24 @@ NOTHING: Mapping[str, tuple[Any, ...]] = {
 """Fields that are not implemented here, each with the values, besides null, that ask for nothing."""
 
 
+def without_nothing(given: Any, fields: Mapping[str, tuple[Any, ...]]) -> Any:
+    """A request without such fields.
+
+    Args:
+        fields: those that are not implemented, each with the values, besides null, that ask for nothing.
+
+    Raises:
+        ValueError: one has another value.
+    """
+    if not isinstance(given, dict):
+        return given
+    for name in given.keys() & fields:
+        neutral = (None, *fields[name])
+        if not any(type(given[name]) is type(value) and given[name] == value for value in neutral):
+            raise ValueError(f"{name}: is not supported here: leave it out")
+    return {name: value for name, value in given.items() if name not in fields}
+
+
 class StreamOptions(BaseModel):
     """What a stream tells besides the answer: usage at its end, and also with each chunk."""
 
@@ -97,13 +115,7 @@ class Asked(BaseModel):
     @classmethod
     def without_what_asks_for_nothing(cls, given: Any) -> Any:
         """Leave out the fields of `NOTHING`, and refuse those with other values."""
-        if not isinstance(given, dict):
-            return given
-        for name in given.keys() & NOTHING:
-            neutral = (None, *NOTHING[name])
-            if not any(type(given[name]) is type(value) and given[name] == value for value in neutral):
-                raise ValueError(f"{name}: is not supported here: leave it out")
-        return {name: value for name, value in given.items() if name not in NOTHING}
+        return without_nothing(given, NOTHING)
 
     @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
     @classmethod
@@ -243,6 +255,8 @@ class ChatCompletion(Asked):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     echo: Literal[False] | None = None
+    add_generation_prompt: Flag | None = None
+    continue_final_message: Flag | None = None
     response_format: AnyText | AnyJson | OfSchema | None = Field(default=None, discriminator="type")
 
     @field_validator("chat_template_kwargs")
@@ -265,6 +279,29 @@ class ChatCompletion(Asked):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: set it to true, or leave top_logprobs out")
         return self
+
+    @model_validator(mode="after")
+    def begins_in_one_way(self) -> "ChatCompletion":
+        """Refuse an answer that both goes on and begins anew, and one that goes on in a form."""
+        for number, message in enumerate(self.messages):
+            if message.get("prefix") and (number + 1 < len(self.messages) or message.get("role") != "assistant"):
+                raise ValueError(
+                    f"messages[{number}].prefix: only the last message, of the assistant, can be gone on with"
+                )
+        if self.goes_on and self.add_generation_prompt:
+            raise ValueError(
+                "an answer goes on (continue_final_message, prefix) or begins (add_generation_prompt): leave out one"
+            )
+        if self.goes_on and self.form(in_thought=False):
+            raise ValueError(
+                "an answer that goes on (continue_final_message, prefix) cannot be kept to a form: leave out one"
+            )
+        return self
+
+    @property
+    def goes_on(self) -> bool:
+        """The answer goes on where the last message ends, as vLLM's field or Mistral's and DeepSeek's mark says."""
+        return bool(self.continue_final_message or self.messages[-1].get("prefix"))
 
     @model_validator(mode="after")
     def ends_where_its_form_does(self) -> "ChatCompletion":

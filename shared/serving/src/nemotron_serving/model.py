@@ -137,6 +137,7 @@ class Choice:
     Attributes:
         one_call: stop after the first tool call.
         ended: the model ended it, with a token that is not one of `tokens`.
+        thought: number of tokens up to the end of the thought.
     """
 
     index: int
@@ -145,6 +146,7 @@ class Choice:
     one_call: bool = False
     reason: str = "stop"
     ended: bool = False
+    thought: int = 0
     tokens: list[Token] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     _heard: "asyncio.Queue[Token | End]" = field(default_factory=asyncio.Queue)
@@ -190,7 +192,10 @@ class Choice:
                     self.reason, self.ended = heard.reason, heard.reason == "stop"
                     break
                 self.tokens.append(heard)
-                yield self._added(self.text.feed(heard.id)), heard
+                pieces = self._added(self.text.feed(heard.id))
+                if any(piece.kind == "reasoning" for piece in pieces):
+                    self.thought = len(self.tokens)
+                yield pieces, heard
             rest = self._added(self.text.end())
             if self.calls and self.reason == "stop":
                 self.reason = "tool_calls"

@@ -24,12 +24,15 @@ from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_
 from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json, tools_of, turns_of
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import default_template
-from nemotron_data.chat.thought import opens_thought, switch_of
+from nemotron_data.chat.thought import CLOSE, OPEN, opens_thought, switch_of
 from nemotron_data.encoders.masks import ControlTokens, in_pieces, mask_by_offsets
 from nemotron_data.tokenizers.embedded import no_embedding
 from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
 from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
+
+HERE = "\ufdd5"
+"""Put where an answer goes on, to find the place in the rendered text; a noncharacter, which no text has."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +92,41 @@ class Prompter:
         return None if self.template is None else switch_of(self.template)
 
     def chat(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        **options: Any,
     ) -> Prompt:
         """A conversation that the assistant answers next; `options` are passed to the template by name.
 
         Raises:
             UserError: the model has no template, or the template refuses the conversation or renders no text.
         """
-        text, _, cuts = self._rendered(messages, tools, add_generation_prompt=True, **options)
+        text, _, cuts = self._rendered(messages, tools, add_generation_prompt=add_generation_prompt, **options)
         self._require_room(text)
         return Prompt(self._encoded(text, cuts), opens_thought(text), text)
+
+    def continued(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> Prompt:
+        """A conversation whose last message is the beginning of an answer, which goes on where it ends.
+
+        Raises:
+            UserError: as `chat`; or the last message is no text of the assistant, or the template does not show it.
+        """
+        last = messages[-1]
+        if last.get("role") != "assistant" or last.get("tool_calls") or not isinstance(last.get("content"), str):
+            raise UserError("the last message is no text of the assistant, which could go on", "let it be answered")
+        begun = [*messages[:-1], {**last, "content": last["content"] + HERE}]
+        text, _, cuts = self._rendered(begun, tools, add_generation_prompt=False, **options)
+        if text.count(HERE) != 1:
+            raise UserError(f"{self._label} does not show the last message as it is", "let it be answered")
+        text = text[: text.index(HERE)]
+        self._require_room(text)
+        in_thought = last["content"].rfind(OPEN) > last["content"].rfind(CLOSE)
+        return Prompt(self._encoded(text, [cut for cut in cuts if cut < len(text)]), in_thought, text)
 
     def following(
         self,
