@@ -113,8 +113,11 @@ def test_what_is_no_prepared_set_is_an_error(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 but not really")
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "blank.jsonl").write_text("\n \n")
+
     messages = {"train.parquet": "not packed data", "broken.parquet": "not readable as Parquet",
-                "notes.txt": "not a prepared set", "empty": "holds no prepared data"}  # fmt: skip
+                "notes.txt": "not a prepared set", "empty": "holds no prepared data",
+                "blank.jsonl": "holds no rows"}  # fmt: skip
     for name, message in messages.items():
         with pytest.raises(UserError, match=message):
             main([str(tmp_path / name)])

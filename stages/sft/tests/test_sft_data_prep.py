@@ -29,6 +29,7 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.runtime.spec import Outcome
+from stages.sft import data_prep
 from stages.sft.data_prep import ROWS, main, open_splits, sources, write_split
 from stages.sft.encode import ChatWork, Rendering
 from stages.sft.ends import end_answers, end_of_answers
@@ -291,6 +292,33 @@ def test_rows_whose_reasoning_no_template_shows_are_counted(
     made = prepare(home, source, ALL_IN_TRAIN, f"data_prep.chat_template={tmp_path / 'plain.jinja'}")
     assert stats(made)["counts"]["reasoning that the chat template does not show"] == 3
     assert "the chat template shows no reasoning: 3 rows lose theirs" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("place", ["open_inputs", "formats_found"])
+@pytest.mark.parametrize("change", ["more rows", "half a row"])
+def test_a_source_that_changes_meanwhile_is_one_sentence(
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    change: str,
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [chat() for _ in range(20)])
+    usual = getattr(data_prep, place)
+
+    def meanwhile(*given: Any) -> Any:
+        found = list(usual(*given)) if place == "formats_found" else None
+        content = source.read_bytes()
+        source.write_bytes(content + content if change == "more rows" else content[:-10])
+        return usual(*given) if found is None else found
+
+    monkeypatch.setattr(data_prep, place, meanwhile)
+    assert main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", ALL_IN_TRAIN]) == 2
+    said = capsys.readouterr().err.partition("error: ")[2]
+    when = "since this run began" if place == "open_inputs" else "while it was being read"
+    assert said == f"{source}: changed {when}\n  run again when nothing writes to it\n"
+    assert not (home / "artifacts" / "super3-sft-data").exists()
 
 
 def test_a_thought_that_nobody_learns_is_not_lost(

@@ -75,6 +75,8 @@ def find_set(target: str, store: Store, family: str, tokenizer: Path | None = No
     is_artifact = is_whole and {"fingerprint", "producer"} <= _object(folder / MANIFEST).keys()
     artifact = Artifact(Manifest.read(folder / MANIFEST), folder) if is_artifact else None
     kind, splits = _splits_of_folder(folder, artifact) if is_whole else _splits_of_file(path, folder)
+    if not any(split.examples for split in splits):
+        raise UserError(f"{path}: holds no rows", ACCEPTED)
     stats = _object(folder / STATS)
     pack_size = stats.get("pack_size") if kind == "packs" else None
     beside = folder / TOKENIZER if (folder / TOKENIZER / "tokenizer.json").is_file() else None

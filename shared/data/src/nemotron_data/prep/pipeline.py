@@ -24,7 +24,7 @@ from nemotron_data.prep.sampling import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
 from nemotron_data.sources.datasets import Part, RowKind, input_files, is_synthetic
 from nemotron_data.sources.detect import head_rows
-from nemotron_data.sources.files import InputFile
+from nemotron_data.sources.files import InputFile, require_as_identified
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.text import about_documents
 from nemotron_data.split import SPLITS
@@ -178,11 +178,13 @@ def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inpu
         count: number of rows that the built-in source makes.
 
     Raises:
-        UserError: a file is missing or has an unknown format.
+        UserError: a file is missing, has an unknown format, or has changed since the run's inputs were recorded.
     """
     parts = kind.parts(settings)
     made = run.checkpoints / "synthetic.jsonl"
     files = [input_files(part.settings, made, kind.synthetic_rows(part.settings.source)[0], count) for part in parts]
+    for some in files:
+        require_as_identified(some)
     if line := about_documents([file for some in files for file in some]):
         run.say(line)
     shards = make_shards(files, settings.shard_mb << 20, settings.sample)

@@ -97,7 +97,11 @@ class ShardReader:
                 encoding = encoding_of(part.file)
                 self.counts[f"{FILES_IN}{encoding.upper()}"] += encoding != UTF_8
             before = self.counts["rows"]
-            yield from self._rows(part, place)
+            try:
+                yield from self._rows(part, place)
+            except UserError:
+                check_unchanged(part.file)  # then this is why
+                raise
             self.counts["blank lines"] += place.blank_lines
             self.counts["bytes"] += place.bytes
             check_unchanged(part.file)
@@ -122,7 +126,8 @@ class ShardReader:
         self.stop_at(row, reason, detail, remedy)
 
     def stop_at(self, row: Row | BadRow, reason: str, detail: str, remedy: str) -> NoReturn:
-        """Raise with the place of a row, independent of `data_prep.on_bad_row`."""
+        """Raise with the place of a row, independent of `data_prep.on_bad_row`; or that its file has changed."""
+        check_unchanged(next(part.file for part in self.shard.ranges if part.file.path == row.file))
         if reason == NOT_UTF_8:
             try:
                 require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))

@@ -380,6 +380,11 @@ def open_input(file: InputFile | str | Path) -> IO[bytes]:
     return decompressed(opened, compression, redact(path)) if compression else opened
 
 
+AT_REST = "run again when nothing writes to it"
+_identified: dict[str, tuple[int, str]] = {}
+"""Size and version of the files that this process has identified last."""
+
+
 def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     """SHA-256 that identifies the content, in hex, and the values it was computed from.
 
@@ -387,6 +392,7 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     evenly spread blocks of 64 KiB including the first and the last, so that planning does not read a terabyte twice.
     For remote files it covers size and the version reported by their store.
     """
+    _identified[file.path] = file.size, file.version
     detail: dict[str, Any] = {"bytes": file.size} | ({"commit": file.commit} if file.commit else {})
     detail |= {"rows": list(file.rows)} if file.rows else {}
     detail |= {"target": file.target} if file.target else {}
@@ -403,6 +409,13 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     return digest.hexdigest(), detail | {"digest_of": "size, time and samples"}
 
 
+def require_as_identified(files: Iterable[InputFile]) -> None:
+    """Raise `UserError` for a file that has changed since `identity` described it for the record of the run."""
+    for file in files:
+        if _identified.get(file.path, (file.size, file.version)) != (file.size, file.version):
+            raise UserError(f"{file.path}: changed since this run began", AT_REST)
+
+
 def check_unchanged(file: InputFile) -> None:
     """Raise `UserError` if a file has changed since the work was planned.
 
@@ -415,7 +428,7 @@ def check_unchanged(file: InputFile) -> None:
     if not remote and not os.access(file.path, os.R_OK):
         raise UserError(f"{file.path}: may not be read", "check its permissions")
     if (now.size, now.version) != (file.size, file.version):
-        raise UserError(f"{file.path}: changed while it was being read", "run again when nothing writes to it")
+        raise UserError(f"{file.path}: changed while it was being read", AT_REST)
 
 
 def not_mixed(folder: str, files: list[InputFile]) -> list[InputFile]:
