@@ -4,12 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from store_support import MODEL, publish
 from support import short
 
+from nemotron_shared.artifacts import Reference, Store
+from nemotron_shared.artifacts.housekeeping import remove
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.start import Start, load
-from nemotron_shared.runtime.step import Made, plan_run
-from stages.rl import data_prep
+from nemotron_shared.runtime.step import Made, Preview, plan_run, preview, run_program
+from stages.rl import data_prep, train
 from stages.rl.data_prep import STEP, prepare_data
 
 
@@ -26,3 +29,18 @@ def test_a_run_that_waited_for_the_lock_uses_what_was_made_meanwhile(
 
     monkeypatch.setattr(data_prep, "plan_run", planned_before)
     assert prepare_data(load(STEP, arguments)) == Made(made.artifact, reused=True)
+
+
+def test_a_start_keeps_its_model_before_it_has_looked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    publish(Store.open(), {"a": "1"})
+
+    def removing(start: Start) -> Made | Preview:
+        remove(start.store, Reference(MODEL, 1))
+        return preview(train.STEP, start)
+
+    assert run_program(train.STEP, removing, ["-c", "tiny"]) == 2
+    assert f"{MODEL}:v1 is needed by a step that is starting" in capsys.readouterr().err
+    assert remove(Store.open(), Reference(MODEL, 1)) == []

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from store_support import MODEL, PRODUCER, publish
 
 from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove, state_folder
+from nemotron_shared.artifacts.starting import DAY, FOLDER, inputs_kept, kept_inputs, named_inputs
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
+from nemotron_shared.lock import this_process
 
 DATA = "super3-sft-data"
 
@@ -33,6 +35,48 @@ def test_a_version_that_something_was_made_from_stays(store: Store) -> None:
     assert remove(store, Reference(DATA, 1)) == []
     assert store.names() == [] and not list((store.root / ".staging").iterdir())
     assert publish(store, {"a": "2"}).reference == f"{MODEL}:v2"  # a number means one artifact for ever
+
+
+def test_what_a_start_names_stays_until_the_start_ends(store: Store, tmp_path: Path) -> None:
+    model, data = publish(store, {"a": "1"}), publish(store, {"a": "1"}, name=DATA)
+    other = publish(store, {"a": "2"})
+    run = {"family": "super3", "model": "sft:v1", "data": str(data.path), "missing_model": "random", "threads": 1}
+    assert named_inputs(store, run) == [Reference(MODEL, 1), Reference(DATA, 1)]
+    assert named_inputs(store, {"family": "super3", "models": ["sft", "hf://org/name"]}) == [Reference(MODEL, 2)]
+    with inputs_kept(store, named_inputs(store, run)):
+        for kept in (model, data):
+            with pytest.raises(UserError, match="is needed by a step that is starting") as caught:
+                remove(store, Reference(kept.manifest.name, 1))
+            assert caught.value.remedy == "let it finish, or end it"
+        assert plan_cleanup(store, 1).versions == []
+        assert remove(store, Reference(MODEL, 2)) == [] and not other.path.exists()
+    assert remove(store, Reference(MODEL, 1)) == remove(store, Reference(DATA, 1)) == []
+    with inputs_kept(store, [Reference(MODEL, 1)]):  # which is gone
+        assert not list((store.home / FOLDER).glob("*.json"))
+
+
+def test_the_record_of_a_start_that_was_killed_means_nothing_and_one_from_elsewhere_counts_for_a_day(
+    store: Store,
+) -> None:
+    publish(store, {"a": "1"})
+    record = store.home / FOLDER / "one.json"
+    record.parent.mkdir()
+
+    def recorded(**holder: Any) -> None:
+        write_json(record, {"inputs": [f"{MODEL}:v1"], "holder": asdict(replace(this_process(), **holder))})
+
+    recorded(machine="another", host="node7", started=time.time() - 3600)
+    with pytest.raises(UserError, match=r"a step that is starting \(process \d+ on node7\)"):
+        remove(store, Reference(MODEL, 1))
+    recorded(machine="another", host="node7", started=time.time() - 2 * DAY)
+    assert not list(kept_inputs(store)) and record.exists()
+    recorded(process_started="before")
+    recorded(pid=2**22, process_started="1")
+    assert not list(kept_inputs(store)) and not record.exists()
+    for damaged in ("{", "[]", '{"inputs": 1}', '{"inputs": ["a:v1"], "holder": {}}'):
+        record.write_text(damaged)
+        assert not list(kept_inputs(store))
+    assert remove(store, Reference(MODEL, 1)) == []
 
 
 def test_a_damaged_version_can_be_removed(store: Store) -> None:

@@ -15,6 +15,8 @@ from types import FrameType
 from typing import IO, Any
 
 from nemotron_app.request import Request
+from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts.starting import inputs_kept, named_inputs
 from nemotron_shared.config.compose import Composed, compose, find_config, shared_groups, write_composed
 from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, override_key
 from nemotron_shared.config.references import engine_of, leaf_keys, resolve_section
@@ -73,7 +75,7 @@ def dry_run_of(
 @contextmanager
 def step_process(stage: str, verb: str, request: Request, *options: str) -> Generator[list[str]]:
     """The command line of one step's process, which reads the composed config from a file as long as this is open."""
-    with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
+    with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder, _inputs_kept(stage, request):
         file = Path(folder) / "composed.yaml"
         write_composed(file, composed(stage, request))
         command = [*start_command(stage, verb, request), "--composed", str(file)]
@@ -82,6 +84,17 @@ def step_process(stage: str, verb: str, request: Request, *options: str) -> Gene
         command += ["--json"] if request.json else []
         command += ["--trust-code"] if request.trust_code else []
         yield [*command, *options]
+
+
+@contextmanager
+def _inputs_kept(stage: str, request: Request) -> Generator[None]:
+    """Keep what a step names from being removed, from before its process is there until it ends."""
+    run: Mapping[str, Any] = {}
+    with suppress(UserError):  # the step itself reports the error
+        run = {} if request.dry_run else resolve_section(composed(stage, request).tree, "run")
+    store = Store.open(run.get("home"))
+    with inputs_kept(store, named_inputs(store, run)):
+        yield
 
 
 def config_of(request: Request, stage: str) -> str:

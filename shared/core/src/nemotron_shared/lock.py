@@ -70,6 +70,12 @@ class Holder:
         return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
 
 
+def this_process() -> Holder:
+    """This process, as a record of it names it."""
+    now = time.time()
+    return Holder(socket.gethostname(), _machine(), os.getpid(), _process_started(os.getpid()), now, now)
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: None) -> Generator[None]:
     """Hold the lock at `path`, with its record next to it.
@@ -174,8 +180,7 @@ def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
 @contextmanager
 def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[None]:
     """Keep this process's record next to the lock while it holds it; `dead` is the stale holder to replace."""
-    now = time.time()
-    mine = Holder(socket.gethostname(), _machine(), os.getpid(), _process_started(os.getpid()), now, now)
+    mine = this_process()
     record = record_of(path)
     draft = record.with_name(f"{atomic.TEMPORARY_PREFIX}{record.name}.{mine.host}.{mine.pid}")
     atomic.write_json(draft, asdict(mine))

@@ -20,12 +20,14 @@ from nemotron_shared.artifacts.artifact import origin
 from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
+from nemotron_shared.artifacts.starting import kept_inputs, removals
 from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
 from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 
 INPUTS = "inputs.json"
 """In the folder of a run that has not published yet: the artifacts it reads, which a cleanup must not remove."""
+UNFINISHED = "the unfinished run "
 STATES = "states"
 """Folder in the store's home: training state by name and version, for longer trainings. Deleted with its version."""
 
@@ -49,8 +51,8 @@ class _Uses:
 
     Attributes:
         parents: the versions each version was made from.
-        users: what needs each version, in words: other versions, and unfinished runs.
-        in_use: versions read by an unfinished run.
+        users: what needs each version, in words: other versions, unfinished runs, and starts.
+        in_use: versions read by an unfinished run, or named by a start.
         older: versions whose manifest has an older layout.
         fine_tunings: the fine-tuning that made a version, if one did.
     """
@@ -90,18 +92,24 @@ def remove(store: Store, reference: Reference) -> list[str]:
     """Remove one version, and return the aliases removed with it.
 
     Raises:
-        UserError: something was made from it, or a run is reading it.
+        UserError: something was made from it, a run is reading it, or a start has named it.
     """
-    users = _uses(store, without=reference).users.get(reference, [])
-    if users:
-        more = f" and {len(users) - 3} more" if len(users) > 3 else ""
-        raise UserError(
-            f"{reference} is needed by {', '.join(users[:3])}{more}",
-            f"remove those first; see: nemotron artifacts lineage {users[0]}"
-            if parse_exact(users[0])
-            else f"let the run finish, or remove it: nemotron runs rm {users[0].split()[-1]}",
-        )
-    return _remove(store, reference)
+    with removals(store):
+        users = _uses(store, without=reference).users.get(reference, [])
+        if users:
+            more = f" and {len(users) - 3} more" if len(users) > 3 else ""
+            raise UserError(f"{reference} is needed by {', '.join(users[:3])}{more}", _how_to_free(users[0]))
+        dropped, graves = _take_away(store, reference)
+    _delete(graves)
+    return dropped
+
+
+def _how_to_free(user: str) -> str:
+    if parse_exact(user):
+        return f"remove those first; see: nemotron artifacts lineage {user}"
+    if user.startswith(UNFINISHED):
+        return f"let the run finish, or remove it: nemotron runs rm {user.removeprefix(UNFINISHED)}"
+    return "let it finish, or end it"
 
 
 def plan_cleanup(store: Store, keep: int) -> Cleanup:
@@ -148,12 +156,15 @@ def plan_cleanup(store: Store, keep: int) -> Cleanup:
 
 def clean(store: Store, cleanup: Cleanup) -> None:
     """Carry out a cleanup, skipping versions that have come into use since it was planned."""
-    users, doomed = _uses(store).users, set(map(str, cleanup.versions))
-    for reference in cleanup.versions:
-        if doomed.issuperset(users.get(reference, [])):
-            _remove(store, reference)
-        else:
-            doomed.discard(str(reference))
+    graves: list[Path] = []
+    with removals(store):
+        users, doomed = _uses(store).users, set(map(str, cleanup.versions))
+        for reference in cleanup.versions:
+            if doomed.issuperset(users.get(reference, [])):
+                graves += _take_away(store, reference)[1]
+            else:
+                doomed.discard(str(reference))
+    _delete(graves)
     for path in cleanup.leftovers:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -170,7 +181,8 @@ def tree_size(path: Path) -> int:
     return total
 
 
-def _remove(store: Store, reference: Reference) -> list[str]:
+def _take_away(store: Store, reference: Reference) -> tuple[list[str], list[Path]]:
+    """Remove a version from the store; returns its aliases, and the folders whose files are left to delete."""
     folder, version = store.folder(reference), reference.version
     assert isinstance(version, int)
     graveyard = store.root / STAGING
@@ -183,9 +195,12 @@ def _remove(store: Store, reference: Reference) -> list[str]:
     record(folder.parent, {version: None})
     dropped = store.drop_aliases(reference.name, version)
     (store.home / CACHE / f"{reference.name}-v{version}.json").unlink(missing_ok=True)
-    for path in (grave, state_folder(store, reference)):
+    return dropped, [grave, state_folder(store, reference)]
+
+
+def _delete(graves: list[Path]) -> None:
+    for path in graves:
         shutil.rmtree(path, ignore_errors=True)  # a later cleanup removes any remains
-    return dropped
 
 
 def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
@@ -210,7 +225,10 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
     for file in sorted((store.home / "runs").glob(f"*/{INPUTS}")):
         for parent in inputs_of(file.parent):
             uses.in_use.add(parent)
-            uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
+            uses.users.setdefault(parent, []).append(f"{UNFINISHED}{file.parent.name}")
+    for parent, start in kept_inputs(store):
+        uses.in_use.add(parent)
+        uses.users.setdefault(parent, []).append(start)
     return uses
 
 

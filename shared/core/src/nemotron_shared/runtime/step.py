@@ -23,11 +23,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts.starting import inputs_kept, named_inputs
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
@@ -89,13 +90,15 @@ def _run(step: Step, script: Script, words: Sequence[str] | None) -> int:
     if arguments.rehearse:
         say(f"[{step.stage}] {rehearse(step, script, arguments)}")
         return 0
+    keeping = ExitStack()
     try:
-        load_start = lambda: load(step, arguments)  # noqa: E731
+        load_start = lambda: _kept(load(step, arguments), keeping)  # noqa: E731
         ending = script(load_start() if arguments.dry_run else distributed.on_rank_zero(load_start))
     except Stopped as stopped:
         say(str(stopped))
         return STOPPED_EXIT_CODE
     finally:
+        keeping.close()
         distributed.leave()
     if isinstance(ending, Preview):
         show(ending, as_json=arguments.json)
@@ -104,6 +107,13 @@ def _run(step: Step, script: Script, words: Sequence[str] | None) -> int:
         made = ending.artifact
         tell_json({"artifact": made.reference, "path": str(made.path), "reused": ending.reused}, indent=None)
     return 0
+
+
+def _kept(start: Start, keeping: ExitStack) -> Start:
+    """The same start, with its inputs kept from being removed; `nemotron` keeps those of its steps itself."""
+    if not start.arguments.dry_run:
+        keeping.enter_context(inputs_kept(start.store, named_inputs(start.store, start.run.model_dump())))
+    return start
 
 
 def plan_run(step: Step, start: Start, prepare: Script | None = None) -> Plan[Any]:
