@@ -13,6 +13,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,8 +179,13 @@ class Layout:
 
     def _type_of(self, tensor: "Stored") -> str:
         """The type that one of the model's tensors is written in, as safetensors calls it."""
-        own = self.dtype is None or tensor.dtype not in FLOATS or ROUTER_BIAS in tensor.name
-        return tensor.dtype if own or self.dtype is None else DTYPES[self.dtype]
+        from nemotron_engines.modeling.stored import IN_FLOAT32
+
+        if self.dtype is None or tensor.dtype not in FLOATS or ROUTER_BIAS in tensor.name:
+            return tensor.dtype
+        # what a folder in 16 bits keeps in float32 stays so
+        more = tensor.dtype == "F32" and (IN_FLOAT32.search(tensor.name) or _most(tensor.file.parent) != "F32")
+        return tensor.dtype if more else DTYPES[self.dtype]
 
     def gguf_name(self, artifact: Artifact, title: str) -> str:
         """As llama.cpp names such files: `my-model-BF16.gguf`."""
@@ -229,16 +235,18 @@ def dtype_of(folder: Path) -> str:
     Raises:
         UserError: they are quantised, which no export here writes.
     """
-    from nemotron_engines.modeling.stored import size_of, stored_in
-
-    values: dict[str, int] = {}
-    for tensor in stored_in(folder).values():
-        values[tensor.dtype] = values.get(tensor.dtype, 0) + size_of(tensor)
-    most = max(values, key=values.__getitem__)
+    most = _most(folder)
     if most not in DTYPES.values():
         what = f"{folder}: most of its weights are {most}"
         raise UserError(what, f"give one of --dtype {', '.join(DTYPES)}" if most in FLOATS else "give the model itself")
     return next(name for name, short in DTYPES.items() if short == most)
+
+
+@cache
+def _most(folder: Path) -> str:
+    from nemotron_engines.modeling.stored import most_of
+
+    return most_of(folder)
 
 
 def _tell_type(folder: Path, dtype: str) -> None:

@@ -5,6 +5,7 @@ import pickle
 import re
 import shutil
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,7 @@ from nemotron_engines.modeling.loaded import (
     require_numbers,
     require_one_head,
     require_same_tensors,
+    restore_float32,
 )
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
@@ -367,6 +369,8 @@ def _load_checked(
         for one in model.parameters():
             one.data = one.data.to(dtype)
     require_same_tensors(path, found)
+    if dtype != torch.float32:
+        restore_float32(path, model)
     require_numbers(path, model)
     require_one_head(path, model)
     return model
@@ -487,8 +491,11 @@ def save_model(
         model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
     finally:
         model.__class__ = derived
-    if weights is not None:  # the library records the dtype of the model's own weights
-        _say_type(directory / "config.json", next(one.dtype for one in weights.values() if one.is_floating_point()))
+    values = Counter[torch.dtype]()
+    for one in (model.state_dict() if weights is None else weights).values():
+        values[one.dtype] += one.numel() if one.is_floating_point() else 0
+    # the library records that of one of the model's own weights, and a few may have another
+    _say_type(directory / "config.json", max(values, key=values.__getitem__))
     if own.__module__.startswith("transformers_modules."):  # custom code is saved along with the model
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)

@@ -1,8 +1,9 @@
 """Compare a loaded model with its folder, because transformers casts, ties and fills weights silently.
 
-Published weights keep the type of the model that training began with, whatever type was computed in.
+Each published tensor keeps the type that it has in the folder that training began with, whatever type was computed in.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL
-from nemotron_engines.modeling.stored import stored, stored_in
+from nemotron_engines.modeling.stored import IN_FLOAT32, most_of, stored, stored_in
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.folder import all_in, config_of
 from nemotron_shared.runtime.models.scales import FLOATS, QUANTIZED, require_scales, small_in
@@ -140,10 +141,13 @@ def _are_stored_alike(path: Path, model: Any, *parameters: torch.Tensor) -> bool
     return all(map(torch.equal, found[0].parts(), found[1].parts()))
 
 
-# The type of published weights.
+# The types of published weights.
 
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+STORED = {"F32": torch.float32, "F64": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Types in files of weights, and those that they are published in."""
+IN_LAYER = re.compile(r"(?:.*?\.)??(\d+\..+)")
 
 
 def type_to_save(wanted: str | None, base: str) -> torch.dtype | None:
@@ -152,26 +156,62 @@ def type_to_save(wanted: str | None, base: str) -> torch.dtype | None:
     Args:
         wanted: `engine.save_dtype`. base: the folder that training started from, "" for random weights.
     """
-    config = config_of(Path(base)) if wanted is None and base else {}
-    return TYPES.get(wanted or config.get("dtype") or config.get("torch_dtype"))
+    if wanted is not None or not base:
+        return TYPES.get(wanted or "")
+    config = config_of(Path(base))
+    return STORED.get(most_of(Path(base))) or TYPES.get(config.get("dtype") or config.get("torch_dtype") or "")
+
+
+def own_types(base: str) -> dict[str, torch.dtype]:
+    """Tensors of a folder whose type is another than that of most of its values, by the end of their names.
+
+    Published models keep few tensors in float32 among others in bfloat16, such as Mamba's A_log and D.
+    """
+    if not base or (most := most_of(Path(base))) not in STORED:
+        return {}
+    kinds = {end_of(name): STORED[one.dtype] for name, one in stored_in(Path(base)).items() if one.dtype in STORED}
+    return {name: kind for name, kind in kinds.items() if kind != STORED[most]}
+
+
+def end_of(name: str) -> str:
+    """A tensor's name from its layer's number on, or its last two parts: before these, classes and files differ."""
+    found = IN_LAYER.fullmatch(name)
+    return found[1] if found else ".".join(name.split(".")[-2:])
 
 
 @torch.no_grad()
-def change_type(model: Any, weights: dict[str, torch.Tensor] | None, kind: torch.dtype) -> None:
+def change_type(
+    model: Any, weights: dict[str, torch.Tensor] | None, kind: torch.dtype, own: Mapping[str, torch.dtype]
+) -> None:
     """Convert the weights one by one, so that two complete copies are never in memory.
 
-    Weights that the model's code keeps in float32 stay in float32.
+    Weights that the model's code or a convention keeps in float32 stay in float32.
 
     Args:
         weights: used instead of the model's own.
+        own: types of some tensors, as `own_types` finds them.
     """
     kept = model._keep_in_fp32_modules_strict or ()
     tensors = model.state_dict(keep_vars=True) if weights is None else weights
     for name, tensor in list(tensors.items()):
-        if not tensor.is_floating_point() or any(part in kept for part in name.split(".")):
+        if not tensor.is_floating_point():
             continue
+        strict = any(part in kept for part in name.split(".")) or IN_FLOAT32.search(name)
+        to = torch.float32 if strict else own.get(end_of(name), kind)
         if weights is not None:
-            weights[name] = tensor.to(kind)
-        else:
+            weights[name] = tensor.to(to)
+        elif tensor.dtype != to:
             tensor.grad = None
-            tensor.data = tensor.data.to(kind)
+            tensor.data = tensor.data.to(to)
+
+
+@torch.no_grad()
+def restore_float32(path: Path, model: Any) -> None:
+    """Give a model that was loaded in fewer bits the folder's float32 values where its code computes in float32.
+
+    transformers casts all tensors to the type it is asked for, but those in `_keep_in_fp32_modules_strict`.
+    """
+    there = {end_of(name): one for name, one in stored_in(path).items() if one.dtype == "F32"}
+    for name, tensor in model.named_parameters():
+        if IN_FLOAT32.search(name) and tensor.dtype != torch.float32 and end_of(name) in there:
+            tensor.data = there[end_of(name)].values().to(tensor.device).view(tensor.shape)

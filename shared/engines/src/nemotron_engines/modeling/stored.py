@@ -10,6 +10,8 @@ The library maps a file into memory, and what is read of it stays there: 2 GB of
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ TYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+IN_FLOAT32 = re.compile(r"(^|\.)(A_log|D|e_score_correction_bias)$")
+"""Names of tensors that stay in float32 whatever type the others get: decay rates and skips of Mamba, which published
+models and mamba_ssm keep so, and corrections of routers, whose steps are smaller than bfloat16 tells apart."""
 AT_ONCE = 2**20
 """Values that are in memory together."""
 
@@ -96,6 +101,14 @@ def stored_in(folder: Path) -> dict[str, Stored]:
     if (folder / INDICES[0]).is_file():
         require_all(str(folder), files, folder, {})
     return {name: tensor for tensors in files.values() for name, tensor in tensors.items()}
+
+
+def most_of(folder: Path) -> str:
+    """The type of most bytes in a model folder's files, as safetensors calls it; "" without such files."""
+    sizes = Counter[str]()
+    for tensor in stored_in(folder).values():
+        sizes[tensor.dtype] += size_of(tensor)
+    return max(sizes, key=sizes.__getitem__, default="")
 
 
 def renew_index(folder: Path) -> None:

@@ -21,7 +21,7 @@ from nemotron_engines.lora import export
 from nemotron_engines.lora.adapt import AdaptersReached, count, table
 from nemotron_engines.modeling import roles, sharded
 from nemotron_engines.modeling.build import save_model
-from nemotron_engines.modeling.loaded import change_type, type_to_save
+from nemotron_engines.modeling.loaded import change_type, own_types, type_to_save
 from nemotron_engines.modeling.mtp import class_of
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, InterruptibleTrainer, checkpoint_bytes, save_or_explain
@@ -306,11 +306,14 @@ def _save(
             export.save_adapter(model, output / ADAPTER, model.name_or_path or None)
             model, error = export.merged(model)
             run.say(f"adapters merged: this changes the logits by {error:.1e} of their norm")
-        kind = type_to_save(save_dtype, model.name_or_path)
+        kind, own = type_to_save(save_dtype, model.name_or_path), own_types(model.name_or_path)
+        if save_dtype:  # for all but those that the folder keeps in more bits
+            own = {name: one for name, one in own.items() if one == torch.float32}
         if kind is not None and kind != model.dtype:
             as_told = "engine.save_dtype" if save_dtype else "as in the starting model"
             run.say(f"weights: {model.dtype} in training, {kind} as published ({as_told})".replace("torch.", ""))
-            change_type(model, gathered, kind)
+        if kind is not None and (kind != model.dtype or own):
+            change_type(model, gathered, kind, own)
         save_model(model, tokenizer, output, gathered)
     return output
 
