@@ -5,6 +5,7 @@ Each published tensor keeps the type that it has in the folder that training beg
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,6 @@ def restore_float32(path: Path, model: Any) -> None:
     transformers casts all tensors to the type it is asked for, but those in `_keep_in_fp32_modules_strict`.
     """
     there = {end_of(name): one for name, one in stored_in(path).items() if one.dtype == "F32"}
-    for name, tensor in model.named_parameters():
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         if IN_FLOAT32.search(name) and tensor.dtype != torch.float32 and end_of(name) in there:
             tensor.data = there[end_of(name)].values().to(tensor.device).view(tensor.shape)
