@@ -6,7 +6,7 @@ python tests/zoo.py qwen3 FOLDER        writes the folder of one; the names are 
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,17 @@ PLACES = ("Oslo", "Lima", "Rome", "Bonn")
 CHATML = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+LLAMA3 = (
+    "{{ bos_token }}{%- for m in messages %}"
+    "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+)
+GEMMA = (
+    "{{ bos_token }}{%- for m in messages %}{%- if m.role == 'system' %}{{ raise_exception('No system role') }}"
+    "{%- endif %}{%- set role = 'model' if m.role == 'assistant' else m.role %}"
+    "{{ '<start_of_turn>' + role + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{%- endif %}"
 )
 INST = (
     "{{ bos_token }}{%- for m in messages %}{%- if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
@@ -152,6 +163,20 @@ def words() -> PreTrainedTokenizerFast:
     return _fast(made, INST, unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>")
 
 
+def headers() -> PreTrainedTokenizerFast:
+    """Bytes, BOS in the template, no pad, and a turn's end that is not the text's end: Llama 3."""
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    return _fast(of_bytes(names), LLAMA3, bos_token=names[0], eos_token=names[4])
+
+
+def turns() -> PreTrainedTokenizerFast:
+    """Merged pieces, BOS in the template, pad, and turns with names of their own: Gemma."""
+    made = of_merged_pieces(["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"], bos=False)
+    return _fast(
+        made, GEMMA, pad_token="<pad>", eos_token="<end_of_turn>", bos_token="<bos>", unk_token="<unk>"
+    )
+
+
 SIZES: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 512,
@@ -224,12 +249,55 @@ ZOO = {
 """Architectures that every door is tried with."""
 
 
-def write(name: str, folder: Path) -> Path:
+MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+NEMOTRON_H = {"head_dim": 8, "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 16,
+              "chunk_size": 16}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+MATRIX = {
+    "llama": Kind("llama", headers),
+    "llama_tied": Kind("llama", pieces, {"tie_word_embeddings": True}),
+    "qwen3": ZOO["qwen3"],
+    "qwen3_moe": ZOO["qwen3_moe"],
+    "gemma3": Kind("gemma3_text", turns, {"head_dim": 8, "sliding_window": 32}),
+    "mamba2": replace(ZOO["mamba2"], tokenizer=chatml),
+    "nemotron_h": ZOO["nemotron_h"],
+    "nemotron_h_dense": Kind("nemotron_h", chatml, {"hybrid_override_pattern": "M*-", **NEMOTRON_H},
+                             ("num_hidden_layers",)),
+    "granitemoehybrid": Kind("granitemoehybrid", chatml, {
+        **MAMBA2, "mamba_expand": 2, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 32}),
+    "bamba": Kind("bamba", chatml, {**MAMBA2, "mamba_expand": 2, "num_hidden_layers": 3, "attn_layer_indices": [1]}),
+    "falcon_h1": Kind("falcon_h1", chatml, {**MAMBA2, "head_dim": 8, "mamba_d_ssm": 64}),
+    "lfm2_moe": Kind("lfm2_moe", chatml, {
+        **EXPERTS, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1}),
+    "qwen3_next": Kind("qwen3_next", chatml, {
+        **EXPERTS, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "shared_expert_intermediate_size": 16}),
+    "zamba2": Kind("zamba2", chatml, {
+        **SAME_HEADS, "num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "mamba_d_state": 16,
+        "mamba_headdim": 8, "mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_expand": 2, "chunk_size": 16,
+        "num_mem_blocks": 1, "use_shared_attention_adapter": False}),
+    "jamba": Kind("jamba", chatml, {
+        "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+        "num_experts": 4, "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_dt_rank": 4}),
+    "gpt_oss": Kind("gpt_oss", chatml, {
+        "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+}  # fmt: skip
+"""Models of `tests/matrix`, each with a chat template of its kind's shape."""
+
+
+def write(name: str, folder: Path, *, dtype: torch.dtype = torch.float32) -> Path:
     """Make the folder of one."""
-    kind = (ZOO | ONLY_CONFIGS)[name]
+    return write_kind((ZOO | ONLY_CONFIGS)[name], folder, dtype=dtype)
+
+
+def write_kind(kind: Kind, folder: Path, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> Path:
+    """Make the folder of a kind, with random weights."""
     tokenizer = kind.tokenizer()
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(kind.config(tokenizer))
+    torch.manual_seed(seed)
+    model: Any = AutoModelForCausalLM.from_config(kind.config(tokenizer)).to(dtype)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

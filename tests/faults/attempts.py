@@ -72,7 +72,7 @@ class _Ranks:
         self.attempt = Attempt([home.parent / f"batches-{rank}" for rank in range(count)])
         for file in self.attempt.batches:
             file.write_text("")
-        variables = _rendezvous(count) if count > 1 else {}
+        variables = rendezvous(count) if count > 1 else {}
         self.alive = {
             rank: start(command, home, log, None, _before(rank, variables, self.attempt.batches[rank]))
             for rank, log in enumerate(self.logs)
@@ -143,7 +143,8 @@ def _before(rank: int, variables: dict[str, str], batches: Path) -> Callable[[],
     return before
 
 
-def _rendezvous(count: int) -> dict[str, str]:
+def rendezvous(count: int) -> dict[str, str]:
+    """The variables by which so many processes find each other on this machine."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,0 +1,421 @@
+"""What each door should compute, by transformers and torch alone: this program imports nothing of this repository.
+
+    echo '{"name": "supervised", "model": "FOLDER", "documents": [...], "rate": 0.001}' | python reference.py
+
+It reads a JSON request a line and answers each with a JSON line. Every text goes through the model alone: no padding,
+no packing, no cache of keys, no kernels but transformers' own, always in float32.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.func import functional_call
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+
+Document = dict[str, list[int]]
+"""`ids`, and `wanted`: 1 for each token that is learnt, given those before it."""
+Loss = Callable[["Trainee"], Tensor]
+
+VOWELS = "aeiouAEIOU"
+
+
+# Texts
+
+
+def tokenizer_of(folder: str) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def rendered(tokenizer: Any, messages: Sequence[dict[str, str]]) -> Document:
+    """A conversation as the model's own template shows it; its last answer, up to the token that ends it, is wanted."""
+    whole = tokenizer.apply_chat_template(messages, tokenize=False)
+    before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+    assert whole.startswith(before), "the template shows a prompt otherwise when an answer follows"
+    encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    end = whole.rindex(tokenizer.eos_token) + len(tokenizer.eos_token) if tokenizer.eos_token in whole else len(whole)
+    if end <= len(before):
+        end = len(whole)
+    wanted = [int(len(before) <= first < end) for first, _ in encoded["offset_mapping"]]
+    return {"ids": encoded["input_ids"], "wanted": wanted}
+
+
+def prompt_of(tokenizer: Any, question: str) -> list[int]:
+    asked = [{"role": "user", "content": question}]
+    return tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+
+
+# Models
+
+
+@dataclass
+class Trainee:
+    """A model, and the tensors that are trained: all of its own, or adapters beside them.
+
+    Attributes:
+        added: what is added to the weight of a name, made of the trained tensors.
+    """
+
+    model: Any
+    trained: dict[str, Tensor]
+    added: list[tuple[str, str, str]] = field(default_factory=list)
+    scale: float = 1.0
+    score: Tensor | None = None
+
+    def _call(self, module: Any, ids: Sequence[int], **options: Any) -> Any:
+        given = torch.tensor([list(ids)])
+        if not self.added:
+            return module(input_ids=given, use_cache=False, **options)
+        weights = dict(module.named_parameters())
+        changed: dict[str, Tensor] = {}
+        for name, down, up in self.added:
+            delta = update_of(self.trained[down], self.trained[up], weights[name]) * self.scale
+            changed[name] = weights[name] + delta
+        return functional_call(module, changed, (), {"input_ids": given, "use_cache": False, **options})
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """(tokens, vocabulary) float32."""
+        return self._call(self.model, ids).logits[0].float()
+
+    def logps(self, ids: Sequence[int], temperature: float = 1.0) -> Tensor:
+        """Of each token but the first, given those before it: (tokens - 1)."""
+        chosen = (self.logits(ids)[:-1] / temperature).log_softmax(-1)
+        return chosen.gather(1, torch.tensor(list(ids)[1:])[:, None])[:, 0]
+
+    def value(self, ids: Sequence[int]) -> Tensor:
+        """The reward of a text, at its last token."""
+        assert self.score is not None
+        return self._call(self.model, ids).last_hidden_state[0, -1].float() @ self.score
+
+
+def update_of(down: Tensor, up: Tensor, weight: Tensor) -> Tensor:
+    """What a pair of low-rank matrices adds to a weight, or to those of experts, (experts, ., .)."""
+    if weight.dim() < 3:
+        return (up @ down).view(weight.shape) if weight.shape[0] == up.shape[0] else (up @ down).T
+    experts = len(weight)
+    down, up = down.reshape(experts, -1, down.shape[-1]), up.reshape(up.shape[0], -1, experts)
+    if weight.shape[1:] == (up.shape[0], down.shape[-1]):
+        return torch.einsum("ore,eri->eoi", up, down)
+    return torch.einsum("ore,eri->eio", up, down)
+
+
+def load(folder: str, kind: Any = AutoModelForCausalLM) -> Any:
+    torch.manual_seed(0)
+    return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
+
+
+def whole(folder: str) -> Trainee:
+    """All weights are trained."""
+    model = load(folder)
+    return Trainee(model, dict(model.named_parameters()))
+
+
+def beside(folder: str, adapters: str, scale: float) -> Trainee:
+    """Adapters are trained, whose first values are in a file, under peft's names."""
+    model = load(folder).requires_grad_(False)
+    values = {name: value.float().requires_grad_(True) for name, value in load_file(adapters).items()}
+    weights = dict(model.named_parameters())
+    return Trainee(model, values, list(_places(values, weights)), scale)
+
+
+def _places(values: dict[str, Tensor], weights: dict[str, Tensor]) -> Iterator[tuple[str, str, str]]:
+    """The weight that each pair of matrices belongs to: by name, and for bare tensors of a module by shape."""
+    taken: set[str] = set()
+    for down in sorted((one for one in values if ".lora_A" in one), key=lambda one: (one.count("base_layer"), one)):
+        up = down.replace(".lora_A", ".lora_B")
+        name = down.partition(".lora_A")[0].removeprefix("base_model.model.")
+        if f"{name}.weight" in weights:
+            yield f"{name}.weight", down, up
+            continue
+        module = name.replace(".base_layer", "")
+        for other, weight in weights.items():
+            inside = other.rpartition(".")[0] == module and other not in taken
+            sizes = {values[up].shape[0], values[down].shape[1]}
+            if inside and set(weight.shape[1:]) == sizes and values[down].shape[0] % len(weight) == 0:
+                taken.add(other)
+                yield other, down, up
+                break
+        else:
+            raise ValueError(f"no weight for {down}")
+
+
+# Losses
+
+
+def supervised_loss(documents: Sequence[Document]) -> Loss:
+    """Mean over all wanted tokens."""
+
+    def loss(trainee: Trainee) -> Tensor:
+        total, count = torch.zeros(()), 0
+        for one in documents:
+            mask = torch.tensor(one["wanted"][1:])
+            total = total - (trainee.logps(one["ids"]) * mask).sum()
+            count += int(mask.sum())
+        return total / count
+
+    return loss
+
+
+def preference_loss(pairs: Sequence[dict[str, Document]], start: str, beta: float, *, average: bool) -> Loss:
+    """DPO: -log sigmoid(beta * difference of the log-ratios of better and worse), mean over the pairs."""
+    reference = whole(start)
+
+    def ratio(trainee: Trainee, one: Document) -> Tensor:
+        mask = torch.tensor(one["wanted"][1:])
+        with torch.no_grad():
+            before = reference.logps(one["ids"])
+        apart = ((trainee.logps(one["ids"]) - before) * mask).sum()
+        return apart / mask.sum() if average else apart
+
+    def loss(trainee: Trainee) -> Tensor:
+        margins = torch.stack([ratio(trainee, one["chosen"]) - ratio(trainee, one["rejected"]) for one in pairs])
+        return -torch.nn.functional.logsigmoid(beta * margins).mean()
+
+    return loss
+
+
+def reward_loss(pairs: Sequence[dict[str, Document]], centre: float) -> Loss:
+    """Bradley-Terry, and the square of the sum of both rewards, mean over the pairs; texts end with their answers."""
+
+    def value(trainee: Trainee, one: Document) -> Tensor:
+        last = max(place for place, wanted in enumerate(one["wanted"]) if wanted)
+        return trainee.value(one["ids"][: last + 1])
+
+    def loss(trainee: Trainee) -> Tensor:
+        found = [(value(trainee, one["chosen"]), value(trainee, one["rejected"])) for one in pairs]
+        better, worse = (torch.stack(side) for side in zip(*found, strict=True))
+        return (-torch.nn.functional.logsigmoid(better - worse) + centre * (better + worse) ** 2).mean()
+
+    return loss
+
+
+def policy_loss(completions: Sequence[dict[str, Any]], temperature: float) -> Loss:
+    """GRPO's first update: ratios are 1, so the loss is minus the mean advantage over all own tokens."""
+
+    def loss(trainee: Trainee) -> Tensor:
+        total, count = torch.zeros(()), 0
+        for one in completions:
+            own = torch.tensor(one["own"])
+            logps = trainee.logps(one["prompt"] + one["completion"], temperature)[-len(own) :]
+            total = total - ((logps - logps.detach()).exp() * one["advantage"] * own).sum()
+            count += int(own.sum())
+        return total / count
+
+    return loss
+
+
+def distillation_loss(completions: Sequence[dict[str, Any]], teacher: str, temperature: float) -> Loss:
+    """The divergence of the student from the teacher, weighted by the student, mean over the sampled tokens."""
+    taught = whole(teacher)
+
+    def loss(trainee: Trainee) -> Tensor:
+        total, count = torch.zeros(()), 0
+        for one in completions:
+            ids, length = one["prompt"] + one["completion"], len(one["completion"])
+            mine = (trainee.logits(ids)[-length - 1 : -1] / temperature).log_softmax(-1)
+            with torch.no_grad():
+                theirs = (taught.logits(ids)[-length - 1 : -1] / temperature).log_softmax(-1)
+            total = total + (mine.exp() * (mine - theirs)).sum()
+            count += length
+        return total / count
+
+    return loss
+
+
+def two_steps(trainee: Trainee, loss: Loss, rate: float, *, second: bool = True) -> dict[str, float]:
+    """Loss and norm of the gradient, and after a step of AdamW the loss of the same rows."""
+    leaves = list({id(one): one for one in trainee.trained.values()}.values())
+    leaves += [trainee.score] if trainee.score is not None else []
+    first = loss(trainee)
+    first.backward()
+    norm = math.sqrt(sum(float((leaf.grad.double() ** 2).sum()) for leaf in leaves if leaf.grad is not None))
+    found = {"loss": float(first), "grad_norm": norm}
+    if second:
+        torch.nn.utils.clip_grad_norm_(leaves, 1.0)
+        torch.optim.AdamW(leaves, rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0).step()
+        with torch.no_grad():
+            found["second_loss"] = float(loss(trainee))
+    return found
+
+
+# Requests
+
+
+def trained(model: str, adapters: str | None, scale: float) -> Trainee:
+    return beside(model, adapters, scale) if adapters else whole(model)
+
+
+def supervised(
+    model: str, documents: list[Document], rate: float, adapters: str | None = None, scale: float = 1.0
+) -> dict[str, float]:
+    """Pretraining and fine-tuning."""
+    return two_steps(trained(model, adapters, scale), supervised_loss(documents), rate)
+
+
+def conversations(model: str, chats: list[list[dict[str, str]]]) -> list[Document]:
+    """The documents of chats."""
+    tokenizer = tokenizer_of(model)
+    return [rendered(tokenizer, chat) for chat in chats]
+
+
+def texts(model: str, texts: list[str]) -> list[list[int]]:
+    """Ids of plain texts, each followed by the end, without other special tokens."""
+    tokenizer = tokenizer_of(model)
+    return [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
+
+
+def _pairs(model: str, pairs: list[dict[str, Any]]) -> list[dict[str, Document]]:
+    tokenizer = tokenizer_of(model)
+    sides = ("chosen", "rejected")
+    return [{side: rendered(tokenizer, one["prompt"] + one[side]) for side in sides} for one in pairs]
+
+
+def preferences(
+    model: str, pairs: list[dict[str, Any]], beta: float, rate: float, *, average: bool = False
+) -> dict[str, float]:
+    """DPO."""
+    return two_steps(whole(model), preference_loss(_pairs(model, pairs), model, beta, average=average), rate)
+
+
+def rewarding(
+    model: str, pairs: list[dict[str, Any]], centre: float, score: list[float], rate: float
+) -> dict[str, float]:
+    """A reward model, whose random score is given."""
+    body = load(model, AutoModel)
+    trainee = Trainee(body, dict(body.named_parameters()), score=torch.tensor(score, requires_grad=True))
+    return two_steps(trainee, reward_loss(_pairs(model, pairs), centre), rate)
+
+
+def sampled(
+    model: str, completions: list[dict[str, Any]], questions: list[str], temperature: float,
+    adapters: str | None = None, scale: float = 1.0, teacher: str | None = None, *, judged: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """What a step of reinforcement learning or distillation did with the completions that it sampled.
+
+    Args:
+        judged: the reward is the share of vowels; otherwise advantages are taken as they are.
+    """
+    tokenizer, trainee = tokenizer_of(model), trained(model, adapters, scale)
+    prompts = {tuple(prompt_of(tokenizer, question)) for question in questions}
+    found: dict[str, Any] = {
+        "prompts": sum(tuple(one["prompt"]) in prompts for one in completions) / len(completions),
+        "logps": [
+            trainee.logps(one["prompt"] + one["completion"], temperature)[-len(one["completion"]) :].tolist()
+            for one in completions
+        ],
+    }  # fmt: skip
+    if judged and not teacher:
+        rewards = [vowels(tokenizer.decode(one["completion"], skip_special_tokens=True)) for one in completions]
+        found["reward"] = float(np.mean(rewards))
+        found["advantages"] = advantages([tuple(one["prompt"]) for one in completions], rewards)
+    loss = distillation_loss(completions, teacher, temperature) if teacher else policy_loss(completions, temperature)
+    return found | two_steps(trainee, loss, 0.0, second=False)
+
+
+def vowels(text: str) -> float:
+    """The share of vowels among the characters of an answer."""
+    return sum(letter in VOWELS for letter in text) / len(text) if text else 0.0
+
+
+def advantages(groups: Sequence[Any], rewards: Sequence[float]) -> list[float]:
+    """(reward - mean of the others of its group) / (their deviation + 1e-6); by the deviation only if it is not 0."""
+    found = []
+    for place, (group, reward) in enumerate(zip(groups, rewards, strict=True)):
+        others = np.array([one for n, one in enumerate(rewards) if groups[n] == group and n != place])
+        alike = others.max() == others.min()
+        apart = reward - (others[0] if alike else others.mean())
+        found.append(apart if alike else apart / (others.std(ddof=1) + 1e-6))
+    return found
+
+
+@torch.no_grad()
+def answers(model: str, questions: list[str], length: int) -> list[list[int]]:
+    """Greedy answers, a token at a time, each from the whole text before it; up to the first end or the length."""
+    tokenizer, loaded = tokenizer_of(model), whole(model)
+    loaded.model.eval()
+    ends = ends_of(model)
+    found = []
+    for question in questions:
+        ids, said = prompt_of(tokenizer, question), list[int]()
+        while len(said) < length and not (said and said[-1] in ends):
+            said.append(int(loaded.logits(ids + said)[-1].argmax()))
+        found.append(said)
+    return found
+
+
+def ends_of(model: str) -> set[int]:
+    """The tokens that end an answer: the tokenizer's, and those in the model's settings for generation."""
+    ends = {tokenizer_of(model).eos_token_id}
+    for name in ("generation_config.json", "config.json"):
+        file = Path(model) / name
+        named = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+        ends |= set(named) if isinstance(named, list) else {named} - {None}
+    return ends
+
+
+def said(model: str, questions: list[str], length: int) -> list[str]:
+    """The texts of greedy answers."""
+    tokenizer = tokenizer_of(model)
+    return [tokenizer.decode(ids, skip_special_tokens=True) for ids in answers(model, questions, length)]
+
+
+@torch.no_grad()
+def likelihoods(model: str, questions: list[str], choices: list[list[str]]) -> list[list[float]]:
+    """Of each choice after its question and a space, in nats."""
+    tokenizer, loaded = tokenizer_of(model), whole(model)
+    loaded.model.eval()
+    found = []
+    for question, several in zip(questions, choices, strict=True):
+        before = tokenizer(question, add_special_tokens=True)["input_ids"]
+        row = []
+        for choice in several:
+            ids = tokenizer(f"{question} {choice}", add_special_tokens=True)["input_ids"]
+            row.append(float(loaded.logps(ids)[len(before) - 1 :].sum()))
+        found.append(row)
+    return found
+
+
+def tensors(folder: str) -> dict[str, Any]:
+    """Sizes and a sum of each tensor of a folder, as its files have them."""
+    found = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        for name, value in load_file(file).items():
+            found[name] = [str(value.dtype), list(value.shape), float(value.double().abs().sum())]
+    return found
+
+
+def loss_of(model: str, documents: list[Document]) -> float:
+    """The loss of documents."""
+    with torch.no_grad():
+        return float(supervised_loss(documents)(whole(model)))
+
+
+REQUESTS = (
+    supervised, conversations, texts, preferences, rewarding, sampled, answers, said, likelihoods, tensors, loss_of,
+)  # fmt: skip
+
+
+@cache
+def answer(line: str) -> str:
+    """The answer to a request."""
+    request = json.loads(line)
+    function = {one.__name__: one for one in REQUESTS}[request.pop("name")]
+    try:
+        return json.dumps({"answer": function(**request)})
+    except Exception as error:  # the campaign shows it with the cell
+        return json.dumps({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        print(answer(line), flush=True)
