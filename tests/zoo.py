@@ -172,9 +172,7 @@ def headers() -> PreTrainedTokenizerFast:
 def turns() -> PreTrainedTokenizerFast:
     """Merged pieces, BOS in the template, pad, and turns with names of their own: Gemma."""
     made = of_merged_pieces(["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"], bos=False)
-    return _fast(
-        made, GEMMA, pad_token="<pad>", eos_token="<end_of_turn>", bos_token="<bos>", unk_token="<unk>"
-    )
+    return _fast(made, GEMMA, pad_token="<pad>", eos_token="<end_of_turn>", bos_token="<bos>", unk_token="<unk>")
 
 
 SIZES: dict[str, Any] = {

@@ -3,7 +3,8 @@
     echo '{"name": "supervised", "model": "FOLDER", "documents": [...], "rate": 0.001}' | python reference.py
 
 It reads a JSON request a line and answers each with a JSON line. Every text goes through the model alone: no padding,
-no packing, no cache of keys, no kernels but transformers' own, always in float32.
+no packing, no cache of keys, no kernels but transformers' own, in float32, or with PyTorch's autocast to
+bfloat16.
 """
 
 import json
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.func import functional_call
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 Document = dict[str, list[int]]
 """`ids`, and `wanted`: 1 for each token that is learnt, given those before it."""
@@ -37,15 +39,12 @@ def tokenizer_of(folder: str) -> Any:
 
 
 def rendered(tokenizer: Any, messages: Sequence[dict[str, str]]) -> Document:
-    """A conversation as the model's own template shows it; its last answer, up to the token that ends it, is wanted."""
+    """A conversation as the model's own template shows it; all that it shows of the last answer is wanted."""
     whole = tokenizer.apply_chat_template(messages, tokenize=False)
     before = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     assert whole.startswith(before), "the template shows a prompt otherwise when an answer follows"
     encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-    end = whole.rindex(tokenizer.eos_token) + len(tokenizer.eos_token) if tokenizer.eos_token in whole else len(whole)
-    if end <= len(before):
-        end = len(whole)
-    wanted = [int(len(before) <= first < end) for first, _ in encoded["offset_mapping"]]
+    wanted = [int(first >= len(before)) for first, _ in encoded["offset_mapping"]]
     return {"ids": encoded["input_ids"], "wanted": wanted}
 
 
@@ -70,9 +69,14 @@ class Trainee:
     added: list[tuple[str, str, str]] = field(default_factory=list)
     scale: float = 1.0
     score: Tensor | None = None
+    autocast = False
+    """Whether matrices are multiplied in bfloat16, as PyTorch's autocast decides; of all models alike."""
 
     def _call(self, module: Any, ids: Sequence[int], **options: Any) -> Any:
-        given = torch.tensor([list(ids)])
+        with torch.autocast("cpu", torch.bfloat16, enabled=Trainee.autocast):
+            return self._passed(module, torch.tensor([list(ids)]), **options)
+
+    def _passed(self, module: Any, given: Tensor, **options: Any) -> Any:
         if not self.added:
             return module(input_ids=given, use_cache=False, **options)
         weights = dict(module.named_parameters())
@@ -231,19 +235,22 @@ def distillation_loss(completions: Sequence[dict[str, Any]], teacher: str, tempe
     return loss
 
 
-def two_steps(trainee: Trainee, loss: Loss, rate: float, *, second: bool = True) -> dict[str, float]:
-    """Loss and norm of the gradient, and after a step of AdamW the loss of the same rows."""
+def two_steps(trainee: Trainee, losses: Sequence[Loss], rate: float, beta: float = 0.999) -> dict[str, float]:
+    """The loss of each step before it, its gradient's norm before the first, and the last loss after all steps."""
     leaves = list({id(one): one for one in trainee.trained.values()}.values())
     leaves += [trainee.score] if trainee.score is not None else []
-    first = loss(trainee)
-    first.backward()
-    norm = math.sqrt(sum(float((leaf.grad.double() ** 2).sum()) for leaf in leaves if leaf.grad is not None))
-    found = {"loss": float(first), "grad_norm": norm}
-    if second:
+    optimizer = torch.optim.AdamW(leaves, rate, betas=(0.9, beta), eps=1e-8, weight_decay=0.0)
+    found: dict[str, float] = {}
+    for name, loss in zip(("loss", "second_loss"), losses, strict=False):
+        optimizer.zero_grad()
+        value = loss(trainee)
+        value.backward()
+        squares = [float((leaf.grad.double() ** 2).sum()) for leaf in leaves if leaf.grad is not None]
+        found |= {name: float(value.detach())} | ({} if found else {"grad_norm": math.sqrt(sum(squares))})
         torch.nn.utils.clip_grad_norm_(leaves, 1.0)
-        torch.optim.AdamW(leaves, rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0).step()
-        with torch.no_grad():
-            found["second_loss"] = float(loss(trainee))
+        optimizer.step()
+    with torch.no_grad():
+        found["third_loss"] = float(losses[-1](trainee))
     return found
 
 
@@ -255,10 +262,10 @@ def trained(model: str, adapters: str | None, scale: float) -> Trainee:
 
 
 def supervised(
-    model: str, documents: list[Document], rate: float, adapters: str | None = None, scale: float = 1.0
+    model: str, steps: list[list[Document]], rate: float, adapters: str | None = None, scale: float = 1.0
 ) -> dict[str, float]:
-    """Pretraining and fine-tuning."""
-    return two_steps(trained(model, adapters, scale), supervised_loss(documents), rate)
+    """Pretraining and fine-tuning, on the documents of each step."""
+    return two_steps(trained(model, adapters, scale), [supervised_loss(one) for one in steps], rate, 0.95)
 
 
 def conversations(model: str, chats: list[list[dict[str, str]]]) -> list[Document]:
@@ -283,7 +290,8 @@ def preferences(
     model: str, pairs: list[dict[str, Any]], beta: float, rate: float, *, average: bool = False
 ) -> dict[str, float]:
     """DPO."""
-    return two_steps(whole(model), preference_loss(_pairs(model, pairs), model, beta, average=average), rate)
+    loss = preference_loss(_pairs(model, pairs), model, beta, average=average)
+    return two_steps(whole(model), [loss, loss], rate)
 
 
 def rewarding(
@@ -292,7 +300,8 @@ def rewarding(
     """A reward model, whose random score is given."""
     body = load(model, AutoModel)
     trainee = Trainee(body, dict(body.named_parameters()), score=torch.tensor(score, requires_grad=True))
-    return two_steps(trainee, reward_loss(_pairs(model, pairs), centre), rate)
+    loss = reward_loss(_pairs(model, pairs), centre)
+    return two_steps(trainee, [loss, loss], rate)
 
 
 def sampled(
@@ -318,7 +327,7 @@ def sampled(
         found["reward"] = float(np.mean(rewards))
         found["advantages"] = advantages([tuple(one["prompt"]) for one in completions], rewards)
     loss = distillation_loss(completions, teacher, temperature) if teacher else policy_loss(completions, temperature)
-    return found | two_steps(trainee, loss, 0.0, second=False)
+    return found | two_steps(trainee, [loss], 0.0)
 
 
 def vowels(text: str) -> float:
@@ -384,6 +393,32 @@ def likelihoods(model: str, questions: list[str], choices: list[list[str]]) -> l
     return found
 
 
+@torch.no_grad()
+def bits_of_texts(model: str, texts: list[str]) -> list[float]:
+    """Of whole texts, from their first token on, which comes after BOS, or after the end where there is none."""
+    tokenizer, loaded = tokenizer_of(model), whole(model)
+    loaded.model.eval()
+    first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    rows = [[first, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts]
+    return [-float(loaded.logps(ids).sum()) / math.log(2) for ids in rows]
+
+
+@torch.no_grad()
+def bits_of_answers(model: str, chats: list[list[dict[str, str]]]) -> float:
+    """All bits of the learnt tokens of chats."""
+    loaded = whole(model)
+    loaded.model.eval()
+    found = 0.0
+    for one in conversations(model, chats):
+        found -= float((loaded.logps(one["ids"]) * torch.tensor(one["wanted"][1:])).sum()) / math.log(2)
+    return found
+
+
+def parameters(model: str) -> int:
+    """Numbers in the headers of a folder's files."""
+    return sum(math.prod(shape) for _, shape, _ in tensors(model).values())
+
+
 def tensors(folder: str) -> dict[str, Any]:
     """Sizes and a sum of each tensor of a folder, as its files have them."""
     found = {}
@@ -400,7 +435,8 @@ def loss_of(model: str, documents: list[Document]) -> float:
 
 
 REQUESTS = (
-    supervised, conversations, texts, preferences, rewarding, sampled, answers, said, likelihoods, tensors, loss_of,
+    supervised, conversations, texts, preferences, rewarding, sampled, answers, said, likelihoods,
+    bits_of_texts, bits_of_answers, tensors, parameters, loss_of,
 )  # fmt: skip
 
 
@@ -408,6 +444,7 @@ REQUESTS = (
 def answer(line: str) -> str:
     """The answer to a request."""
     request = json.loads(line)
+    Trainee.autocast = request.pop("autocast", False)
     function = {one.__name__: one for one in REQUESTS}[request.pop("name")]
     try:
         return json.dumps({"answer": function(**request)})
@@ -417,5 +454,7 @@ def answer(line: str) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     for line in sys.stdin:
         print(answer(line), flush=True)

@@ -10,23 +10,27 @@ turn, such as a rehearsal or a step, become copies as well: an import takes long
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from faults.attempts import rendezvous
 from faults.campaign import TRAINING, import_all
-from faults.steps import GRACE, Command, logs_for, reap, start, wait_for
+from faults.steps import Command, logs_for, start, wait_for
 
 PLUGIN = "matrix_rewards"
 REWARD = "vowels"
 """The reward of the matrix: graded, so that the answers of a random model differ."""
 RECORDED_STEPS = 2
+UNRECORDED = "NEMOTRON_MATRIX_UNRECORDED"
+"""Set in a process whose trainings are not written down."""
 Plant = Callable[[], None]
 """Puts a fault into the process that will train."""
 
@@ -88,7 +92,9 @@ def run(command: Command, home: Path, processes: int = 1, plant: Plant | None = 
 
     pids = [start(command, home, log, None, before(rank)) for rank, log in enumerate(logs)]
     codes = [wait_for(pid, began) for pid in pids]
-    reap(GRACE)
+    for pid in pids:  # each leads a group
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     lines = [line for file in records if file.is_file() for line in file.read_text().splitlines()]
     code = next((one for one in codes if one), 0)
     said = "\n".join(log.read_text(errors="replace") for log in logs)
@@ -107,7 +113,8 @@ def start_copies() -> None:
         if module is None or not options.get("capture_output"):
             return original(command, *args, **options)
         with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-            code = copy(module, options.get("env") or os.environ, stdout.fileno(), stderr.fileno())
+            variables = {**(options.get("env") or os.environ), UNRECORDED: "1"}  # a rehearsal
+            code = copy(module, variables, stdout.fileno(), stderr.fileno())
             stdout.seek(0)
             stderr.seek(0)
             return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read())
@@ -163,19 +170,22 @@ def copy(command: Sequence[str], variables: Mapping[str, str], stdout: int, stde
 
 def record_into(file: Path) -> None:
     """Write down the rows of the first steps, what was sampled, and the first values of adapters and scores."""
-    from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
     from transformers import Trainer
+
+    from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 
     step, sampled = Trainer.training_step, ScheduledGRPOTrainer._compute_loss
 
     def note(trainer: Any, what: dict[str, Any]) -> None:
+        if UNRECORDED in os.environ:
+            return
         with file.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({"step": trainer.state.global_step, **what}) + "\n")
 
     def noted_step(self: Any, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         if self.state.global_step < RECORDED_STEPS and "labels" in inputs:
             note(self, {"rows": inputs["input_ids"].tolist(), "labels": inputs["labels"].tolist()})
-        if self.state.global_step == 0 and not hasattr(self, "_noted_first"):
+        if self.state.global_step == 0 and UNRECORDED not in os.environ and not hasattr(self, "_noted_first"):
             self._noted_first = True
             save_first(self.accelerator.unwrap_model(model), file.with_name(f"{file.name}.first"))
         return step(self, model, inputs, *args, **options)
