@@ -35,7 +35,7 @@ from nemotron_shared.stages import STAGES as STAGE_TABLE
 COMMANDS = commands()
 ANSWERS = {"chat", "check-sampling", "generate", "serve"}
 PROGRAMS = {"nemotron", "python", "torchrun"}
-LONG = ("benchmarks/", "tests/faults/")
+LONG = ("benchmarks/", "tests/matrix/", "tests/faults/")
 """Programs that take minutes."""
 ASKED = json.dumps({"question": "Ann has 3 apples. How many?", "answer": "She has 3.\n#### 3"}) + "\n"
 TEXTS = {

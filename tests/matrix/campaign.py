@@ -59,6 +59,7 @@ class Entry:
     seconds: float
     code: str
     date: str
+    machine: str
 
     @property
     def cell(self) -> Cell:
@@ -166,9 +167,8 @@ def _named(cells: Sequence[Cell]) -> str:
 def write_page(record: dict[Cell, Entry], page: Path = PAGE) -> None:
     """Put the table between its marks."""
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    newest = max(record.values(), key=lambda entry: entry.date)
-    machine = ", ".join(f"{key} {value}" for key, value in hardware().items())
-    about = f"Code {newest.code[:12]}, {newest.date[:10]}; {machine}."
+    newest = max(record.values(), key=lambda entry: entry.date, default=None)
+    about = "Nothing was run." if newest is None else f"Code {newest.code}, {newest.date}; {newest.machine}."
     made = "\n".join([about, "", *page_lines(record)])
     write_text(page, f"{before}{BEGIN}{made}\n{END}{rest.split(END)[1]}")
 
@@ -224,7 +224,7 @@ def entry_of(cell: Cell, verdict: Verdict, seconds: float, code: str) -> Entry:
     off = max(verdict.off.values(), default=0.0)
     return Entry(
         **asdict(cell), state=verdict.state, said=verdict.said, off=float(f"{off:.2g}"), seconds=round(seconds, 1),
-        code=code, date=utc(time.time()),
+        code=code, date=utc(time.time()), machine=", ".join(map(str, hardware().values())),
     )  # fmt: skip
 
 
