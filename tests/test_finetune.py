@@ -35,6 +35,8 @@ def test_a_file_of_facts_is_known_by_heart_afterwards(run, tmp_path: Path) -> No
     assert found["model"] == "super3-sft-model:v1"
     assert found["difference"]["difference"] < -1
     assert len(found["answers"]) == 8
+    assert found["right"]["taught"]["after"] >= 11 > found["right"]["taught"]["before"] == 0
+    assert found["right"]["taught"]["judged"] == 12 and "held_out" not in found["right"]  # too few to hold some out
     for said in found["answers"]:
         assert said["expected"].rpartition("</think>")[2] in {answer for _, answer in FACTS}
         assert said["before"] != said["after"]

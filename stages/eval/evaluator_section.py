@@ -35,6 +35,7 @@ class NemoEvaluatorEngine(ModelLoadingEngine):
     """`nemo-evaluator run_eval` in a separate environment, asking a server on this machine or elsewhere."""
 
     unused: ClassVar[Mapping[str, str]] = {
+        "evaluation.taught": "only engine lm_eval reads training data",
         "evaluation.sample_answers": "NeMo Evaluator saves exactly the answers that it scores",
         "evaluation.run_generated_code": "NeMo Evaluator's own tasks score programs",
         **_OF_ENVIRONMENTS,
@@ -270,6 +271,7 @@ class NemoEvaluatorLauncherEngine(EngineSection):
         "model.architecture": "the launcher serves the model that run.model names",
         "model.overrides": "the launcher serves the model that run.model names",
         "evaluation.batch_size": "the server decides how to batch requests",
+        "evaluation.taught": "only engine lm_eval reads training data",
         "evaluation.sample_answers": "the launcher's tasks save every answer",
         "evaluation.run_generated_code": "the launcher's tasks run programs in containers",
         **_OF_ENVIRONMENTS,

@@ -1,12 +1,14 @@
-"""A task from the rows held out of a model's own training data: how well it predicts their answers.
+"""Tasks from a model's own training data: how well it answers rows that were held out, and some that were taught.
 
     evaluation.held_out=true run.model=super3-sft-model:v3 run.base=super3-pretrain-model:v1
 
 The rows come from the prepared data that the model was trained on, found through its lineage: from the test split,
-else from the validation split. So formats, template and tokenizer are exactly those of training.
+else from the validation split; those that were taught, evenly from the training split. So formats, template and
+tokenizer are exactly those of training.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Task
 from stages.eval.schema import EvalConfig
 
-HELD_OUT = "held_out"
+HELD_OUT, TAUGHT = "held_out", "taught"
 HELD_BACK = ("test", "valid")
 TRAIN = "train"
 
@@ -53,27 +55,33 @@ def _written(task: Task[EvalConfig], data: Artifact, folder: Path) -> dict[str, 
         task.run.say(f"WARNING: {data.reference} has no held-out rows: {HELD_OUT} uses rows that were trained on")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = TokenizerFolder(data.path / "tokenizer").tokenizer
-    return write_tasks(folder, {HELD_OUT: (kind, rows_of(data.path, split, tokenizer))})
+    tasks: dict[str, tuple[Kind, Iterable[dict[str, Any]]]] = {HELD_OUT: (kind, rows_of(data.path, split, tokenizer))}
+    asked = task.config.evaluation.taught
+    if asked and kind == "answer" and split != TRAIN:
+        there = data.manifest.metadata["splits"][TRAIN]["sequences"]
+        rows = rows_of(data.path, TRAIN, tokenizer, every=-(-there // asked))
+        tasks[TAUGHT] = (kind, rows)
+    return write_tasks(folder, tasks)
 
 
 def _packed_splits(folder: Path) -> list[str]:
     return [split for split in (*HELD_BACK, TRAIN) if (folder / f"{split}.parquet").is_file()]
 
 
-def _answers(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
-    """The last answer of each conversation, and the ids before it."""
-    for row in read_packed(folder / f"{split}.parquet"):
-        for ids, learnt in sequences_of(row):
-            first = _last_answer(learnt)
-            prompt, answer = ids[:first], ids[first : np.flatnonzero(learnt)[-1] + 1]
-            asked = tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
-            yield {
-                "question": asked,
-                "expected": tokenizer.decode(answer.tolist()),
-                "prompt_ids": prompt.tolist(),
-                "answer_ids": answer.tolist(),
-                "key": asked,
-            }
+def _answers(folder: Path, split: str, tokenizer: Tokenizer, every: int = 1) -> Iterator[dict[str, Any]]:
+    """The last answer of each conversation, or of one in `every`, and the ids before it."""
+    sequences = (one for row in read_packed(folder / f"{split}.parquet") for one in sequences_of(row))
+    for ids, learnt in islice(sequences, 0, None, every):
+        first = _last_answer(learnt)
+        prompt, answer = ids[:first], ids[first : np.flatnonzero(learnt)[-1] + 1]
+        asked = tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
+        yield {
+            "question": asked,
+            "expected": tokenizer.decode(answer.tolist()),
+            "prompt_ids": prompt.tolist(),
+            "answer_ids": answer.tolist(),
+            "key": asked,
+        }
 
 
 def _last_answer(learnt: np.ndarray) -> int:

@@ -101,8 +101,11 @@ class EvaluationSection(Section):
     """Also score the architecture with random weights."""
     held_out: bool
     """Also evaluate on rows held out of the training data of `run.model`; `run.data` may then be `null`."""
+    taught: Extra[int] = Field(ge=0)
+    """With `held_out`, also evaluate on so many rows of chats that `run.model` was trained on."""
     sample_answers: int = Field(ge=0)
-    """Sample answers to generate for tasks that need none for their score, such as held-out rows."""
+    """Sample answers to generate for tasks that need none for their score, such as held-out rows, of which they are
+    marked as right or wrong."""
     check_overlap: bool
     """Search the models' training data for every held-out row."""
     environments: Extra[EnvironmentsSection | None]

@@ -3,7 +3,8 @@
 A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}. Generated answers also have
 `strict`, `lenient`, the harness's own `exact_match`, and the share that was `cut`; with several answers to a question
 (`outputs`), the score is their mean. The sample of a text or a held-out answer is {"id": 3, "bits": 812.5,
-"bytes": 406}. All models answer the same items, so differences are paired.
+"bytes": 406}; one that was also answered has `output`, and `right`, which is None where no rule applies. All models
+answer the same items, so differences are paired.
 
 Intervals are Wilson's for shares, Tango's for their paired differences, and the bootstrap for the rest.
 """
@@ -114,9 +115,19 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
             interval = bootstrap(np.array(values)[:, None], lambda means: means[:, 0])
         else:
             interval = wilson(sum(values), len(values))
-    found = {"metric": METRICS[kind], "value": value, "stderr": error, "ci95": list(interval), "n": len(samples)}
+    found: dict[str, Any] = {
+        "metric": METRICS[kind],
+        "value": value,
+        "stderr": error,
+        "ci95": list(interval),
+        "n": len(samples),
+    }
     if cut := [sample["cut"] for sample in samples if "cut" in sample]:
         found["cut"] = float(np.mean(cut))
+    if asked := [sample["right"] for sample in samples if "right" in sample]:
+        judged = [right for right in asked if right is not None]
+        interval = list(wilson(sum(judged), len(judged))) if judged else None
+        found["answers"] = {"asked": len(asked), "judged": len(judged), "right": sum(judged), "ci95": interval}
     if names := list(samples[0].get("figures", ())):  # of an environment
         found["figures"] = {name: float(np.mean([one["figures"].get(name, 0.0) for one in samples])) for name in names}
     if "outputs" in samples[0]:

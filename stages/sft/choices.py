@@ -8,7 +8,7 @@ from nemotron_data.prep.sampling import first_rows, split_choice
 from nemotron_data.rejects import Refused
 from nemotron_data.split import bucket
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_engines.defaults import IsSaid, power_of_two, training_choices, weight_choices
+from nemotron_engines.defaults import IsSaid, is_small, power_of_two, training_choices, weight_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
 from nemotron_shared.errors import UserError
@@ -54,6 +54,11 @@ def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machi
     """Settings of the training; `is_said` tells which of the config's values somebody has set."""
     rows = data.manifest.metadata["splits"]["train"]["packed_rows"]
     return training_choices(config, model, rows, config.data_prep.pack_size, machine, f"{rows:,} packed rows", is_said)
+
+
+def may_train_longer(model: Path) -> bool:
+    """Whether a second, longer training may follow unasked: that of a small model takes minutes."""
+    return is_small(model)
 
 
 def _template_for(tokenizer: TokenizerFolder) -> tuple[str, str]:

@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from nemotron_app.finetune.command import Comparison, _is_override
+from nemotron_app.finetune.command import Comparison, _is_override, advice
 from nemotron_app.finetune.plan import _warn_of_held_out
+from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
 
 
@@ -36,14 +37,62 @@ def test_a_file_that_is_named_as_held_out_is_told(
     assert told in said if told else not said
 
 
-def test_texts_with_other_ends_of_lines_are_compared(tmp_path: Path) -> None:
-    scores = []
-    for model in ("base", "after"):
-        (tmp_path / "samples" / model).mkdir(parents=True)
-        sample = {"question": "a\u2028b", "expected": "c", "output": "d\x85"}
-        lines = json.dumps(sample, ensure_ascii=False) + "\n"
-        (tmp_path / "samples" / model / "held_out.jsonl").write_text(lines, encoding="utf-8")
-        scores.append({"task": "held_out", "model": model})
+def results_of(tmp_path: Path, **answers: dict[str, list[bool | None]]) -> Artifact:
+    """An evaluation in which the model before and the one after had these answers of each task right."""
+    scores, count = [], iter(range(1000))
+    for task, by_model in answers.items():
+        for model, right in by_model.items():
+            (tmp_path / "samples" / model).mkdir(parents=True, exist_ok=True)
+            samples = [
+                {"question": "a\u2028b", "expected": "c", "output": f"d\x85{next(count)}", "right": one}
+                for one in right
+            ]
+            text = "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+            (tmp_path / "samples" / model / f"{task}.jsonl").write_text(text, encoding="utf-8")
+            judged = [one for one in right if one is not None]
+            counts = {"asked": len(right), "judged": len(judged), "right": sum(judged), "ci95": None}
+            scores.append({"task": task, "model": model, "value": 2.0, "n": len(right), "answers": counts})
     (tmp_path / "results.json").write_text(json.dumps({"scores": scores, "comparisons": []}))
-    results = SimpleNamespace(path=tmp_path)
-    assert Comparison.read(cast(Artifact, results)).answers[0]["question"] == "a\u2028b"
+    return cast(Artifact, SimpleNamespace(path=tmp_path))
+
+
+def data(*splits: str) -> Artifact:
+    return cast(Artifact, SimpleNamespace(manifest=SimpleNamespace(metadata={"splits": dict.fromkeys(splits)})))
+
+
+def test_texts_with_other_ends_of_lines_are_compared(tmp_path: Path) -> None:
+    found = Comparison.read(results_of(tmp_path, held_out={"base": [True], "after": [True]}), data("train", "valid"))
+    assert found.answers[0]["question"] == "a\u2028b"
+
+
+def test_answers_are_counted_marked_and_advised_on(tmp_path: Path) -> None:
+    taught, held_out = [True] * 3 + [False] * 7, [False] * 9 + [True]
+    results = results_of(
+        tmp_path, held_out={"base": [False] * 10, "after": held_out}, taught={"base": [False] * 10, "after": taught}
+    )
+    found = Comparison.read(results, data("train", "valid"))
+    told = "\n".join(found.lines())
+    assert "of the taught rows, 10 answers judged: 0 right before, 3 after" in told
+    assert "of rows held out, 10 answers judged: 0 right before, 1 after" in told
+    assert AS_TAUGHT in told and told.count("[wrong]") == 8  # as many as are shown
+    assert found.is_untaught and found.as_json()["right"]["taught"]["after"] == 3
+    assert advice(found, "nemotron finetune it")[1] == "  nemotron finetune it"
+
+
+def test_known_answers_need_no_more_steps(tmp_path: Path) -> None:
+    known = {"base": [False] * 10, "after": [True] * 8 + [False] * 2}
+    few = results_of(tmp_path, held_out={"base": [False] * 10, "after": [False] * 10}, taught=known)
+    found = Comparison.read(few, data("train", "valid"))
+    (told,) = advice(found, "nemotron finetune it")
+    assert not found.is_untaught and "in other words" in told
+    # without held-out rows, those of the one task were taught
+    alone = Comparison.read(results_of(tmp_path, held_out=known), data("train"))
+    assert list(alone.right) == ["taught"] and advice(alone, "nemotron finetune it") == []
+
+
+def test_open_answers_are_not_judged(tmp_path: Path) -> None:
+    open_ones = results_of(tmp_path, held_out={"base": [None] * 10, "after": [None] * 10})
+    found = Comparison.read(open_ones, data("train", "valid"))
+    told = "\n".join(found.lines())
+    assert "none is marked right or wrong, because they are open" in told and "right before" not in told
+    assert "[an open answer]" in told and not found.is_untaught and advice(found, "it") == []

@@ -49,3 +49,21 @@ def test_answers_are_scored_by_their_bytes() -> None:
     after = [{"id": 0, "bits": 10.0, "bytes": 10}, {"id": 1, "bits": 10.0, "bytes": 10}]
     assert score("answer", before)["value"] == pytest.approx(3.0)
     assert compare("answer", before, after)["difference"] == pytest.approx(-2.0)
+
+
+def test_a_sample_of_the_rows_is_spread_over_all_of_them(prepared) -> None:
+    folder, tokenizer = prepared
+    _, _, rows_of = READERS["SFTDataArtifact"]
+    assert [row["question"] for row in rows_of(folder, "valid", tokenizer.tokenizer, every=2)] == [
+        "".join(TALK) + TALK[0]
+    ]
+
+
+def test_answers_that_a_rule_applies_to_are_counted() -> None:
+    bits = {"bits": 40.0, "bytes": 10}
+    rows = [bits | {"id": id_, "right": right} for id_, right in enumerate([True, False, None, True])]
+    found = score("answer", [*rows, bits | {"id": 4}])["answers"]
+    assert (found["asked"], found["judged"], found["right"]) == (4, 3, 2)
+    assert found["ci95"][0] < 2 / 3 < found["ci95"][1]
+    assert score("answer", [bits | {"id": 0, "right": None}])["answers"]["ci95"] is None
+    assert "answers" not in score("answer", [bits | {"id": 0}])

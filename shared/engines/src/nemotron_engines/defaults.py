@@ -78,6 +78,11 @@ def _parameters(model: Path) -> int:
     return known.total if known else 0
 
 
+def is_small(model: Path) -> bool:
+    """Whether a model is so small that a training takes minutes."""
+    return 0 < _parameters(model) < SMALL
+
+
 def steps_for(parameters: int, rows: int, batch: int, row_tokens: int, *, text: bool = False) -> int:
     """Steps until a model of this size knows the rows.
 

@@ -25,6 +25,7 @@ from lm_eval.tasks import TaskManager
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_data.verifier import is_as_taught
 from nemotron_engines.modeling.build import set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.artifacts import Artifact
@@ -45,6 +46,10 @@ utils.env.from_string = cache(utils.env.from_string)  # ty: ignore[invalid-assig
 # These modules may already be imported, and read the environment only once.
 huggingface_hub.constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ENV_VARS_TRUE_VALUES
 datasets.config.HF_HUB_OFFLINE = os.environ["HF_DATASETS_OFFLINE"].upper() in ENV_VARS_TRUE_VALUES
+
+
+LEAST_ROOM = 16
+"""Tokens that every answer to a row may have."""
 
 
 class QuietLM(HFLM):
@@ -248,14 +253,16 @@ def evaluate_model(
 
 
 def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
-    """Log-likelihood of the held-out answers after the exact prompt ids of training, and the model's own answers to
-    the first ones."""
+    """Log-likelihood of the rows' answers after the exact prompt ids of training, and the model's own answers to
+    the first ones, each right, wrong, or an open one (`right` is None)."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts only matter to a cache
     likelihoods = lm._loglikelihood_tokens(asked)
-    manner = generation(settings, lm.ends)
     shown = rows[: settings.sample_answers]
     lm.ids |= {row["question"]: row["prompt_ids"] for row in shown}
+    # an answer that is twice as long as all of the rows' is not one of them
+    longest = max(LEAST_ROOM, 2 * max((len(row["answer_ids"]) for row in shown), default=0))
+    manner = generation(settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, longest)}), lm.ends)
     outputs = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
     found = [
         {
@@ -267,8 +274,9 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[
         }
         for number, (row, (nats, _)) in enumerate(zip(rows, likelihoods, strict=True))
     ]
-    for sample, output in zip(found, outputs, strict=False):  # only the first ones
-        sample |= written([output])
+    for sample, row, output in zip(found, shown, outputs, strict=False):  # only the first ones
+        taught = whole_answer(row["question"], row["expected"])
+        sample |= written([output]) | {"right": is_as_taught(output, taught)}
     return found
 
 

@@ -20,60 +20,129 @@ from nemotron_app.finetune.plan import evaluate, make_plan, prepare, train
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import CONTROL, plain_turns
 from nemotron_data.formats.json_lines import read_lines
+from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 from nemotron_shared.runtime.console import say
 
-# Before and after on the held-out rows: the loss of both models, and their answers side by side.
+# Before and after, on held-out rows and on taught ones: the loss of both models, and their answers side by side.
 
-TASK = "held_out"
+HELD_OUT, TAUGHT = "held_out", "taught"
+SHOWN = 8
+"""Answers that are shown; all of them are in the results."""
 MOST_CHARACTERS = 200
+ENOUGH, FEWEST = 0.8, 5
+"""Share of the taught answers that should be right, if so many were judged."""
+MARKS = {True: "right", False: "wrong", None: "an open answer"}
+
+
+@dataclass(frozen=True)
+class Right:
+    """How many answers were right, of those that a rule applies to."""
+
+    before: int
+    after: int
+    judged: int
+    asked: int
+
+    @property
+    def few(self) -> bool:
+        """Whether the model has not learnt what it was taught, if these are taught answers."""
+        return self.judged >= FEWEST and self.after < ENOUGH * self.judged
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `results.json` says of the two models; `answers` pairs a question with what each wrote."""
+    """What `results.json` says of the two models; `answers` pairs a question with what each wrote, `right` counts by
+    task."""
 
     scores: list[dict[str, Any]]
     difference: dict[str, Any] | None
-    answers: list[dict[str, str]]
+    answers: list[dict[str, Any]]
+    right: dict[str, Right]
+    held_back: bool
 
     @classmethod
-    def read(cls, results: Artifact) -> "Comparison":
-        """From an artifact of the evaluation."""
-        content = read_json(results.path / "results.json")
-        scores = [entry for entry in content["scores"] if entry["task"] == TASK]
-        files = [results.path / "samples" / entry["model"] / f"{TASK}.jsonl" for entry in scores]
-        before, *_, after = ([line.value() for line in read_lines(file)] for file in files)
-        answers = [
-            {"question": old["question"], "expected": old["expected"], "before": old["output"], "after": new["output"]}
-            for old, new in zip(before, after, strict=True)
-            if "output" in old
-        ]
-        return cls(scores, next((one for one in content["comparisons"] if one["task"] == TASK), None), answers)
-
-    def as_json(self) -> dict[str, Any]:
-        """For a program."""
-        return {"scores": self.scores, "difference": self.difference, "answers": self.answers}
-
-    def lines(self, prepared: Artifact) -> list[str]:
-        """For people.
+    def read(cls, results: Artifact, prepared: Artifact) -> "Comparison":
+        """From an artifact of the evaluation.
 
         Args:
             prepared: the data; it may have held nothing back.
         """
-        held_back = set(prepared.manifest.metadata["splits"]) & {"valid", "test"}
-        which = "held-out rows" if held_back else "rows, all of which were trained on"
-        shown = []
-        for answer in self.answers:
-            shown += ["", f"  {_short(plain_turns(answer['question']), end=True)}"]
-            shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
+        content = read_json(results.path / "results.json")
+        by_task = {task: [one for one in content["scores"] if one["task"] == task] for task in (HELD_OUT, TAUGHT)}
+        scores = by_task[HELD_OUT]
+        files = [results.path / "samples" / entry["model"] / f"{HELD_OUT}.jsonl" for entry in scores]
+        before, *_, after = ([line.value() for line in read_lines(file)] for file in files)
+        answers = [
+            {name: old[name] for name in ("question", "expected")}
+            | {"before": old["output"], "after": new["output"], "right": new.get("right")}
+            for old, new in zip(before, after, strict=True)
+            if "output" in old
+        ]
+        held_back = bool(set(prepared.manifest.metadata["splits"]) & {"valid", "test"})
+        right = {
+            task if held_back else TAUGHT: Right(old["right"], new["right"], new["judged"], new["asked"])
+            for task, entries in by_task.items()
+            if entries and (old := entries[0].get("answers")) and (new := entries[-1]["answers"])
+        }
+        difference = next((one for one in content["comparisons"] if one["task"] == HELD_OUT), None)
+        return cls(scores, difference, answers[:SHOWN], right, held_back)
+
+    @property
+    def is_untaught(self) -> bool:
+        """Whether few of the taught answers are right."""
+        return TAUGHT in self.right and self.right[TAUGHT].few
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program."""
+        right = {task: vars(found) for task, found in self.right.items()}
+        return {"scores": self.scores, "difference": self.difference, "right": right, "answers": self.answers}
+
+    def lines(self) -> list[str]:
+        """For people."""
+        which = "held-out rows" if self.held_back else "rows, all of which were trained on"
         first, last = self.scores[0], self.scores[-1]
         loss = f"bits per byte of {last['n']} {which}: {first['value']:.3f} before, {last['value']:.3f} after"
         if self.difference is not None:
             low, high = self.difference["ci95"]
             loss += f" (difference {self.difference['difference']:+.3f}, 95% {low:+.3f} to {high:+.3f})"
-        return [loss, *shown]
+        shown = []
+        for answer in self.answers:
+            shown += ["", f"  {_short(plain_turns(answer['question']), end=True)}"]
+            shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
+            shown[-1] += f"   [{MARKS[answer['right']]}]"
+        return [*self._judgement(), loss, *shown]
+
+    def _judgement(self) -> list[str]:
+        """The rule, and how many answers are right by it."""
+        if not self.right:
+            return []
+        judged = {task: found for task, found in self.right.items() if found.judged}
+        names = {TAUGHT: "of the taught rows", HELD_OUT: "of rows held out"}
+        counts = [
+            f"  {names[task]}, {found.judged} answers judged: {found.before} right before, {found.after} after"
+            for task, found in sorted(judged.items(), reverse=True)
+        ]
+        if not counts:
+            return [f"answers: none is marked right or wrong, because they are open ({AS_TAUGHT})"]
+        return [f"right answers, by this rule: {AS_TAUGHT} (docs/answers.md)", *counts]
+
+
+def advice(comparison: Comparison, longer: str) -> list[str]:
+    """What would help where few answers are right.
+
+    Args:
+        longer: the command that trains for more steps.
+    """
+    if comparison.is_untaught:
+        return ["few of the taught answers are right; more steps may help:", f"  {longer}"]
+    held_out = comparison.right.get(HELD_OUT)
+    if held_out is None or not held_out.few:
+        return []
+    return [
+        "the taught answers are known, and few of those held out are: rows that say the same in other words may help"
+    ]
 
 
 def _short(text: str, *, end: bool = False) -> str:
@@ -83,6 +152,8 @@ def _short(text: str, *, end: bool = False) -> str:
     return f"… {words[-MOST_CHARACTERS:]}" if end else f"{words[:MOST_CHARACTERS]} …"
 
 
+LONGER = 2
+"""How many times as many steps a second training has, where few of the taught answers were right after the first."""
 USE = ("chat {model}", "serve {model}", "export {model} my-model")
 
 
@@ -106,12 +177,20 @@ def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: b
     say("\n── 2/3  training ──")
     tuned = train(plan, prepared)
     say("\n── 3/3  before and after ──")
-    results = evaluate(plan, tuned)
-    comparison = Comparison.read(results)
+    comparison = Comparison.read(evaluate(plan, tuned), prepared)
+    steps = plan.steps(prepared)
+    if comparison.is_untaught and plan.may_train_longer():
+        found = comparison.right[TAUGHT]
+        say(f"\n── 2/3  training again: {found.after} of {found.judged} taught answers are right ──")
+        steps = LONGER * steps
+        tuned = train(plan, prepared, steps)
+        say("\n── 3/3  before and after ──")
+        comparison = Comparison.read(evaluate(plan, tuned), prepared)
     home = f" --home {plan.look.store.home}" if plan.home_was_given else ""
     uses = [f"nemotron {words.format(model=tuned.reference)}{home}" for words in USE]
     found = {"model": tuned.reference, "path": str(tuned.path), "data": prepared.reference, "config": str(plan.folder)}
-    look.tell(found | comparison.as_json(), *comparison.lines(prepared), "", *uses)
+    said = [*comparison.lines(), *advice(comparison, plan.longer(LONGER * steps)), "", *uses]
+    look.tell(found | comparison.as_json(), *said)
     return 0
 
 

@@ -22,6 +22,7 @@ from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
@@ -72,9 +73,11 @@ class Plan:
     home_was_given: bool
     choices: list[Choice] = field(default_factory=list)
 
-    def file(self, prepared: Artifact | None = None) -> Path:
-        """The config of the data preparation, or of the training on a version of its data."""
-        return self.folder / (f"train-v{prepared.manifest.version}.yaml" if prepared else "data.yaml")
+    def file(self, prepared: Artifact | None = None, steps: int | None = None) -> Path:
+        """The config of the data preparation, or of the training on a version of its data, for so many steps if they
+        were not chosen."""
+        longer = f"-{steps}-steps" if steps else ""
+        return self.folder / (f"train-v{prepared.manifest.version}{longer}.yaml" if prepared else "data.yaml")
 
     def request(self, stage: str, config: str, *overrides: str) -> Request:
         """The request of `nemotron FAMILY STAGE -c CONFIG` with these overrides, in this store."""
@@ -116,6 +119,25 @@ class Plan:
         found = checked.problems + checked.lacking
         told = {problem.message for problem in found}  # the search for prepared data may have met one already
         refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])
+
+    def steps(self, prepared: Artifact) -> int:
+        """Of the first training on this data."""
+        config = self.config(str(self.file(prepared)))
+        assert isinstance(config, SupervisedConfig)
+        return config.train.train_iters
+
+    def may_train_longer(self) -> bool:
+        """Whether a second training may follow where the first taught too little: its length is ours to choose, and a
+        small model is trained in minutes."""
+        choices = import_module(f"stages.{self.stage}.choices")
+        return not self.is_said("train.train_iters") and choices.may_train_longer(self.model.path)
+
+    def longer(self, steps: int) -> str:
+        """The command that fine-tunes in the same way for more steps."""
+        others = [word for word in self.overrides if override_key(word) != "train.train_iters"]
+        home = ["--home", str(self.look.store.home)] if self.home_was_given else []
+        words = ["nemotron", "finetune", self.reference, *self.data, *others, f"train.train_iters={steps}", *home]
+        return shlex.join(words)
 
     def rehearse(self) -> None:
         """Run one small training step in a separate process, which prints the result.
@@ -226,15 +248,21 @@ def _choose_data(plan: Plan, fields: Mapping[str, str]) -> None:
     say(f"[finetune] kept in {plan.file()}")
 
 
-def choose_training(plan: Plan, prepared: Artifact) -> Path:
-    """The config of the training on prepared data; chosen now, unless an earlier run did."""
-    file = plan.file(prepared)
+def choose_training(plan: Plan, prepared: Artifact, steps: int | None = None) -> Path:
+    """The config of the training on prepared data; chosen now, unless an earlier run did.
+
+    Args:
+        steps: of a training that is to be longer than the choices would have it.
+    """
+    file = plan.file(prepared, steps)
     if file.is_file():
         return file
     machine = Machine.here(plan.look.store.home)
-    config = plan.config(str(plan.file()))
+    longer = [override("train.train_iters", str(steps))] if steps else []
+    config = plan.config(str(plan.file()), *longer)
     choices = import_module(f"stages.{plan.stage}.choices")
-    chosen = plan.add(choices.train_choices(config, plan.model.path, prepared, machine, plan.is_said))
+    is_said = replace(plan, overrides=[*plan.overrides, *longer]).is_said
+    chosen = plan.add(choices.train_choices(config, plan.model.path, prepared, machine, is_said))
     write_choices(file, plan.file().stem, chosen, {})
     return file
 
@@ -261,10 +289,10 @@ def prepare(plan: Plan) -> Artifact:
     return _run(plan, plan.stage, "data_prep", plan.request(plan.stage, str(plan.file()), *plan.overrides))
 
 
-def train(plan: Plan, prepared: Artifact) -> Artifact:
-    """The fine-tuned model."""
+def train(plan: Plan, prepared: Artifact, steps: int | None = None) -> Artifact:
+    """The fine-tuned model; `steps` where they are not those that the choices have."""
     data = override("run.data", prepared.reference)
-    request = plan.request(plan.stage, str(choose_training(plan, prepared)), *plan.overrides, data)
+    request = plan.request(plan.stage, str(choose_training(plan, prepared, steps)), *plan.overrides, data)
     step = import_module(f"stages.{plan.stage}.train").STEP
     asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
     estimate = preflight(step, load(step, asked)).estimate  # what keeps it from starting, the training says itself

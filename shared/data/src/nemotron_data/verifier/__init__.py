@@ -13,6 +13,6 @@ What an expected answer is decides how it is compared: numbers exactly, as fract
 mathematics with math-verify; choices by their letter; anything else as text.
 """
 
-from nemotron_data.verifier.judgement import Expected, Kind, Verdict, expected, judge
+from nemotron_data.verifier.judgement import AS_TAUGHT, Expected, Kind, Verdict, expected, is_as_taught, judge
 
-__all__ = ["Expected", "Kind", "Verdict", "expected", "judge"]
+__all__ = ["AS_TAUGHT", "Expected", "Kind", "Verdict", "expected", "is_as_taught", "judge"]

@@ -249,15 +249,19 @@ MOST_WORDS = 12
 """A longer text is a sentence or a proof, which cannot be expected word by word."""
 
 
-def count_gold(counts: Counter[str], gold: str) -> None:
-    """Count an expected answer under its kind."""
-    about = expected(gold)
-    decidable = not about.is_nothing and (
+def is_decidable(about: Expected) -> bool:
+    """Whether an answer can be found right or wrong: not a long text, nor mathematics that cannot be read."""
+    return not about.is_nothing and (
         about.kind in ("number", "choice")
         or (about.kind == "math" and readable(about.text))
         or (about.kind == "text" and len(about.text.split()) <= MOST_WORDS)
     )
-    counts[f"{ANSWERS}{about.kind}" if decidable else UNDECIDABLE] += 1
+
+
+def count_gold(counts: Counter[str], gold: str) -> None:
+    """Count an expected answer under its kind."""
+    about = expected(gold)
+    counts[f"{ANSWERS}{about.kind}" if is_decidable(about) else UNDECIDABLE] += 1
 
 
 def require_decidable(counts: Mapping[str, int], most: float) -> None:
@@ -376,6 +380,28 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     if answer is not None and fits(answer, wanted):
         return Verdict(strict=False, lenient=True, answer=answer)
     return Verdict(strict=False, lenient=False, answer=answer or alone.text[:200])
+
+
+AS_TAUGHT = f"the same final answer, or the same words; answers of more than {MOST_WORDS} words have no rule"
+"""What `is_as_taught` decides, for people."""
+
+
+def is_as_taught(completion: str, taught: str) -> bool | None:
+    """Whether an answer says what the answer of a training row says.
+
+    Args:
+        completion: the whole answer, with its thought.
+        taught: that of the row, with its thought.
+
+    Returns:
+        None where no rule applies: an open answer is neither right nor wrong.
+    """
+    gold = (after_thought(taught) or "").strip()
+    wanted = expected(gold)
+    if not is_decidable(wanted):
+        return None
+    said = words_of(after_thought(completion) or "")
+    return judge(completion, wanted).lenient or said == words_of(gold)
 
 
 def _first_line(text: str) -> Claim | None:
