@@ -1,10 +1,12 @@
 """Adapters: which layers they reach, that each takes part, and that they merge, save and load."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kinds_of_models import without_weights
 from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM, NemotronHConfig
@@ -211,3 +213,67 @@ def test_adapters_are_loaded_whole_or_not_at_all(tiny: Any, tmp_path: Path, twin
     other = adapted(random_like(tmp_path / "base", 7, ENGINE), section(dim=4), 2)
     with pytest.raises(UserError, match=r"do not match engine\.peft"):
         load_adapter(other, tmp_path / "adapter")
+
+
+OTHERS = {
+    "gpt2": ({"attention": 8, "mlp": 8}, {"embeddings"}),
+    "qwen3_moe": ({"attention": 16, "experts": 8}, {"router", "lm_head", "embeddings"}),
+    "gpt_oss": ({"attention": 16, "experts": 8}, {"router", "lm_head", "embeddings"}),
+    "qwen3_next": ({"attention": 13, "experts": 8}, {"shared_experts", "router", "lm_head", "embeddings"}),
+    "deepseek_v3": ({"attention": 20, "experts": 6}, {"mlp", "shared_experts", "router", "lm_head", "embeddings"}),
+    "granite_moe_hybrid": ({"attention": 8, "mamba_in": 2, "mlp": 8, "experts": 8},
+                           {"mamba_out", "router", "lm_head", "embeddings"}),
+    "lfm2_moe": ({"attention": 8, "mamba_in": 2, "mlp": 3, "experts": 6}, {"mamba_out", "router", "embeddings"}),
+    "mamba": ({"mamba_in": 2}, {"mamba_out", "embeddings", "other"}),
+}  # fmt: skip
+"""Of other architectures: adapted layers by kind, and the kinds that are not adapted unless they are named."""
+
+
+def drawn(name: str) -> Any:
+    """A model of another architecture, with random weights."""
+    model: Any = without_weights(name).to_empty(device="cpu")
+    model.tie_weights()
+    draw = torch.Generator().manual_seed(5)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            nn.init.normal_(tensor, std=0.2, generator=draw)
+        else:
+            tensor.zero_()
+    return model
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_layers_of_other_architectures_are_adapted_by_their_role(name: str) -> None:
+    adapted_layers, left_out = OTHERS[name]
+    model = adapted(drawn(name), section(dim=2), 1)
+    found = coverage(model)
+    assert {kind: one.adapted for kind, one in found.items() if one.adapted} == adapted_layers
+    assert {kind for kind, one in found.items() if not one.adapted} == left_out
+    assert all(one.adapted in (0, one.layers) for one in found.values())
+    ranks = {value.shape[0] for key, value in model.named_parameters() if "lora_A" in key and "experts" not in key}
+    assert ranks == {2}
+    said = "not adapted, so that PEFT can load the adapter: "
+    expected = {"qwen3_next": ["shared_experts"], "deepseek_v3": ["mlp, shared_experts"]}.get(name, [])
+    beside = [line.removeprefix(said).partition(";")[0] for line in table(model, section(dim=2)) if said in line]
+    assert beside == expected
+
+
+def test_layers_that_peft_takes_for_experts_are_adapted_where_they_are_named(tmp_path: Path) -> None:
+    wanted = section(dim=2, layers=["mlp", "shared_experts"])
+    model = with_something_learned(adapted(drawn("deepseek_v3"), wanted, 1))
+    found = {kind: one.adapted for kind, one in coverage(model).items() if one.adapted}
+    assert found == {"mlp": 3, "shared_experts": 9}
+    said = "cannot load adapters of mlp, shared_experts of this architecture"
+    assert any(said in line for line in table(model, wanted))
+    expected = logits(model)
+    save_adapter(model, tmp_path, None)
+    again = adapted(drawn("deepseek_v3"), wanted, 2)
+    load_adapter(again, tmp_path)
+    assert torch.equal(logits(again.eval()), expected)
+    assert torch.allclose(logits(merged(again)[0]), expected, atol=1e-4)
+
+
+def test_adapters_elsewhere_than_chosen_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemotron_engines.lora.adapt.names_as_they_are", nullcontext)
+    with pytest.raises(UserError, match="does not adapt what was chosen, such as"):
+        adapted(drawn("deepseek_v3"), section(dim=2, layers=["shared_experts"]), 1)

@@ -205,7 +205,8 @@ class LoraSection(Section):
     """Dropout in the adapter; 0 where routed experts are adapted."""
     layers: list[LayerKind] | None
     """Kinds of layers: `attention`, `mamba_in`, `mamba_out`, `mlp`, `experts`, `shared_experts`, `latent`. `null`: all
-    that the model has except `mamba_out`, with which PEFT cannot load an adapter; with `target_modules`, only those."""
+    that the model has except those with which PEFT cannot load an adapter: `mamba_out`, and `mlp` and `shared_experts`
+    beside the experts of DeepSeek's and Qwen's mixtures; with `target_modules`, only those."""
     target_modules: list[str]
     """Names, or patterns with `*`, of what is adapted besides `layers`: the only way to `lm_head`, the embeddings and
     the routers."""

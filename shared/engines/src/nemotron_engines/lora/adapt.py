@@ -12,16 +12,19 @@ from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraModel
+from peft.utils import transformers_weight_conversion as weight_conversion
 from torch import nn
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.pytorch_utils import Conv1D
 
 from nemotron_engines.kernels.mamba_install import never_fuse
 from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of, tied_fault
+from nemotron_engines.modeling.roles import decayed
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -40,10 +43,16 @@ class Coverage:
 def adapted(model: PreTrainedModel, section: LoraSection, seed: int) -> PeftModel:
     """The model with adapters, the only trained weights; the same seed gives the same ones on every process."""
     config = lora_config(model, section)
+    targets = (*(config.target_modules or ()), *(config.target_parameters or ()))
+    wanted = {name.removesuffix(".weight") for name in targets}
     set_seed(seed)
-    with mamba_out_allowed():
+    with mamba_out_allowed(), names_as_they_are():
         made = get_peft_model(model, config)
     assert isinstance(made, PeftModel)
+    found = {layer_of(made, name) for name, _ in made.named_parameters() if "lora_" in name}
+    if found != wanted:
+        what = f"engine.peft: PEFT {version('peft')} does not adapt what was chosen, such as {min(found ^ wanted)}"
+        raise UserError(what, "name other layers in engine.peft.layers")
     return made
 
 
@@ -56,6 +65,9 @@ def lora_config(model: PreTrainedModel, section: LoraSection) -> LoraConfig:
     """
     layers = adaptable(model)
     wanted = chosen(layers, section)
+    if section.layers is None and not section.target_modules:
+        left_out = {*only_merged(model)}
+        wanted = [name for name in wanted if name not in left_out]
     if fault := tied_fault(wanted, tied(model)):
         raise fault
     tensors = [name for name in wanted if not isinstance(layers[name], nn.Module)]
@@ -84,11 +96,36 @@ def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding, Conv1D)):
             found[name] = module
-        elif kind_of(name) == "router":
+        elif kind_of(name) == "router" and isinstance(getattr(module, "weight", None), nn.Parameter):
             found[name] = module.weight
         elif kind_of(f"{name}.up_proj") == "experts":
-            found |= {f"{name}.{tensor}": value for tensor, value in module.named_parameters(recurse=False)}
+            tensors = {f"{name}.{tensor}": value for tensor, value in module.named_parameters(recurse=False)}
+            found |= {tensor: value for tensor, value in tensors.items() if kind_of(tensor) == "experts"}  # no biases
     return found
+
+
+def only_merged(model: nn.Module) -> list[str]:
+    """Layers beside a mixture's experts whose adapters PEFT cannot load, though it can train and merge them.
+
+    PEFT 0.21 takes `gate_proj`, `up_proj` and `down_proj` of mixtures with a transformers 4 layout (DeepSeek, Qwen)
+    for their experts, wherever they are: it then adapts experts instead of shared experts and dense layers.
+    """
+    base = weight_conversion._MODEL_TO_CONVERSION_PATTERN.get(getattr(model.config, "model_type", None))
+    taken = weight_conversion._MOE_TARGET_MODULE_MAPPING.get(base, {})
+    modules = model.named_modules()
+    linear = [name.removesuffix(".base_layer") for name, module in modules if isinstance(module, nn.Linear)]
+    return [name for name in linear if name.rpartition(".")[2] in taken]
+
+
+@contextmanager
+def names_as_they_are() -> Generator[None]:
+    """Keep PEFT from taking names of today's layers for those of transformers 4 (`only_merged`)."""
+    stock = weight_conversion.convert_peft_config_for_transformers
+    weight_conversion.convert_peft_config_for_transformers = lambda *_, **__: None  # ty: ignore[invalid-assignment]
+    try:
+        yield
+    finally:
+        weight_conversion.convert_peft_config_for_transformers = stock
 
 
 def tied(model: Any) -> list[str]:
@@ -122,8 +159,10 @@ def coverage(model: PeftModel) -> dict[str, Coverage]:
         if "lora_" in name:
             adapters[layer_of(model, name)] += parameter.numel()
     base = model.get_base_model()
+    kernels = {name for name, module in base.named_modules() if isinstance(module, nn.modules.conv._ConvNd)}
+    matrices = {name for name in decayed(base) if name.rpartition(".")[0] not in kernels}
     for name, parameter in base.named_parameters():
-        if parameter.dim() > 1 and "lora_" not in name and ".conv1d." not in name:
+        if name in matrices and "lora_" not in name:
             layer = name.replace(".base_layer", "").removesuffix(".weight")
             one = found[kind_of(layer)]
             one.layers, one.weights = one.layers + 1, one.weights + parameter.numel()
@@ -150,8 +189,25 @@ def table(model: PeftModel, section: LoraSection) -> list[str]:
         lines.append(f"{kind:<16}{layers:>12}{one.trained:>15,}{share:>17.2%}")
     if section.layers is None and not section.target_modules and ONLY_NAMED in rows:
         lines.append(f"{ONLY_NAMED} is not adapted, so that PEFT can load the adapter; engine.peft.layers can add it")
+    lines += _beside_the_experts(model, section)
     trained, total = count(model)
     return [*lines, f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"]
+
+
+def _beside_the_experts(model: PeftModel, section: LoraSection) -> list[str]:
+    """What is said of layers that PEFT would take for experts."""
+    base = model.get_base_model()
+    kinds = {kind_of(name) for name in only_merged(base)}
+    if not kinds:
+        return []
+    named = ", ".join(kind for kind in BLOCK_KINDS if kind in kinds)
+    if section.layers is None and not section.target_modules:
+        return [f"not adapted, so that PEFT can load the adapter: {named}; engine.peft.layers can add them"]
+    adapted_kinds = {kind_of(layer_of(model, name)) for name, _ in model.named_parameters() if "lora_" in name}
+    if not kinds & adapted_kinds:
+        return []
+    what = f"PEFT {version('peft')} cannot load adapters of {named} of this architecture"
+    return [f"WARNING: {what}: use the merged model"]
 
 
 def count(model: nn.Module) -> tuple[int, int]:

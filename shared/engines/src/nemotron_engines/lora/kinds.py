@@ -24,10 +24,10 @@ PATTERNS = {
     "mamba_in": r"\.in_proj",
     "mamba_out": r"\.out_proj",
     "experts": r"\.experts\.(gate_|up_|gate_up_|down_)proj",
-    "shared_experts": r"\.shared_experts\.\w+_proj",
+    "shared_experts": r"\.shared_experts?\.\w+_proj",
     "latent": r"\.fc[12]_latent_proj",
-    "router": r"\.gate",
-    "mlp": r"\.(gate|up|down)_proj|\.(mlp|ffn|feed_forward)\.\w+|\.fc[12]",
+    "router": r"\.(gate|router|shared_expert_gate)",
+    "mlp": r"\.(gate|up|down)_proj|\.(mlp|ffn|feed_forward|shared_mlp)\.\w+|\.fc[12]",
     "lm_head": r"lm_head",
     "embeddings": r"embed\w*|wte|wpe",
 }
@@ -37,7 +37,7 @@ inside an attention or an MLP belong to it under any name (`query_key_value`, `c
 
 def kind_of(name: str) -> str:
     """Kind of a layer by its module's name, or for experts by the tensor's name."""
-    return next((kind for kind, pattern in PATTERNS.items() if re.search(rf"{pattern}$", name)), OTHER)
+    return next((kind for kind, pattern in PATTERNS.items() if re.search(rf"({pattern})$", name)), OTHER)
 
 
 def without_adapters(model: Any) -> Any:
