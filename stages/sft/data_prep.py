@@ -77,7 +77,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     if end is None:
         task.run.say(f"{rendering.label} closes no answer with a token that is learnt: answers end at their longest")
     if settings.chat_template is not None:
-        tokenizer.give_template(rendering.template)  # prompts have to be rendered with it
+        tokenizer.give_template(rendering.template, alone=True)  # prompts have to be rendered with it
     encoder = inputs.choose_encoder(tokenizer, rendering.sample, settings.tokenizer.backend, with_bytes=True)
     decontamination = Decontamination.of(task.config, task.store)
     token_bytes = encoder.reference.token_bytes

@@ -408,6 +408,38 @@ def test_a_name_that_no_repository_has_is_one_clear_error(hub: Hub, store: Store
     assert "not an address of the hub" in refusal(lambda: bring_in(store, HubModel(name)))
 
 
+MORE = {"additional_chat_templates/tool_use.jinja": b"{{ tools }}"}
+
+
+def test_further_chat_templates_come_along(
+    hub: Hub, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the hub, from its cache without a network, and from a folder; nothing else below the top does."""
+    others = {"additional_chat_templates/other.txt": b"x", "original/tokenizer.json": b"{}"}
+    hub.models["local/tiny"] = Model({COMMIT: files() | MORE | others})
+    made = bring_in(store)
+    wanted = ["additional_chat_templates/tool_use.jinja", "config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(made.manifest.files) == wanted
+    assert (made.path / wanted[0]).read_bytes() == MORE[wanted[0]] and not store.verify(made)
+
+    library.snapshot_download("local/tiny")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    look_at.cache_clear()
+    assert sorted(bring_in(Store(tmp_path / "offline")).manifest.files) == wanted
+
+    folder = tmp_path / "folder"
+    for name, content in (files() | MORE | others).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    found = import_folder(store, folder, name=None, trusted=False).manifest.files
+    assert sorted(found) == sorted([*wanted, "modeling.py"])
+    shutil.rmtree(folder / "additional_chat_templates")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "mine.jinja").write_text("x")
+    (folder / "additional_chat_templates").symlink_to(tmp_path / "private")
+    assert "a link out of the folder" in refusal(lambda: import_folder(store, folder, name=None, trusted=False))
+
+
 def test_what_is_no_file_of_a_folder_is_not_left_out_without_a_word(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "folder\nname"
     folder.mkdir()

@@ -470,6 +470,21 @@ def test_the_same_file_by_a_link_is_still_named_twice(folder: Path) -> None:
         expand([folder])
 
 
+def test_further_chat_templates_stay_with_the_tokenizer_unless_another_one_is_chosen(tmp_path: Path) -> None:
+    inner = tmp_path / "model" / "additional_chat_templates"
+    inner.mkdir(parents=True)
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    (inner / "tool_use.jinja").write_text("{{ tools }}")
+    (inner / "notes.txt").write_text("x")
+    made = provide_tokenizer(str(tmp_path / "model"), tmp_path / "copy")
+    there = made.path / "additional_chat_templates"
+    assert [path.name for path in there.iterdir()] == ["tool_use.jinja"]
+    made.give_template("{{ messages }}")
+    assert there.is_dir()
+    made.give_template("{{ messages }}", alone=True)
+    assert not there.exists() and (made.path / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
 @pytest.mark.parametrize("target", ["/etc/hostname", "../private.json", "inner/../../private.json"])
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> None:
     folder = tmp_path / "model"

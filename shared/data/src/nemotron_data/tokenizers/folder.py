@@ -17,7 +17,7 @@ from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import require_own_files, require_small
+from nemotron_shared.runtime.models.folder import MORE_TEMPLATES, require_own_files, require_small
 
 TINY = "tiny"
 AGAIN = "download or copy the file again"
@@ -136,12 +136,17 @@ class TokenizerFolder:
             return template_text(file)
         return default_template(self.settings.get("chat_template"), self.path / "tokenizer_config.json")
 
-    def give_template(self, source: str) -> None:
+    def give_template(self, source: str, *, alone: bool = False) -> None:
         """Make `source` the chat template of this folder, and of every folder that the tokenizer is copied into.
 
         Programs prefer this file over the template in tokenizer_config.json.
+
+        Args:
+            alone: drop further templates, which programs would take for conversations with tools.
         """
         write_text(self.path / TEMPLATE, source)
+        if alone:
+            shutil.rmtree(self.path / MORE_TEMPLATES, ignore_errors=True)
 
     def is_named(self, number: int) -> bool:
         """Whether an id belongs to an added token or to the end-of-text token, which ordinary text never encodes to."""
@@ -174,3 +179,6 @@ def copy_tokenizer(source: Path, into: Path) -> None:
     for name in FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, into / name)
+    for file in sorted(source.glob(f"{MORE_TEMPLATES}/*.jinja")):
+        (into / MORE_TEMPLATES).mkdir(exist_ok=True)
+        shutil.copyfile(file, into / MORE_TEMPLATES / file.name)

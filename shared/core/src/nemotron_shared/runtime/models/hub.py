@@ -33,7 +33,13 @@ from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, size
-from nemotron_shared.runtime.models.folder import config_of, model_type, needs_code, require_loadable
+from nemotron_shared.runtime.models.folder import (
+    MORE_TEMPLATES,
+    config_of,
+    model_type,
+    needs_code,
+    require_loadable,
+)
 from nemotron_shared.runtime.models.references import HubModel
 from nemotron_shared.runtime.models.weights import (
     LARGEST_HEADER,
@@ -78,9 +84,10 @@ def require_promise(text: str, name: str, digest: Any, size: Any, *, large: bool
 
 
 def is_plain(name: Any) -> bool:
-    """Whether a file is at the top of a repository, with a name that is safe on every file system."""
+    """Whether a file is at the top of a repository, or a further chat template, with a name that is safe everywhere."""
     if not isinstance(name, str):
         return False
+    name = name.removeprefix(f"{MORE_TEMPLATES}/") if name.endswith(".jinja") else name
     return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
 
 
@@ -110,7 +117,7 @@ def is_as_promised(path: Path, expected: str) -> bool:
 
 TOKENIZER_FILES = re.compile(
     r"tokenizer\.(json|model)|tokenizer_config\.json|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)"
-    r"|merges\.txt|chat_template\.(jinja|json)"
+    rf"|merges\.txt|chat_template\.(jinja|json)|{MORE_TEMPLATES}/[\w.-]+\.jinja"
 )
 MODEL_FILES = re.compile(r"[\w.-]+\.json|LICENSE\S*|NOTICE\S*")
 HEADER = 100_000
@@ -236,7 +243,8 @@ def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File
         found = Path(snapshot_download(model.repository, revision=revision, local_files_only=True, allow_patterns=[]))
         say(f"[{model}] offline: commit {found.name[:12]} from the hub's local cache")
         # the cache names a blob by the hub's digest
-        blobs = {path.name: path.resolve() for path in found.iterdir() if path.is_file()}
+        there = [path for path in (*found.iterdir(), *found.glob(f"{MORE_TEMPLATES}/*")) if path.is_file()]
+        blobs = {path.relative_to(found).as_posix(): path.resolve() for path in there}
         files = {
             name: _File(name, blob.stat().st_size, _promised(blob), SHA256.fullmatch(blob.name) is not None)
             for name, blob in blobs.items()
@@ -369,6 +377,7 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
     elsewhere = False
     for name in names:
         blob, target = (look.folder / name).resolve(), into / name
+        target.parent.mkdir(exist_ok=True)
         try:
             os.link(blob, target)  # no second copy of the bytes, and they survive cleaning the hub's cache
         except OSError:

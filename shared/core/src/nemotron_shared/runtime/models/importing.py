@@ -31,6 +31,7 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.folder import (
+    MORE_TEMPLATES,
     config_of,
     is_blob,
     model_type,
@@ -255,7 +256,9 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     with made_once(store, name, label), staging(store, name) as staged:
         for path in wanted:
             take = link_or_copy if path.suffix in WEIGHTS and is_blob(path, folder) else copy_content
-            take(path.resolve(), staged / path.name)
+            target = staged / path.relative_to(folder)
+            target.parent.mkdir(exist_ok=True)
+            take(path.resolve(), target)
         source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
         made = made_from(store, name, source)
         if made is not None:
@@ -272,11 +275,11 @@ def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
     """
     wanted = [
         path
-        for path in sorted(folder.iterdir())
+        for path in (*sorted(folder.iterdir()), *sorted(folder.glob(f"{MORE_TEMPLATES}/*.jinja")))
         if path.name != "manifest.json"
         and not (path.is_dir() and path.name.startswith(("LICENSE", "NOTICE")))
         and (
-            TOKENIZER_FILES.fullmatch(path.name)
+            TOKENIZER_FILES.fullmatch(path.relative_to(folder).as_posix())
             or (config and (MODEL_FILES.fullmatch(path.name) or path.suffix in (*WEIGHTS, ".py")))
         )
     ]
@@ -285,8 +288,9 @@ def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
         raise UserError(what, "copy the file into the folder, or take it out")
     if config and not any(path.suffix in WEIGHTS for path in wanted):
         raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
-    for path in filter(Path.is_symlink, wanted):
-        require_inside(path, folder)
+    for path in wanted:
+        if path.is_symlink() or path.parent != folder:  # that folder may be a link
+            require_inside(path, folder)
     return wanted
 
 
