@@ -109,3 +109,35 @@ def test_the_commands_of_the_rules_exist() -> None:
             subcommand = [word for word in words[1:3] if word.islower() and "/" not in word]
             with_help = [*subcommand, "--help"] if words[1] not in ("check", "diagnose") else [words[1], "--help"]
             assert main(with_help) == 0, words
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("empty.log", b"", "nothing is in it"), ("blank.log", b" \n\n", "nothing is in it"),
+        ("noise.log", bytes(range(256)) * 40, "a binary file"),
+        ("weights.safetensors", b"{}" * 20, "a .safetensors file"),
+        ("rows.jsonl", b'{"question": "2+2?", "answer": "4"}\n' * 3, "rows of JSON without a message"),
+        ("README.md", b"# Errors\n\nWhat is done when a step failed.\n", "a .md file"),
+    ],
+)  # fmt: skip
+def test_what_is_no_log_is_said_to_be_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, why: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main(["diagnose", str(tmp_path / name)]) == 2
+    assert f"{name}: not a log: {why}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"step 1 loss 2.3\nstep 2 loss 2.1\n", b'{"level": "info", "msg": "done"}\n',
+        "Schritt 1: l\u00e4uft\n".encode("latin-1"), "step 1 loss 2.3\n".encode("utf-16"),
+        b"\x1b[32mdone\x1b[0m\r  5%\r 10%\n",
+    ],
+)  # fmt: skip
+def test_a_log_without_a_failure_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    (tmp_path / "job.out").write_bytes(content)
+    assert main(["diagnose", str(tmp_path / "job.out")]) == 0
+    assert "No sign of a failure." in capsys.readouterr().out

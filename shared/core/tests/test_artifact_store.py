@@ -326,3 +326,12 @@ def test_the_home_is_the_argument_then_the_environment_then_the_working_director
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "set"))
     assert Store.open(None).home == tmp_path / "set"
     assert Store.open("given").home == tmp_path / "given"
+
+
+def test_a_store_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for place, what in (("file", "here: not a folder"), ("file/deeper", "file is not a folder"), ("nowhere", "a link")):
+        with pytest.raises(UserError, match=f"the store cannot be here: .*{what}|{what}"):
+            Store.open(str(tmp_path / place))
+    assert Store.open(str(tmp_path / "new" / "deeper")).names() == []

@@ -1,6 +1,7 @@
 """Find and read the logs of one job in bounded memory."""
 
 import codecs
+import json
 import os
 import re
 import stat
@@ -20,6 +21,15 @@ MOST_FILES, MOST_ENTRIES = 400, 50_000
 LOG_NAME = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:\.\d+)?$|^(?:stdout|stderr|log|error\.json)$")
 JOB_NUMBER = re.compile(r"(?:^|/)slurm-(\d+)|[-_.](\d{4,})\.(?:out|err|log|txt)$|(?:^|/)(\d+)-logs/|(?:^|/)exp_(\d+)/")
 """Job numbers in file names, which separate the logs of submissions that share a folder."""
+SAMPLE = 20_000
+"""Characters that show what a file is."""
+REPLACED = "\ufffd"
+OTHER_SUFFIXES = {
+    ".md", ".rst", ".html", ".py", ".ipynb", ".sh", ".yaml", ".yml", ".toml", ".csv", ".tsv", ".parquet", ".arrow",
+    ".safetensors", ".bin", ".pt", ".npy", ".gguf", ".png", ".jpg", ".pdf", ".zip", ".gz", ".tar",
+}  # fmt: skip
+MESSAGE_KEYS = {"message", "msg", "log", "error", "exception", "traceback", "level", "levelname", "severity", "event"}
+"""Keys of which a line of a log in JSON has one."""
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -76,6 +86,39 @@ def read_logs(path: Path) -> Logs:
     if len(wanted) > len(texts) + len(left_out):
         left_out.append(f"{len(wanted) - len(texts)} more left out, beyond what is read at once")
     return Logs(tuple(texts), tuple(left_out))
+
+
+def require_log(path: Path, text: Text) -> None:
+    """Refuse a file that tells nothing of a job, because it is something else than a log.
+
+    Raises:
+        UserError: it is empty, binary, rows of data, or of a name that no log has.
+    """
+    start = text.text[:SAMPLE]
+    unreadable = sum(sign == REPLACED or (sign < " " and sign not in "\n\r\t\b\x1b\f") for sign in start)
+    if not start.strip():
+        why = "nothing is in it"
+    elif unreadable > len(start) / 10:
+        why = "a binary file"
+    elif path.suffix.lower() in OTHER_SUFFIXES:
+        why = f"a {path.suffix} file"
+    elif _is_rows(start):
+        why = "rows of JSON without a message"
+    else:
+        return
+    raise UserError(f"{path}: not a log: {why}", "name a log file, a folder of logs, or a job: nemotron jobs")
+
+
+def _is_rows(start: str) -> bool:
+    """Whether a text is JSON, line by line, and no log in that form."""
+    whole = start.splitlines()[:-1] if len(start) == SAMPLE else start.splitlines()
+    lines = [line for line in whole if line.strip()]
+    try:
+        rows = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError):
+        return False
+    keys = {str(key).lower() for row in rows if isinstance(row, dict) for key in row}
+    return bool(rows) and all(isinstance(row, dict | list) for row in rows) and not keys & MESSAGE_KEYS
 
 
 def _log_files(folder: Path) -> Iterator[tuple[float, str]]:

@@ -139,8 +139,18 @@ class Store:
 
     @classmethod
     def open(cls, home: str | None = None) -> "Store":
-        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron`: see `default_home`."""
-        return cls(Path(home or os.environ.get(HOME_VARIABLE) or default_home()).expanduser().absolute())
+        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron`: see `default_home`.
+
+        Raises:
+            UserError: something else than a folder is there, or above.
+        """
+        place = Path(home or os.environ.get(HOME_VARIABLE) or default_home()).expanduser().absolute()
+        there = next((folder for folder in (place, *place.parents) if os.path.lexists(folder)), place)
+        if os.path.lexists(there) and not there.is_dir():
+            above = "" if there == place else f"{there} is "
+            what = "a link to nothing" if there.is_symlink() and not there.exists() else "not a folder"
+            raise UserError(f"{place}: the store cannot be here: {above}{what}", f"set {HOME_VARIABLE}, or run.home")
+        return cls(place)
 
     @cached_property
     def root(self) -> Path:
