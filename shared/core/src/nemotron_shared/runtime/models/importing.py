@@ -30,6 +30,7 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.runtime.models.finite import require_finite
 from nemotron_shared.runtime.models.folder import (
     MORE_TEMPLATES,
     config_of,
@@ -206,6 +207,7 @@ def import_hub(store: Store, look: Look) -> Artifact:
             digests = fetch(look, folder)
             if weights:
                 require_whole(str(wanted), folder, config_of(folder))
+                require_finite(str(wanted), folder)
             about = {"repository": wanted.repository, "revision": wanted.revision, "commit": look.commit}
             address = f"hf://{wanted.repository}@{look.commit}"
             artifact = store.publish(
@@ -249,6 +251,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     wanted = _wanted(label, folder, config)
     if config:
         require_whole(label, folder, config)
+        require_finite(label, folder)
     again = ["model", "import", label, *(["--as", name] if name else []), *(["--trust-code"] if trusted else [])]
     name = name or artifact_name(folder.resolve().name)
     type = model_type(config) if config else "TokenizerArtifact"
@@ -312,6 +315,7 @@ def import_megatron(store: Store, model: MegatronModel, name: str | None = None)
             command = [python, "-m", CONVERTER, str(model.path.absolute()), str(folder)]
             if subprocess.run(command, check=False).returncode:
                 raise UserError(f"{model}: Megatron-Bridge could not convert it", "see what it printed above")
+            require_finite(str(model), folder)
             again = ["model", "import", str(model), *(["--as", name] if name != model.name else [])]
             how = producer(shlex.join(again))
             return publish(store, folder, name, source, "ModelArtifact", how, str(model))
