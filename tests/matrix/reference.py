@@ -275,9 +275,9 @@ def conversations(model: str, chats: list[list[dict[str, str]]]) -> list[Documen
 
 
 def texts(model: str, texts: list[str]) -> list[list[int]]:
-    """Ids of plain texts, each followed by the end, without other special tokens."""
+    """Ids of plain texts, with what the tokenizer itself puts around a text, each followed by the end."""
     tokenizer = tokenizer_of(model)
-    return [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
+    return [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]
 
 
 def _pairs(model: str, pairs: list[dict[str, Any]]) -> list[dict[str, Document]]:

@@ -48,3 +48,19 @@ def test_no_setting_of_the_file_changes_answers(tmp_path: Path, temperature: flo
     assert len(plain[0][0]) == 6 and plain[1][0]
     for key, value in PLANTED.items():
         assert asked(folder, temperature, {key: value}) == plain, key
+
+
+def test_a_text_is_measured_behind_one_bos(tmp_path: Path) -> None:
+    """With a tokenizer that puts BOS before each text, as those of Llama 2 and Mistral."""
+    folder = write("mistral", tmp_path / "model")
+    task: Any = SimpleNamespace(config=SimpleNamespace(engine=ONLY_MADE), inputs={"model": None})
+    model, tokenizer, device = model_to_ask(task, Artifact.external(folder))
+    lm = QuietLM(pretrained=model, tokenizer=tokenizer, batch_size=1, device=device)
+    lm.run = SimpleNamespace(stop_if_requested=lambda: None)  # ty: ignore[invalid-assignment]
+    ids = torch.tensor([tokenizer("Ada keeps the boat.")["input_ids"]])
+    assert ids[0, 0] == tokenizer.bos_token_id
+    with torch.no_grad():
+        logps = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
+    found = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("Ada keeps the boat.",), 0)])
+    assert found == [pytest.approx(float(logps.sum()), rel=1e-4)]
+    assert lm.tok_encode("Ada") == tokenizer("Ada")["input_ids"], "other requests are as they were"

@@ -63,6 +63,8 @@ class QuietLM(HFLM):
     """What is shown while it works."""
     asked = answered = 0
     """Answers of the current task, and those that are there."""
+    rolling = False
+    """Whether whole texts are measured, which lm-eval begins with BOS (or the end) itself."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -88,6 +90,8 @@ class QuietLM(HFLM):
 
     def tok_encode(self, string: str, *args: Any, left_truncate_len: int | None = None, **options: Any) -> list[int]:
         """Ids of a prompt, or of any other text."""
+        if self.rolling:
+            options["add_special_tokens"] = False
         if (ids := self.ids.get(string)) is None:
             return super().tok_encode(string, *args, left_truncate_len=left_truncate_len, **options)
         return ids[-left_truncate_len:] if left_truncate_len else ids
@@ -180,8 +184,14 @@ class QuietLM(HFLM):
         return super()._loglikelihood_tokens(*args, **options | {"disable_tqdm": True})
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
-        """Log-likelihood of each whole text."""
-        return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
+        """Log-likelihood of each whole text, behind one BOS: lm-eval 0.4 puts one before texts to which the tokenizer
+        has added one, and counts the second as a token of the text (`HFLM.loglikelihood_rolling`).
+        """
+        self.rolling = True
+        try:
+            return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
+        finally:
+            self.rolling = False
 
 
 class CutAnswers:
