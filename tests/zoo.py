@@ -189,12 +189,14 @@ class Kind:
 
     Attributes:
         left_out: of the sizes, those that its config does not know.
+        saved: what its saved config has instead of that with which the weights were drawn.
     """
 
     model_type: str
     tokenizer: Callable[[], PreTrainedTokenizerFast]
     more: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    saved: dict[str, Any] = field(default_factory=dict)
 
     def config(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
         """The config, with the ids of the tokenizer."""
@@ -250,6 +252,7 @@ ZOO = {
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 16}
 NEMOTRON_H = {"head_dim": 8, "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "ssm_state_size": 16,
               "chunk_size": 16}  # fmt: skip
+NO_LIMIT = {"time_step_min": 0.0}  # with one, transformers computes otherwise than NVIDIA's code and ours
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 MATRIX = {
     "llama": Kind("llama", headers),
@@ -258,9 +261,9 @@ MATRIX = {
     "qwen3_moe": ZOO["qwen3_moe"],
     "gemma3": Kind("gemma3_text", turns, {"head_dim": 8, "sliding_window": 32}),
     "mamba2": replace(ZOO["mamba2"], tokenizer=chatml),
-    "nemotron_h": ZOO["nemotron_h"],
+    "nemotron_h": replace(ZOO["nemotron_h"], saved=NO_LIMIT),
     "nemotron_h_dense": Kind("nemotron_h", chatml, {"hybrid_override_pattern": "M*-", **NEMOTRON_H},
-                             ("num_hidden_layers",)),
+                             ("num_hidden_layers",), NO_LIMIT),
     "granitemoehybrid": Kind("granitemoehybrid", chatml, {
         **MAMBA2, "mamba_expand": 2, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"],
         "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 32}),
@@ -296,6 +299,8 @@ def write_kind(kind: Kind, folder: Path, *, dtype: torch.dtype = torch.float32, 
     tokenizer = kind.tokenizer()
     torch.manual_seed(seed)
     model: Any = AutoModelForCausalLM.from_config(kind.config(tokenizer)).to(dtype)
+    for name, value in kind.saved.items():
+        setattr(model.config, name, value)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
