@@ -310,8 +310,30 @@ ROWS: list[dict[str, Any]] = [
         ]
     },
 ]
+ROWS.append(
+    {
+        "messages": [{"role": "user", "content": "2+2?", "loss_mask": 1}]
+        + [{"role": "assistant", "content": text, "loss_mask": int(text == "4")} for text in ("5", "4")],
+        "train": True,
+        "loss_mask": [1, 0, 1],
+    }
+)
 ROLES = ("system", "user", "assistant", "tool")
-ROW_WORDS = (*ROLES, "messages", "conversations", "from", "value", "tool_calls", "reasoning_content", "question")
+ROW_WORDS = (
+    "loss_mask",
+    "weight",
+    "mask",
+    "label",
+    "images",
+    *ROLES,
+    "messages",
+    "conversations",
+    "from",
+    "value",
+    "tool_calls",
+    "reasoning_content",
+    "question",
+)
 
 
 @cache
