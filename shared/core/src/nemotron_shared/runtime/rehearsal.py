@@ -156,7 +156,7 @@ def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig
     """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
     named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
     there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
-    if tokenizer is not None:
+    if tokenizer is not None and data is None:  # prepared data has its own
         there["data_prep.tokenizer.model"] = tokenizer
     return [override(key, value) for key, value in there.items()]
 
