@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import make_model, short
 from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
@@ -16,6 +17,7 @@ from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_engines.modeling.build import require_tokens
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.rehearsal import BEFORE
 from stages.sft import data_prep, train
 
 
@@ -48,7 +50,7 @@ def test_a_large_model_is_rehearsed_small_and_leaves_nothing_behind(
     assert not any((tmp_path / "tmp").iterdir())
     assert data_prep.main([one for one in words(folder) if not one.startswith("run.missing_data")]) == 0
     capsys.readouterr()
-    assert rehearse(folder, "engine=transformers_lora", "train.train_iters=7") == 0, "its data is there already"
+    assert rehearse(folder, "engine=transformers_lora", "optimizer.lr=1e-3") == 0, "its data is there already"
     assert "rehearsed: one step" in capsys.readouterr().err
 
 
@@ -66,12 +68,23 @@ def test_dry_runs_and_starts_rehearse_a_model_from_elsewhere(
     assert train.main(broken) == 2
     assert "error: engine.peft.target_modules: 'nope' matches no layer" in capsys.readouterr().err
     assert not any((tmp_path / "home").glob("artifacts/*")), "nothing is prepared for a training that fails"
-    assert train.main(words(folder, *short)) == 0 and capsys.readouterr().err.count("rehearsed: one step") == 1
+    assert train.main(words(folder, *short)) == 0 and capsys.readouterr().err.count(BEFORE) == 1
     found = ["-c", "local", f"run.home={folder.parent / 'home'}", f"run.model={folder}", "train.train_iters=3"]
     assert train.main([*found, "--dry-run"]) == 0, "with the data that is there, whose settings are not given again"
     assert "rehearsed: one step" in capsys.readouterr().out
     again = words(folder, "run.model=sft", "run.force=true", "train.train_iters=1")
     assert train.main(again) == 0 and "rehearsed" not in capsys.readouterr().err, "its model was trained here"
+
+
+@pytest.mark.slow
+def test_a_config_that_prepares_its_own_data_is_rehearsed_with_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model(tmp_path / "model")
+    words = [*short("sft"), f"run.home={tmp_path / 'home'}", f"run.model={tmp_path / 'model'}"]
+    assert data_prep.main(words) == 0
+    assert train.main([*words, "--rehearse"]) == 0
+    assert "rehearsed: one step" in capsys.readouterr().err
 
 
 @pytest.mark.slow

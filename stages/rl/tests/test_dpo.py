@@ -85,7 +85,14 @@ def test_the_loss_of_one_pair_is_that_of_its_margin(
     write("qwen3_moe", tmp_path / "model")
     pair = {"prompt": "2+2?", "chosen": "4", "rejected": "It is 5, as 2+3 is"}
     (tmp_path / "pair.jsonl").write_text(json.dumps(pair) + "\n")
-    words = (*words, "run.model=./model", "data_prep.source=pair.jsonl", "data_prep.holdout.rows=null", *ALL_TRAIN)
+    words = (
+        *words,
+        "--rehearsed",
+        "run.model=./model",
+        "data_prep.source=pair.jsonl",
+        "data_prep.holdout.rows=null",
+        *ALL_TRAIN,
+    )
     one = ("dpo.global_batch_size=1", "train.micro_batch_size=1", "dpo.preference_average_log_probs=true")
     lines, _ = trained(tmp_path, monkeypatch, *words, *one, "train.train_iters=3", "optimizer.lr=1e-2")
     steps = [line for line in lines if "loss" in line]

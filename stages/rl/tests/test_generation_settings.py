@@ -68,7 +68,7 @@ def test_a_start_and_a_dry_run_say_what_is_left_out(
         json.dumps({"eos_token_id": [2, 9], "do_sample": True, "min_p": 0.9})
     )
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
-    words = [*short("rl"), f"run.model={folder}"]
+    words = [*short("rl"), "--rehearsed", f"run.model={folder}"]
     assert main([*words, "--dry-run"]) == 0
     told = "its generation_config.json asks for min_p 0.9: left out, grpo.temperature and grpo.top_p alone decide"
     assert told in capsys.readouterr().out

@@ -139,7 +139,7 @@ def test_a_padding_token_that_ends_answers_is_not_published(tmp_path: Path, monk
     for file in (tmp_path / "base").glob("*token*.json"):
         if "pad_token" in (known := json.loads(file.read_text())):
             file.write_text(json.dumps(known | {"pad_token": known["eos_token"]}))
-    trained(tmp_path, monkeypatch, "train.train_iters=1", f"run.model={tmp_path / 'base'}")
+    trained(tmp_path, monkeypatch, "--rehearsed", "train.train_iters=1", f"run.model={tmp_path / 'base'}")
     made = tmp_path / "artifacts" / "super3-reward-model" / "v1"
     assert json.loads((made / "config.json").read_text())["pad_token_id"] is None
     assert np.isfinite(score_of(load_scoring(made, ONLY_MADE), [4, 7, 5]))

@@ -57,7 +57,10 @@ def steps_of(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *words: s
     monkeypatch.setitem(ZOO, name, KINDS[name])
     write(name, folder / "model")
     monkeypatch.setenv("NEMOTRON_HOME", str(folder / "home"))
-    assert main([*words, "train.train_iters=1", "train.eval_interval=1", f"run.model={folder / 'model'}"]) == 0
+    assert (
+        main([*words, "--rehearsed", "train.train_iters=1", "train.eval_interval=1", f"run.model={folder / 'model'}"])
+        == 0
+    )
     (file,) = folder.glob("home/artifacts/super3-rl-model/v1/metrics.jsonl")
     return [one for one in map(json.loads, file.read_text().splitlines()) if "loss" in one]
 

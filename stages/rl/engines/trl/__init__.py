@@ -24,6 +24,8 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     libraries = "stages.rl.engines.trl.train"
     rules = TRAINING
     unneeded = ("boto3", "scipy")
+    small_models = "nemotron_engines.modeling.cut"
+    rehearsing = "stages.rl.engines.trl.rehearsing:rewards_apart"
 
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Refuse what TRL's trainer, or ours on top of it, cannot do."""

@@ -34,7 +34,7 @@ from nemotron_shared.runtime.run import Run
 from stages.rl.engines.trl.prompts import USED
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
-from stages.rl.rewards import ENVIRONMENT, rewarded
+from stages.rl.rewards import ENVIRONMENT
 from stages.rl.rows import WHOLE_ROWS, Unused, parameter_fault
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns of `rollout_func` at every start
@@ -180,7 +180,7 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         found = []
         for episode, right in zip(self._played, expected, strict=True):
             given = [
-                episode.reward if name == ENVIRONMENT else rewarded(name, "", episode.answer, str(right))
+                episode.reward if name == ENVIRONMENT else self._rewarded(name, "", episode.answer, str(right))
                 for name in self.reward_func_names
             ]
             found.append([math.nan] * len(given) if episode.ended == "failed" else given)

@@ -58,6 +58,9 @@ class Engine(Protocol[ConfigT]):
     all. docs/upgrading.md lists the changes.
     """
 
+    rehearsing: ClassVar[str | None] = None
+    """The context manager in which a rehearsal trains, as "module:NAME"; None if it needs none."""
+
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""
 

@@ -120,10 +120,7 @@ def identify(checked: Preflight[ConfigT]) -> Plan[ConfigT]:
     what |= {f"source {source.uri}": source.digest for source in sources}
     what |= {f"{CONTENT}{key}": json_digest(value) for key, value in checked.contents.items()}
     what |= {f"{RULE}{key}": value for key, value in engine_of(config).rules.items()} if step.trains else {}
-    entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config)]
-    prepared = step.prepare.module if step.prepare else None
-    modules = modules_loaded(entries, prepared, step.directory, store.home / "cache" / "code.json")
-    identity = Identity(what, how, modules)
+    identity = Identity(what, how, modules_of_step(checked))
     directory = run_folder(store, name, identity.result)
     finished = None if config.run.force else store.find_by_fingerprint(name, identity.fingerprint)
     begun = (directory / "segments.json").is_file()
@@ -146,6 +143,15 @@ def identify(checked: Preflight[ConfigT]) -> Plan[ConfigT]:
         finished=finished,
         extends=extends,
     )
+
+
+def modules_of_step(checked: Preflight[Any], *more: str) -> dict[str, str]:
+    """Digests of the modules that a step loads with its config, and of `more`."""
+    step, config = checked.step, checked.config
+    assert config is not None, "a config that is not valid was refused"
+    entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config), *more]
+    prepared = step.prepare.module if step.prepare else None
+    return modules_loaded(entries, prepared, step.directory, checked.store.home / "cache" / "code.json")
 
 
 def find_extension(store: Store, name: str, identity: Identity) -> Extension | None:

@@ -2,10 +2,14 @@
 
     rehearse_apart(checked)     # "rehearsed: one step on the first rows, with random weights (its own size), ..."
 
-A dry run and a start of a training do so where the model was not made here: another model has been trained before. The
-step runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model
-of the same architecture with random weights, the real tokenizer, and the real settings except for size and length. It
-finds failures that would otherwise appear after minutes, or when hours of training are to be saved.
+A dry run and a start of a training do so where the model, or one that it was trained from, was not made here. The step
+runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model of the
+same architecture with random weights, the real tokenizer, and the real settings except for size and length. It finds
+failures that would otherwise appear after minutes, or when hours of training are to be saved. One that passed is
+remembered (`runtime/remembered.py`).
+
+Reinforcement learning samples short answers, whose rewards are made to differ, so that there is a gradient. Rewards of
+other packages are not called. A teacher or a reward model is replaced by a small one with random weights, too.
 """
 
 import contextlib
@@ -24,25 +28,30 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import write_composed
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.schema import StageConfig
-from nemotron_shared.config.training import SupervisedConfig
+from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.engine import engine_of, refuse
+from nemotron_shared.runtime.engine import Engine, engine_of, import_libraries, refuse
 from nemotron_shared.runtime.preflight import data_settings, preflight
 from nemotron_shared.runtime.process import ending_with_us, launch_command
+from nemotron_shared.runtime.remembered import comes_from_elsewhere, digest_of, passed, remember
 from nemotron_shared.runtime.spec import Made, Step
 from nemotron_shared.runtime.start import Preflight, Start, load
 
 NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
     "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}",
-    "train.train_iters=1", "train.global_batch_size=1", "train.micro_batch_size=1", "train.eval_interval=1",
+    "train.train_iters=1", "train.micro_batch_size=1", "train.eval_interval=1",
     "train.eval_rows=1", "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
     "checkpoint.keep_best=false", "checkpoint.checkpoint_dir=null", "logger.tensorboard=false", "logger.log_dir=null",
     "logger.wandb_project=null", "logger.mlflow_tracking_uri=null", "run.publish_to=null", "run.nproc_per_node=1",
     "run.missing_data=prepare", "run.force=false",
 )  # fmt: skip
-"""What is other than asked: size, length, and who hears of it."""
+"""What is other than asked, whatever the method: size, length, and who hears of it."""
+SHORTEST = 8
+"""Tokens of a sampled answer."""
+PASSED = "rehearsed: one step on the first rows"
+BEFORE = "rehearsed before, with this architecture, these settings and this code"
 ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
 LAUNCHER = re.compile(r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)")
 """Variables of torchrun, which the rehearsal's single process must not see."""
@@ -51,12 +60,13 @@ LAUNCHER = re.compile(r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|
 def is_rehearsed(checked: Preflight[Any]) -> bool:
     """Whether a training is rehearsed before it starts: its model comes from elsewhere, and is here."""
     arguments, model, config = checked.start.arguments, checked.inputs.get("model"), checked.config
-    foreign = model is not None and (model.is_external or model.manifest.producer.verb == "import")
     asked = arguments.rehearse or arguments.rehearsed or arguments.machine
-    if not checked.step.trains or not foreign or asked or checked.imports:  # its weights may not be here yet
+    if not checked.step.trains or model is None or asked or checked.imports:  # its weights may not be here yet
         return False
-    # where settings depend on data that does not exist yet, there is no config yet
-    return config is None or (isinstance(config, SupervisedConfig) and engine_of(config).small_models is not None)
+    if config is None:  # where settings depend on data that does not exist yet, there is no config yet
+        return model.is_external or model.manifest.producer.verb == "import"
+    rehearses = isinstance(config, TrainingConfig) and engine_of(config).small_models is not None
+    return rehearses and comes_from_elsewhere(checked, model)
 
 
 def rehearse_apart(checked: Preflight[Any]) -> str:
@@ -66,6 +76,8 @@ def rehearse_apart(checked: Preflight[Any]) -> str:
         UserError: the training would fail, and why.
     """
     arguments = checked.start.arguments
+    if checked.config is not None and passed(checked.store.home, digest_of(checked, _short(checked.config))):
+        return BEFORE
     with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
         file = Path(folder) / "composed.yaml"
         write_composed(file, checked.composed)
@@ -92,30 +104,30 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
     start = load(step, replace(arguments, dry_run=True))
     arguments, checked = start.arguments, preflight(step, start)
     refuse(checked.problems)  # not what is lacking: the training may have more processes, and was checked with them
-    config, model = checked.config, checked.inputs.get("model")
-    if not isinstance(config, SupervisedConfig):
-        return "not rehearsed: its settings depend on data that does not exist yet"
-    engine = engine_of(config)
-    if engine.small_models is None:
-        return f"not rehearsed: the engine {config.engine.name} trains with other libraries"
-    if model is None:
-        return "not rehearsed: the model is not here yet, or has random weights"
-    if model.trusted:
-        return "not rehearsed: only the training itself runs the model's Python files"
+    if why := _why_not(checked):
+        return f"not rehearsed: {why}"
+    config: Any = checked.config
+    engine, model = engine_of(config), checked.inputs["model"]
+    assert engine.small_models is not None and model is not None, "see _why_not"
+    remembered_as = digest_of(checked, _short(config))
+    if passed(checked.store.home, remembered_as):
+        return BEFORE
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
     # data would be refused together with settings that are not its own, so prepare some with these, of fewer rows
     data = None if data_settings(checked) else checked.inputs.get("data")
     tokenizer = _tokenizer(step, start)
-    with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place:
+    with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place, _rehearsing(engine):
         small_models.require_tensors(model.path)
         small_models.require_tokens(model.path)
         for number, small in enumerate(small_models.smaller(model.path)):
             folder = Path(place) / str(number) / "model"
             try:
                 small.write(folder, config.run.seed)
-                short = [word for word in SHORT if data is None or not word.startswith("data_prep.")]
-                made = _train(step, train, arguments, [*short, *_places(folder, data, step, config, tokenizer)])
-                small_models.load_model(made.path, small_models.ONLY_MADE)
+                others = _others(checked, small_models, folder.parent)
+                short = [word for word in _short(config) if data is None or not word.startswith("data_prep.")]
+                where = _places(folder, data, step, config, tokenizer)
+                made = _train(step, train, arguments, [*short, *where, *others])
+                small_models.load_again(made.path)
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
                     return "not rehearsed: none of the first rows can be trained on"
@@ -129,8 +141,66 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
                     raise UserError(f"{model.reference}: {said}", ANOTHER) from error
                 said = f"{small.told}, {said}"
             else:
-                return f"rehearsed: one step on the first rows, with random weights ({small.told}), saved and loaded"
+                told = f"{PASSED}, with random weights ({small.told}), saved and loaded"
+                remember(checked.store.home, remembered_as, told)
+                return told
     return f"not rehearsed: {said}; with its own sizes it may well run"
+
+
+def _why_not(checked: Preflight[Any]) -> str | None:
+    """Why a training cannot be rehearsed; None if it can."""
+    config, model = checked.config, checked.inputs.get("model")
+    if not isinstance(config, TrainingConfig):
+        return "its settings depend on data that does not exist yet"
+    if engine_of(config).small_models is None:
+        return f"the engine {config.engine.name} trains with other libraries"
+    if model is None:
+        return "the model is not here yet, or has random weights"
+    return "only the training itself runs the model's Python files" if model.trusted else None
+
+
+def _short(config: StageConfig) -> list[str]:
+    """Overrides that make a training one small step of its method."""
+    if isinstance(config, SupervisedConfig):
+        return [*SHORT, "train.global_batch_size=1"]
+    if not isinstance(config, GRPOConfig):
+        return [*SHORT]
+    found = [*SHORT, "data_prep.holdout.rows=null", "data_prep.holdout.fraction=null"]
+    if config.on_pairs is not None:
+        return [*found, f"{config.other_method}.global_batch_size=1"]
+    grpo = config.grpo
+    return [
+        *found,
+        f"grpo.num_prompts_per_step={grpo.updates_per_step}",
+        "grpo.num_generations_per_prompt=2",
+        f"grpo.max_new_tokens={min(grpo.max_new_tokens, SHORTEST)}",
+        f"grpo.overlong_buffer_length={min(grpo.overlong_buffer_length, 1)}",
+        "grpo.overlong_filtering=false",  # answers of random weights are cut, and would teach nothing
+        "grpo.sampling_mismatch_limit=null",
+    ]
+
+
+def _others(checked: Preflight[Any], small_models: Any, place: Path) -> list[str]:
+    """Small models in the place of a teacher and of a reward model, with weights of their own."""
+    found = []
+    for number, role in enumerate(checked.step.extra, start=1):
+        if (model := checked.inputs.get(role)) is not None:
+            folder = place / role
+            next(small_models.smaller(model.path)).write(folder, checked.run.seed + number)
+            found.append(override(f"run.{role}", str(folder)))
+    return found
+
+
+@contextlib.contextmanager
+def _rehearsing(engine: Engine[Any]) -> Generator[None]:
+    """What an engine changes for a rehearsal; it imports its libraries."""
+    if engine.rehearsing is None:
+        yield
+        return
+    import_libraries(type(engine))
+    module, _, name = engine.rehearsing.partition(":")
+    with getattr(importlib.import_module(module), name)():
+        yield
 
 
 def _as_in_the_training(error: UserError, small: Path, model: Path, tokenizer: str | None) -> UserError:
@@ -149,7 +219,7 @@ def _tokenizer(step: Step, start: Start) -> str | None:
     if step.prepare is None:
         return None
     config: Any = preflight(step.prepare, start).config
-    return None if config is None else config.data_prep.tokenizer.model
+    return None if config is None or not hasattr(config.data_prep, "tokenizer") else config.data_prep.tokenizer.model
 
 
 def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig, tokenizer: str | None) -> list[str]:

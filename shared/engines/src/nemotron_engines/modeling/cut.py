@@ -29,10 +29,12 @@ from nemotron_engines.modeling.build import (
     save_model,
 )
 from nemotron_engines.modeling.loaded import type_to_save
+from nemotron_engines.modeling.scoring import load_scoring, with_score
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
 from nemotron_shared.runtime.models.folder import FILE as GENERATION
+from nemotron_shared.runtime.models.folder import config_of
 
-__all__ = ["ONLY_MADE", "load_model", "require_tensors", "require_tokens", "smaller"]
+__all__ = ["load_again", "require_tensors", "require_tokens", "smaller"]
 
 SMALL = 5_000_000
 """Up to this many parameters, a model is rehearsed unchanged."""
@@ -62,10 +64,26 @@ class Small:
     def write(self, into: Path, seed: int) -> None:
         """Write its folder, with random weights and the source's tokenizer."""
         model: Any = random_of(self.config, seed, ONLY_MADE)
+        if gives_scores(self.source):
+            model = with_score(model, seed)
         model.to(type_to_save(None, str(self.source)) or torch.float32)
         save_model(model, self.source, into)
         if (self.source / GENERATION).is_file():  # fail now if the library would refuse to save it again
             shutil.copyfile(self.source / GENERATION, into / GENERATION)
+
+
+def gives_scores(folder: Path) -> bool:
+    """Whether a model gives a text a score, and no text."""
+    return any(name.endswith("ForSequenceClassification") for name in config_of(folder).get("architectures") or ())
+
+
+def load_again(folder: Path) -> Any:
+    """The model that a rehearsal saved, as what reads it next would load it.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    return load_scoring(folder, ONLY_MADE) if gives_scores(folder) else load_model(folder, ONLY_MADE)
 
 
 def smaller(source: Path) -> Iterator[Small]:
