@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from support import script, short
 from test_resume import digest, kill_when
 
@@ -168,3 +170,19 @@ def test_an_earlier_step_that_validated_better_is_named_and_its_model_kept(run, 
     assert f'"best_step": {found[1]}' in (home / "artifacts" / MODEL / "v1" / "manifest.json").read_text()
     again = run(*COMMAND, *worse, f"run.model={kept}", "train.train_iters=2")
     assert "published" in again.stderr
+
+
+@pytest.mark.slow
+def test_the_step_that_validated_best_is_published_where_it_is_asked_for(run, home: Path) -> None:
+    shutil.rmtree(home / "runs")
+    worse = ("optimizer.lr=0.5", "train.eval_interval=2", "checkpoint.most_recent_k=1", "train.train_iters=6")
+    run(*COMMAND, *worse)
+    best = next((home / "runs").glob("*/best"))
+    said = run(*COMMAND, *worse, "checkpoint.publish_best=always").stderr
+    found = re.search(r"published is step (\d), which validated best: .*; the model of step 6 stays in (\S+) ", said)
+    assert found, said
+    versions = home / "artifacts" / MODEL
+    assert f'"step": {found[1]}' in (versions / "v2" / "manifest.json").read_text()
+    for one, other in ((versions / "v2", best), (Path(found[2]), versions / "v1")):  # two trainings alike
+        tensors, expected = (load_file(folder / "model.safetensors") for folder in (one, other))
+        assert tensors.keys() == expected.keys() and all(torch.equal(tensors[name], expected[name]) for name in tensors)

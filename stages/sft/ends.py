@@ -15,7 +15,7 @@ def end_answers(task: Task[SFTConfig], outcome: Outcome, end: int | None) -> Non
     """Have the token that closed the answers end those of the published model."""
 
     def note() -> None:
-        for folder in (outcome.directory, task.run.directory / "best"):
+        for folder in (outcome.directory, *(task.run.directory / other for other in ("best", "last"))):
             if end is not None and (folder / "config.json").is_file():
                 end_answers_at(folder, end)
 

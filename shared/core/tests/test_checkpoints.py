@@ -6,6 +6,8 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -241,3 +243,38 @@ def test_any_other_error_stays_what_it_is(tmp_path: Path, error: Exception) -> N
     with pytest.raises(type(error)) as caught, disk.full_disk_explained(tmp_path):
         raise error
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("when", "loss", "last", "published"),
+    [
+        ("always", 1.0, 2.0, 20), ("when_learnt", 0.05, 2.0, 20), ("when_learnt", 1.0, 2.0, None),
+        ("always", 1.0, 0.5, None), (None, 0.05, 2.0, None),
+    ],
+)  # fmt: skip
+def test_the_best_step_is_published_where_it_was_asked_for_and_the_rows_were_known(
+    when: Any, loss: float, last: float, published: int | None, tmp_path: Path
+) -> None:
+    figures = []
+    for step, valid in ((10, 3.0), (20, 1.0), (30, last)):
+        make(tmp_path, step, loss=valid)
+        figures += [{"step": step - 1, "loss": loss if step < 30 else 0.001}, {"step": step, "valid_loss": valid}]
+    said: list[str] = []
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(read=lambda: figures), checkpoints=tmp_path, say=said.append)
+    found = checkpoints.best_to_publish(run, ANY, when)
+    assert (found and found[1].step) == published and not said
+    (tmp_path / "checkpoint-20" / "model.safetensors").write_bytes(b"damaged")
+    assert checkpoints.best_to_publish(run, ANY, when) is None
+    assert len(said) == (published is not None)
+
+
+def test_a_line_names_the_step_that_is_not_published(tmp_path: Path) -> None:
+    figures, said = [{"step": 20, "valid_loss": 1.0}, {"step": 30, "valid_loss": 2.0}], list[str]()
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(read=lambda: figures), say=said.append)
+    best = Validation(20, "valid_loss", 1.0)
+    assert checkpoints.report_best(run, lambda best: "; see there") == {"best_step": 20, "best_valid_loss": 1.0}
+    checkpoints.report_best(run, lambda best: "; see there", best)
+    assert said == [
+        "published is the last step; step 20 validated better: valid_loss 1, at the end 2; see there",
+        "published is step 20, which validated best: valid_loss 1, at the end 2; see there",
+    ]

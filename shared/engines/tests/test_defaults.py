@@ -26,7 +26,10 @@ def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         parameters: int, rows: int, machine: Machine, *, steps: int | None = None, text: bool = False
     ) -> dict[str, Any]:
         monkeypatch.setattr(defaults, "parameters_in", lambda folder: Parameters(parameters))
-        config: Any = SimpleNamespace(engine=SimpleNamespace(peft=None), train=SimpleNamespace(train_iters=steps))
+        config: Any = SimpleNamespace(
+            engine=SimpleNamespace(name="transformers", peft=None), train=SimpleNamespace(train_iters=steps),
+            checkpoint=SimpleNamespace(keep_best=True),
+        )  # fmt: skip
         is_said = {"train.train_iters"}.__contains__ if steps else set().__contains__
         found = defaults.training_choices(config, tmp_path, rows, 128, machine, f"{rows} rows", is_said, text=text)
         return {choice.key: choice.value for choice in found}
@@ -53,6 +56,12 @@ def test_a_small_model_sees_a_file_often_and_a_large_one_three_times(chosen) -> 
     assert chosen(300_000_000, 24, LAPTOP)["train.train_iters"] == defaults.LEAST_STEPS
     large = chosen(300_000_000, 32_000, CARD)
     assert large["train.train_iters"] == 3 * 32_000 // large["train.global_batch_size"]
+
+
+def test_the_step_that_validated_best_is_published_if_the_rows_are_known_by_then(chosen) -> None:
+    key = "checkpoint.publish_best"
+    assert chosen(300_000, 300, LAPTOP)[key] == "when_learnt"
+    assert chosen(300_000, 300, LAPTOP, text=True)[key] == chosen(300_000_000, 300, CARD)[key] == "always"
 
 
 def test_warm_up_and_intervals_fit_the_steps_that_somebody_asked_for(chosen) -> None:

@@ -35,6 +35,8 @@ BATCHES = ((8, 4), (256, 8), (4096, 16))
 LARGE_BATCH = 32
 LORA = {"dim": 16, "alpha": 32, "dropout": 0.0, "layers": None, "target_modules": [], "exclude_modules": []}
 SHORTEST, LONGEST = 128, 8192
+TRANSFORMERS = "transformers"
+"""The engine that can publish another step than the last."""
 
 
 def power_of_two(tokens: int, model: Path) -> int:
@@ -99,6 +101,14 @@ def steps_for(parameters: int, rows: int, batch: int, row_tokens: int, *, text: 
     return max(min(epochs * epoch, affordable), least)
 
 
+def _publishing(parameters: int, *, text: bool) -> Choice:
+    """Which step is published. Held-out rows say little about facts that stand in one row each: a small model, which
+    sees its rows often, shall know them first."""
+    if text or parameters >= SMALL:
+        return Choice("checkpoint.publish_best", "always", "the step that validated best")
+    return Choice("checkpoint.publish_best", "when_learnt", "the step that validated best, if it knew the taught rows")
+
+
 def _epochs(count: float) -> str:
     return f"{count:.1f} epochs" if count < 10 else f"{count:.0f} epochs"
 
@@ -136,6 +146,8 @@ def training_choices(
         found += [] if machine.gpus else [Choice("run.threads", 1, "more threads would slow each other down")]
     if text:  # with chats the rate falls from the start
         found.append(Choice("scheduler.lr_wsd_decay_iters", max(1, 2 * steps // 5), "the last two fifths of the steps"))
+    if config.checkpoint.keep_best and config.engine.name == TRANSFORMERS:
+        found.append(_publishing(parameters, text=text))
     return [
         *found,
         Choice("train.global_batch_size", batch, f"of {of_what}"),

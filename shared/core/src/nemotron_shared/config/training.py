@@ -240,6 +240,9 @@ class SchedulerSection(Section):
         return self.model_copy(update={"lr_warmup_iters": warmup, "lr_wsd_decay_iters": decay})
 
 
+PublishBest = Literal["always", "when_learnt"] | None
+
+
 class CheckpointSection(Section):
     """What survives a kill."""
 
@@ -250,11 +253,24 @@ class CheckpointSection(Section):
     keep_best: How[bool]
     """Keep the checkpoint with the best validation as well, however old (engines `transformers`, `trl` and
     `automodel`)."""
+    publish_best: Extra[PublishBest]
+    """Publish the checkpoint with the best validation, where the last step validated worse: `always`, or `when_learnt`,
+    if the loss of training was below 0.1 by then, so that the model knew its rows. Needs `keep_best`, and depends on
+    `train.eval_interval` and `checkpoint.save_interval`. `null`: the last step. Engines `transformers` and `trl`."""
     keep_last_state: How[bool]
     """Keep the last checkpoint of a finished training, so that a longer training can continue from it."""
     checkpoint_dir: How[str | None]
     """Path of a link to the checkpoints of the run, and to the result once it has ended. It may replace an empty folder
     or an earlier link. `null`: they are in the run's folder, below `run.home`."""
+
+    @model_validator(mode="after")
+    def kept(self) -> "CheckpointSection":
+        """What is to be published must be kept."""
+        if self.publish_best is not None and not self.keep_best:
+            raise ValueError(
+                f"checkpoint.publish_best={self.publish_best} needs checkpoint.keep_best=true; or set it to null"
+            )
+        return self
 
 
 EXPERIMENT = "nemotron"

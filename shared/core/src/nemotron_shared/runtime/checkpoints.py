@@ -23,6 +23,7 @@ from pathlib import Path
 
 from nemotron_shared.artifacts import FileEntry
 from nemotron_shared.atomic import sync, write_text
+from nemotron_shared.config.training import PublishBest
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import full_disk_error
@@ -66,24 +67,49 @@ def best_of(found: Iterable[Validation]) -> Validation | None:
     return min(found, key=Validation.rank, default=None)
 
 
-def report_best(run: Run, keep: Callable[[Validation], str]) -> dict[str, float]:
-    """`best_step` and its metric for a manifest, and a line if it is not the published step.
+def report_best(run: Run, keep: Callable[[Validation], str], published: Validation | None = None) -> dict[str, float]:
+    """`best_step` and its metric for a manifest, and a line if it is not the last step.
 
     Args:
-        keep: called with the best validation if the last one is worse; saves that step's checkpoint, because
-            checkpoints are deleted on publishing, and returns text to append to the line.
+        keep: called with the best validation if the last one is worse; saves the checkpoint of the step that is not
+            published, because checkpoints are deleted on publishing, and returns text to append to the line.
+        published: the best validation, if its step is published; None: the last step is.
     """
     found = validations(run.metrics)
     best = best_of(found)
     if best is None:
         return {}
     last = found[-1]
-    if best.rank()[0] < last.rank()[0]:
+    if published is not None:
+        run.say(
+            f"published is step {published.step}, which validated best: {best.name} {best.value:.4g}, "
+            f"at the end {last.value:.4g}{keep(best)}"
+        )
+    elif best.rank()[0] < last.rank()[0]:
         run.say(
             f"published is the last step; step {best.step} validated better: {best.name} {best.value:.4g}, "
             f"at the end {last.value:.4g}{keep(best)}"
         )
     return {"best_step": best.step, f"best_{best.name}": best.value}
+
+
+LEARNT, LOOKED_AT = 0.1, 20
+"""Mean loss of training, in nats a token, below which a model knows its rows; over so many steps."""
+
+
+def best_to_publish(run: Run, layout: "Layout", when: PublishBest) -> tuple[Path, Validation] | None:
+    """The checkpoint with the best validation, if it shall be published and the last step validated worse."""
+    found, held = validations(run.metrics), best(run.checkpoints, layout)
+    if when is None or held is None or held[1].rank()[0] >= found[-1].rank()[0]:
+        return None
+    until = held[1].step
+    losses = [entry["loss"] for entry in run.metrics.read() if "loss" in entry and entry["step"] <= until][-LOOKED_AT:]
+    if when == "when_learnt" and (not losses or sum(losses) / len(losses) > LEARNT):
+        return None
+    if damage := damage_of(held[0], layout):
+        run.say(f"WARNING: {held[0]} validated best and is not published, because {damage}")
+        return None
+    return held
 
 
 COMPLETE = "COMPLETE"

@@ -43,7 +43,8 @@ SHORT = (
     "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}",
     "train.train_iters=1", "train.micro_batch_size=1", "train.eval_interval=1",
     "train.eval_rows=1", "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
-    "checkpoint.keep_best=false", "checkpoint.checkpoint_dir=null", "logger.tensorboard=false", "logger.log_dir=null",
+    "checkpoint.keep_best=false", "checkpoint.publish_best=null", "checkpoint.checkpoint_dir=null",
+    "logger.tensorboard=false", "logger.log_dir=null",
     "logger.wandb_project=null", "logger.mlflow_tracking_uri=null", "run.publish_to=null", "run.nproc_per_node=1",
     "run.missing_data=prepare", "run.force=false",
 )  # fmt: skip

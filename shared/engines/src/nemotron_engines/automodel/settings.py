@@ -76,7 +76,10 @@ class AutomodelBackend(Section):
 class AutomodelEngine(EngineSection):
     """NeMo Automodel's recipe for next-token prediction, over its own NemotronH class."""
 
-    unused: ClassVar[Mapping[str, str]] = {"logger.tensorboard": "Automodel writes no TensorBoard files"}
+    unused: ClassVar[Mapping[str, str]] = {
+        "logger.tensorboard": "Automodel writes no TensorBoard files",
+        "checkpoint.publish_best": "Automodel exports the model of the last step alone",
+    }
 
     name: Literal["automodel"]
     container: How[str | None]

@@ -50,7 +50,10 @@ class MegatronBridgeEngine(EngineSection):
     """Megatron-Bridge: recipes for clusters of GPUs, and a tiny model on a CPU."""
 
     packed_rows_one_by_one = True
-    unused: ClassVar[Mapping[str, str]] = {"checkpoint.keep_best": "Megatron-Bridge keeps the newest checkpoints alone"}
+    unused: ClassVar[Mapping[str, str]] = {
+        "checkpoint.keep_best": "Megatron-Bridge keeps the newest checkpoints alone",
+        "checkpoint.publish_best": "Megatron-Bridge keeps the newest checkpoints alone",
+    }
 
     name: Literal["megatron_bridge"]
     recipe: str | None = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")

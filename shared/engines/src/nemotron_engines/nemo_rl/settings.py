@@ -17,6 +17,7 @@ class NeMoRLEngine(EngineSection):
     unused: ClassVar[Mapping[str, str]] = {
         "model.architecture": "NeMo-RL starts from the model that run.model names",
         "checkpoint.keep_best": "NeMo-RL keeps the newest checkpoints",
+        "checkpoint.publish_best": "NeMo-RL keeps the newest checkpoints",
         "logger.log_interval": "NeMo-RL prints every step",
         "logger.tensorboard": "NeMo-RL always writes TensorBoard files",
     }

@@ -5,6 +5,7 @@ The rate is a share of the peak: warmup, then constant ─────, linear �
 
 import logging
 import math
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -273,20 +274,32 @@ def train_to_end(
         raise run.stopped()  # the last step has its checkpoint; a rerun only publishes
     run.require_all_steps(trainer.state.global_step, config.train.train_iters)
     model: Any = trainer.model
+    better = distributed.on_rank_zero(lambda: checkpoints.best_to_publish(run, LAYOUT, config.checkpoint.publish_best))
 
     def keep(best: Validation) -> str:
-        return _keep(best, run, model, tokenizer) if config.checkpoint.keep_best else ""
+        if not config.checkpoint.keep_best:
+            return ""
+        held = checkpoints.best(run.checkpoints, LAYOUT)
+        if better is not None:
+            last = checkpoints.latest(run.checkpoints, LAYOUT)
+            return _keep(last, run.directory / LAST, model, tokenizer) if last else ""
+        if held is None or held[1] != best:
+            return ""  # that validation came before the oldest remaining checkpoint
+        return _keep(held[0], run.directory / BEST, model, tokenizer)
 
-    weights = sharded.weights_of(model)
-    output = distributed.on_rank_zero(
-        lambda: _save(model, weights, run, tokenizer, config.engine.save_dtype)
-    )  # the other ranks wait
     metadata: dict[str, Any] = {
         "step": trainer.state.global_step,
         "parameters": total - (trained if config.engine.peft else 0),
     }
     metadata |= {"trained_parameters": trained} if config.engine.peft else {}
-    metadata |= distributed.on_rank_zero(lambda: report_best(run, keep))
+    metadata |= distributed.on_rank_zero(lambda: report_best(run, keep, better[1] if better else None))
+    if better is not None:
+        stage_trainer._load_from_checkpoint(str(better[0]))
+        metadata["step"] = checkpoints.step_of(better[0])
+    weights = sharded.weights_of(model)
+    output = distributed.on_rank_zero(
+        lambda: _save(model, weights, run, tokenizer, config.engine.save_dtype)
+    )  # the other ranks wait
     return Outcome(output, metadata, last_values(run.metrics, metrics))
 
 
@@ -318,16 +331,15 @@ def _save(
     return output
 
 
-def _keep(best: Validation, run: Run, model: Any, tokenizer: Path) -> str:
-    """If a later step is published, make a model folder of the best checkpoint; returns a notice with its path.
+BEST, LAST = "best", "last"
+"""Folders in the run's, for the model that is not published."""
+
+
+def _keep(checkpoint: Path, folder: Path, model: Any, tokenizer: Path) -> str:
+    """Make a model folder of a checkpoint that is not published; returns a notice with its path, and how to use it.
 
     For a training with adapters, the folder holds only these.
     """
-    held = checkpoints.best(run.checkpoints, LAYOUT)
-    if held is None or held[1] != best:
-        return ""  # that validation came before the oldest remaining checkpoint
-    checkpoint, _ = held
-    folder = run.directory / "best"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     if (checkpoint / sharded.FOLDER).is_dir():
@@ -337,5 +349,7 @@ def _keep(best: Validation, run: Run, model: Any, tokenizer: Path) -> str:
         for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
             link_or_copy(path, folder / path.name)
         copy_tokenizer(tokenizer, folder)
-    kept = "adapter" if (folder / ADAPTER_WEIGHTS).is_file() else "model"
-    return f"; the {kept} of step {checkpoints.step_of(checkpoint)} stays in {folder}"
+    step = f"step {checkpoints.step_of(checkpoint)}"
+    if (folder / ADAPTER_WEIGHTS).is_file():
+        return f"; the adapter of {step} stays in {folder}"
+    return f"; the model of {step} stays in {folder} (nemotron chat {shlex.quote(str(folder))})"
