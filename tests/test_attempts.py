@@ -163,6 +163,7 @@ def test_another_number_of_processes_goes_on_with_the_same_rows(
         shutil.copytree(stopped, home, symlinks=True)
         said = run(*recording(trained, how, processes=then), env={"NEMOTRON_HOME": str(home)}).stderr
         assert f"processes 2 -> {then}" in said
+        assert f"2 processes before, {then} now: the result has other bytes than an undisturbed run" in said
         assert (f"{strategy.upper()} over {then} process" in said) == (strategy == "fsdp2" or then > 1)
         assert rows(tmp_path / "two.jsonl", trained) == rows(whole / "rows.jsonl")
         assert losses(home) == pytest.approx(losses(whole / "home"), abs=1e-4)

@@ -10,7 +10,8 @@ import pytest
 from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.attempts import _why_new, began_otherwise
-from nemotron_shared.runtime.records import WHAT, listed
+from nemotron_shared.runtime.records import WHAT, Segment, listed, write_segments
+from nemotron_shared.runtime.run import Run
 
 
 def recorded(folder: Path, what: dict[str, Any], modules: dict[str, str], state: str = "finished") -> None:
@@ -80,3 +81,17 @@ def test_an_unfinished_run_under_another_rule_is_named(tmp_path: Path, older: di
 def test_other_runs_are_not_taken_for_one_under_another_rule(tmp_path: Path, what: dict[str, Any], state: str) -> None:
     recorded(tmp_path / BEGAN, what, {}, state)
     assert began_otherwise(starting(tmp_path, {"optimizer.lr": 1, "rule of weight decay": "by role"})) is None
+
+
+def test_a_run_that_goes_on_with_other_processes_says_that_its_bytes_are_other_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def on(*processes: int, step: int = 3) -> str:
+        write_segments(tmp_path, [Segment("now", None, {}, {}, {"processes": one}) for one in processes])
+        Run(tmp_path, "super3-sft-model").goes_on_from(step)
+        return capsys.readouterr().err
+
+    said = "{} processes before, {} now: the result has other bytes than an undisturbed run"
+    assert said.format(2, 1) in on(2, 1) and said.format(2, 1) in on(2, 1, 1) and said.format(1, 4) in on(1, 4)
+    for same in (on(2, 2), on(1), on(2, 1, step=0)):
+        assert "continuing from step" in same and "bytes" not in same

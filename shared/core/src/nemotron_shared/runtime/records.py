@@ -297,6 +297,12 @@ def changes(before: Segment, now: Segment) -> list[str]:
     return found + differences(*machines)
 
 
+def other_processes(segments: Sequence[Segment], step: int) -> int | None:
+    """Number of processes of an earlier attempt at the first `step` steps, if the last attempt has another number."""
+    *before, now = (one.machine.get("processes") for one in segments)
+    return next((was for was in before if step and was not in (None, now)), None)
+
+
 def promises_bytes(manifest: Manifest) -> bool:
     """Whether an uninterrupted run gives the same bytes: all attempts had the same settings, code and machine."""
     attempts = [_what_counts(one) for one in manifest.segments]

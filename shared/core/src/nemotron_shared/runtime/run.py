@@ -17,7 +17,7 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.distributed import any_rank, barrier, rank, world_size
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.metrics import MetricsLog
-from nemotron_shared.runtime.records import continued, read_segments, write_segments
+from nemotron_shared.runtime.records import continued, other_processes, read_segments, write_segments
 from nemotron_shared.runtime.stop import Interrupted, Stopped, stop_signals
 
 LOCK_NAME = "lock"
@@ -58,6 +58,9 @@ class Run:
         """Report and record that this attempt resumes an earlier one after `step`."""
         self.say(f"continuing from step {step}")
         if rank() == 0 and (segments := read_segments(self.directory)):
+            if was := other_processes(segments, step):
+                now = segments[-1].machine["processes"]
+                self.say(f"{was} processes before, {now} now: the result has other bytes than an undisturbed run")
             write_segments(self.directory, continued(segments, step))
 
     def stop_if_requested(self) -> None:

@@ -1,6 +1,7 @@
 """Write a training loop's metrics to metrics.jsonl and the console, and mark its checkpoints."""
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,7 @@ class TensorBoardMetrics(TensorBoardCallback):
     def __init__(self, writer: Any, log_interval: int) -> None:
         super().__init__(writer)
         self._log_interval = log_interval
+        _let_main_thread_report()
 
     def on_log(
         self,
@@ -157,3 +159,19 @@ class TensorBoardMetrics(TensorBoardCallback):
                 self.tb_writer.add_scalar(name, value, state.global_step)
         if state.global_step % self._log_interval == 0:
             self.tb_writer.flush()
+
+
+def _let_main_thread_report() -> None:
+    """Silence the traceback of TensorBoard's writing thread on a full disk, say.
+
+    The thread keeps its error for the next write from the main thread, which raises it again (tensorboard 2.21,
+    `_AsyncWriter.write`); then one message is enough.
+    """
+    before = threading.excepthook
+
+    def report(failed: threading.ExceptHookArgs) -> None:
+        its_own = type(failed.thread).__module__.partition(".")[0] == "tensorboard"
+        if not (its_own and isinstance(failed.exc_value, OSError)):
+            before(failed)
+
+    threading.excepthook = report
