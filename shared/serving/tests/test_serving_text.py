@@ -11,6 +11,8 @@ from transformers import AddedToken
 
 from nemotron_data.chat.answers import Parts, Piece, Text, parse_calls
 from nemotron_data.chat.prompt import Prompter, asked_messages
+from nemotron_data.chat.rows import from_messages
+from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_shared.errors import UserError
@@ -291,3 +293,29 @@ def test_a_tools_answer_in_the_marks_of_the_template_loses_them() -> None:
     assert message["content"] == "rain"
     (message,) = asked_messages([{"role": "tool", "content": "<tool_response>a</tool_response> b"}])
     assert message["content"] == "<tool_response>a</tool_response> b"
+
+
+LOOKS_INTO_PARTS = """{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}{% if not loop.first %} + {% endif %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "joint"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "\n"),  # prints the list
+        ("{% for m in messages %}{{ m.content + '!' }}{% endfor %}", "\n"),  # fails at a list
+        (LOOKS_INTO_PARTS, " + "),
+        (LOOKS_INTO_PARTS.replace(" + ", ""), ""),
+    ],
+)
+def test_parts_of_a_text_are_joined_as_the_template_does_or_by_newlines(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, source: str, joint: str
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", source)
+    prompter = Prompter(tokenizer)
+    for said in (["AA", "BB"], ["AA<|im_end|>", "BB"]):
+        parts = [{"type": "text", "text": one} for one in said]
+        messages = asked_messages([{"role": "user", "content": parts}])
+        assert prompter.chat(messages).text.removesuffix("!") == joint.join(said)
+        rows = from_messages({"messages": [{"role": "user", "content": parts}]}, "messages")
+        assert rows == messages and ChatTemplate(source).render(rows) == prompter.chat(messages).text

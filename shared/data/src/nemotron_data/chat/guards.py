@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from nemotron_data.chat.rows import Arguments, Message, to_json
+from nemotron_data.chat.rows import Arguments, Message, Parts, to_json
 from nemotron_data.chat.spans import Span
 from nemotron_data.encoders.masks import ControlTokens
 
@@ -70,6 +70,8 @@ def _changed(messages: Sequence[Message], tools: Any, change: Callable[[str, boo
 
 
 def _in_texts(value: Any, change: Callable[[str, bool], str], markup_too: bool) -> Any:
+    if isinstance(value, Parts):
+        return Parts([change(part, markup_too) for part in value.parts])
     if isinstance(value, str):
         return change(value, markup_too)
     if isinstance(value, Arguments):

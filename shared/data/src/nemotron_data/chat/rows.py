@@ -61,6 +61,28 @@ class Arguments(dict[str, Any]):
         return Arguments, (dict(self), self.given)
 
 
+JOINT = "\n"
+
+
+class Parts(str):
+    """Content that was given in several text parts, joined by newlines, as vLLM and llama.cpp do.
+
+    A chat template that shows parts itself gets them joined as it would show them (`ChatTemplate.joint`).
+    """
+
+    __slots__ = ("parts",)
+    parts: tuple[str, ...]
+
+    def __new__(cls, parts: Sequence[str]) -> "Parts":
+        """Join them."""
+        made = super().__new__(cls, JOINT.join(parts))
+        made.parts = tuple(parts)
+        return made
+
+    def __reduce__(self) -> tuple[type["Parts"], tuple[tuple[str, ...]]]:
+        return Parts, (self.parts,)
+
+
 def arguments_of(given: Any) -> Arguments | None:
     """Arguments from an object, JSON text, or nothing (no arguments); None for anything else."""
     if given is None or isinstance(given, Arguments):
@@ -462,7 +484,7 @@ def _with_text(message: Message) -> Message:
     if thoughts and beside != thought:
         raise UserError("two different reasonings in one turn: in a part of the content and in a field")
     reasoning = {"reasoning_content": thought} if thoughts else {}
-    return {**message, **reasoning, "content": "".join(texts)}
+    return {**message, **reasoning, "content": Parts(texts) if len(texts) > 1 else "".join(texts)}
 
 
 def parsed_call(call: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Templates get the same variables and functions as in transformers, so text and m
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -25,7 +26,7 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from nemotron_data.chat.loss_marks import counts
-from nemotron_data.chat.rows import REASONING_NAMES, Arguments, Message, parsed_call, to_json
+from nemotron_data.chat.rows import JOINT, REASONING_NAMES, Arguments, Message, Parts, parsed_call, to_json
 from nemotron_data.chat.spans import (
     ADD_MARKS,
     ASKED,
@@ -220,6 +221,8 @@ class ChatTemplate:
         """Normalize a message: no null fields, reasoning under all names that templates use, and calls with
         `Arguments`.
         """
+        if type(said := message.get("content")) is Parts and self.joint != JOINT:
+            message = {**message, "content": self.joint.join(said.parts)}
         if RESHAPED.isdisjoint(message) and None not in message.values():
             return message
         given = {key: value for key, value in message.items() if value is not None}
@@ -233,6 +236,18 @@ class ChatTemplate:
             if "content" not in given:
                 given |= self._content_of_calls()
         return given
+
+    @cached_property
+    def joint(self) -> str:
+        """What stands between two text parts of a message: what the template itself puts there, if it shows parts."""
+        words = "Zfirstz", "Zsecondz"
+        text = self._tried([{"role": "user", "content": [{"type": "text", "text": word} for word in words]}], None)
+        if text is None or [text.count(word) for word in words] != [1, 1]:
+            return JOINT
+        before, _, _ = text.partition(words[1])
+        between = before.partition(words[0])[2]
+        # a template that does not look into parts prints their dictionaries
+        return JOINT if words[0] not in before or "text" in between else between
 
     def _content_of_calls(self) -> Message:
         """Content of answers without text, only calls.
