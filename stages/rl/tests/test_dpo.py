@@ -80,9 +80,12 @@ def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_loss_of_one_pair_is_that_of_its_margin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """The library would add a loss of the routers, with the weight in config.json; the README's loss has none."""
+    """The library would add a loss of the routers, with the weight in config.json; the README's loss has none. With
+    the dropout there, the first loss would not be ln 2.
+    """
     monkeypatch.chdir(tmp_path)
-    write("qwen3_moe", tmp_path / "model")
+    file = write("qwen3_moe", tmp_path / "model") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"attention_dropout": 0.5}))
     pair = {"prompt": "2+2?", "chosen": "4", "rejected": "It is 5, as 2+3 is"}
     (tmp_path / "pair.jsonl").write_text(json.dumps(pair) + "\n")
     words = (

@@ -72,6 +72,7 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
                 beta=config.dpo.reference_policy_kl_penalty,
                 loss_type=["sigmoid_norm" if config.dpo.preference_average_log_probs else "sigmoid"],
                 max_length=None,
+                disable_dropout=False,  # of the model there is none, and that of adapters is a setting
                 router_aux_loss_coef=0.0,  # TRL would take the one in the model's config
             ),
             **others,

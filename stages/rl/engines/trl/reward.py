@@ -69,6 +69,7 @@ def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
             **trainer_settings(config, run, validate=valid is not None),
             center_rewards_coefficient=section.center_rewards_coefficient or None,
             max_length=None,
+            disable_dropout=False,  # there is none
         ),
         **others,
     )

@@ -10,6 +10,7 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config
 from nemotron_engines.modeling.build import load_tokenizer, set_threads, starting_weights
 from nemotron_engines.modeling.generation import embeddings_of
+from nemotron_engines.modeling.taken import dropouts, without_dropout
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.spec import Task
@@ -33,7 +34,11 @@ class Beginning(NamedTuple):
 
     def reference(self, task: Task[RLConfig[TRLEngine]]) -> PreTrainedModel | None:
         """The starting model once more, to compare with; None if it is there below the adapters."""
-        return None if self.adapters else starting_weights(task, self.folder)
+        if self.adapters:
+            return None
+        model = starting_weights(task, self.folder)
+        without_dropout(model)
+        return model
 
 
 def load_beginning(task: Task[RLConfig[TRLEngine]]) -> Beginning:
@@ -44,6 +49,10 @@ def load_beginning(task: Task[RLConfig[TRLEngine]]) -> Beginning:
     if base is None:
         distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
     model = starting_weights(task, folder)
+    without_dropout(model)
+    if asked := dropouts(model.config):
+        told = ", ".join(f"{key} {value:g}" for key, value in asked.items())
+        task.run.say(f"dropout of config.json ({told}) is left out: what is drawn and compared is what is trained")
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     tokenizer = load_tokenizer(folder)
     return Beginning(folder, model, adapters, tokenizer, Prompter(tokenizer, embeddings=embeddings_of(model)))

@@ -60,6 +60,7 @@ from nemotron_engines.modeling.sizes import (
     require_sizes,
 )
 from nemotron_engines.modeling.stored import stored_in
+from nemotron_engines.modeling.taken import loss_of_routers
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
@@ -515,6 +516,8 @@ def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> "PreTrainedModel 
     """The model to train with transformers."""
     config = task.config
     model = starting_weights(task, task.input("data").path / "tokenizer")
+    if weight := loss_of_routers(model.config):
+        task.run.say(f"config.json asks for a loss of the routers (router_aux_loss_coef {weight:g}), which is left out")
     if config.engine.peft is None:
         return model
     from nemotron_engines.lora.adapt import adapted

@@ -12,6 +12,7 @@ from nemotron_data.formats.packed import IGNORED
 from nemotron_engines.kernels.experts import note_real_rows
 from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.mtp import Prediction
+from nemotron_engines.modeling.taken import loss_of_routers
 from nemotron_engines.transformers.balance import LoadBalancing
 from nemotron_engines.transformers.trainer import StageTrainer
 from nemotron_shared.config.schema import TransformersEngine
@@ -30,6 +31,7 @@ class ScheduledTrainer(StageTrainer, Trainer):
     def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
         super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
         self._loss_shifts_labels = False  # the Trainer counts labels, and our labels are already shifted
+        self._loss_of_routers = loss_of_routers(without_adapters(self.model).config)
         self._foreign = type(without_adapters(self.model)).__module__.startswith("transformers_modules.")
         self._balancing: LoadBalancing | None = None
         self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None
@@ -44,6 +46,8 @@ class ScheduledTrainer(StageTrainer, Trainer):
         real = inputs.pop("real", None)
         note_real_rows(real)
         inputs |= self._labels(inputs["labels"])
+        if self._loss_of_routers:
+            inputs["output_router_logits"] = False
         if self._balancing is None or not model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)
         with self._balancing.passing(1 / self.current_gradient_accumulation_steps, real):

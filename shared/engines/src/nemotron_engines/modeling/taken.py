@@ -1,0 +1,44 @@
+"""Settings of a model's config.json that act in a training, and what becomes of them: docs/models.md has the table.
+
+    without_dropout(model)          in RL: what is drawn and compared is what is trained
+    loss_of_routers(model.config)   0.02, which transformers would add to the loss of fine-tuning
+
+config.json itself is published with the model as it was.
+"""
+
+from typing import Any
+
+from torch import nn
+
+DROPOUT = ("dropout", "pdrop")
+"""Parts of the names of such settings, and of attributes of modules that hold them."""
+
+
+def dropouts(config: Any) -> dict[str, float]:
+    """The settings of a config by which a training drops values at random."""
+    values = config.get_text_config().to_dict()
+    named = {key: value for key, value in values.items() if any(part in key for part in DROPOUT)}
+    return {key: value for key, value in named.items() if isinstance(value, float) and value > 0}
+
+
+def without_dropout(model: Any) -> None:
+    """Let a model compute in training as it computes otherwise.
+
+    TRL's `disable_dropout` sees modules of torch alone (TRL 1.16); most attention reads an attribute of its own.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and any(part in name for part in DROPOUT):
+                setattr(module, name, 0.0)
+
+
+def loss_of_routers(config: Any) -> float:
+    """Weight of the auxiliary loss that transformers' classes add where config.json has `output_router_logits`, or 0.
+
+    Left out here: it is added once for each micro batch (transformers 5.23), so its weight depends on their number.
+    `engine.moe_aux_loss_coeff` has one for routers of NemotronH's kind.
+    """
+    text = config.get_text_config()
+    return float(getattr(text, "router_aux_loss_coef", 0) or 0) if getattr(text, "output_router_logits", False) else 0.0
