@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kinds_of_models import without_weights
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import distributed, nn
@@ -77,6 +78,20 @@ def test_a_sharded_model_is_published_as_a_whole_one(tmp_path: Path) -> None:
     assert whole.keys() == gathered.keys()
     assert all(torch.equal(whole[name], gathered[name]) for name in whole)
     assert (tmp_path / "whole/config.json").read_text() == (tmp_path / "gathered/config.json").read_text()
+
+
+def test_a_tied_head_is_published_once() -> None:
+    model = without_weights("llama_tied").to_empty(device="cpu")
+    model.tie_weights()
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        sharded.cut(model, "cpu", bfloat16=False)
+        weights = sharded.weights_of(model)
+    finally:
+        distributed.destroy_process_group()
+    assert weights is not None
+    assert weights.keys() == {name for name, _ in without_weights("llama_tied").named_parameters()}
+    assert "model.embed_tokens.weight" in weights and "lm_head.weight" not in weights
 
 
 @pytest.mark.parametrize(

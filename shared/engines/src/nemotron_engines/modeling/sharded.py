@@ -120,22 +120,30 @@ def load_optimizer(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Op
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor] | None:
-    """The full weights of a sharded model on rank 0, and none on the others; None for an unsharded model.
+    """The full weights of a sharded model on rank 0, tied ones once, none on other ranks; None for an unsharded model.
 
     Collective: every rank must call this.
     """
     if not isinstance(model, FSDPModule):
         return None
     weights: Any = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    return weights
+    return _once(model, weights)
 
 
 def weights_in(checkpoint: Path, model: nn.Module) -> dict[str, torch.Tensor]:
-    """All weights of a checkpoint, read by a single process."""
-    weights: Any = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in model.state_dict().items()}
+    """All weights of a checkpoint, tied ones once, read by a single process."""
+    there = _once(model, model.state_dict())
+    weights: Any = {name: torch.empty(value.shape, dtype=value.dtype) for name, value in there.items()}
     with _first_failure():
         dcp.load({"model": weights}, checkpoint_id=checkpoint / FOLDER, no_dist=True)
     return weights
+
+
+def _once(model: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
+    """Weights without further names of tied ones, as transformers saves an unsharded model."""
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    again = every - {name for name, _ in model.named_parameters()}
+    return {name: value for name, value in weights.items() if name not in again}
 
 
 def _plain(optimizer: Any) -> torch.optim.Optimizer:
