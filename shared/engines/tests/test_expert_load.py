@@ -1,6 +1,8 @@
 """The load of experts that a training logs is what its router chose."""
 
+import pytest
 import torch
+from kinds_of_models import without_weights
 from torch import nn
 
 from nemotron_engines.kernels.experts import note_real_rows
@@ -14,7 +16,9 @@ class Gate(nn.Module):
 
 
 class Experts(nn.Module):
-    def forward(self, rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    num_experts = 4
+
+    def forward(self, rows: torch.Tensor, top_k_index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return rows
 
 
@@ -71,3 +75,17 @@ def test_a_model_without_experts_has_no_load() -> None:
     load = ExpertLoad()
     load.watch(nn.Sequential(nn.Linear(2, 2)))
     assert load.take() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("jamba", {"1", "3"}), ("gpt_oss", {"0", "1", "2", "3"}), ("lfm2_moe", {"1", "2", "3"}),
+        ("granite_moe_hybrid", {"0", "1", "2", "3"}), ("nemotron_h_experts_mtp", {"2", "mtp.1"}), ("llama", set()),
+    ],
+)  # fmt: skip
+def test_other_architectures_call_their_routers_otherwise(name: str, layers: set[str]) -> None:
+    model, load, watched = without_weights(name), ExpertLoad(), list[str]()
+    load._counter = lambda layer, experts: watched.append(f"{layer} of {experts}")
+    load.watch(model)
+    assert watched == [f"{layer} of 4" for layer in sorted(layers)]

@@ -9,7 +9,6 @@ top_k_index, top_k_weights)`. So the index is read there, and the kinds of model
 are built differently; `unmeasured` names such a model.
 """
 
-import inspect
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +19,7 @@ from transformers import PreTrainedModel
 
 from nemotron_engines.exact.scoring import code
 from nemotron_engines.lora.kinds import without_adapters
-
-INDEX = ("top_k_index", "router_indices")
-"""Names of the second argument of experts, in transformers 5.23: (tokens, k) int64."""
+from nemotron_engines.transformers.balance import experts_of
 
 
 class Routes:
@@ -50,23 +47,12 @@ def noting_routes(model: nn.Module) -> Generator[Routes]:
     """Record the choices of experts inside this block; a model without experts makes none."""
     routes, body = Routes(), without_adapters(model).base_model
     hooks = [body.register_forward_pre_hook(routes.begin)]
-    hooks += [layer.register_forward_pre_hook(routes.note) for layer in experts_of(model)]
+    hooks += [layer.register_forward_pre_hook(routes.note) for _, layer in experts_of(model)]
     try:
         yield routes
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def experts_of(model: nn.Module) -> list[nn.Module]:
-    """The experts of each layer that has some, in modules that take an index of them."""
-    return [module for module in model.modules() if _second_argument(type(module)) in INDEX]
-
-
-def _second_argument(kind: type[nn.Module]) -> str | None:
-    """Name of the argument after the hidden states; None without one."""
-    names = [*inspect.signature(kind.forward).parameters]
-    return names[2] if len(names) > 2 else None
 
 
 def unmeasured(model: nn.Module) -> str | None:

@@ -8,6 +8,7 @@ the load is even. Its choices are those without the correction. A step's is the 
 to that of the loss.
 """
 
+import inspect
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -175,6 +176,24 @@ def _routed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, layer
 
 
+INDEX = ("top_k_index", "router_indices")
+"""Names of the second argument of experts, in transformers 5.23: (tokens, k) int64."""
+
+
+def experts_of(model: nn.Module) -> list[tuple[str, Any]]:
+    """The experts of each layer that has some, by name, in modules that take an index of them.
+
+    The router's name differs (`gate`, `router`), and so does what it returns; the call of the experts does not.
+    """
+    return [(name, module) for name, module in model.named_modules() if _second_argument(type(module)) in INDEX]
+
+
+def _second_argument(kind: type[nn.Module]) -> str | None:
+    """Name of the argument after the hidden states; None without one."""
+    names = [*inspect.signature(kind.forward).parameters]
+    return names[2] if len(names) > 2 else None
+
+
 # How evenly a router spreads the tokens of a training over the experts of each layer.
 
 
@@ -187,11 +206,11 @@ class ExpertLoad:
     def watch(self, model: nn.Module) -> None:
         """Start counting; does nothing for a model without experts."""
         model.register_forward_pre_hook(_note_padding, with_kwargs=True)
-        for name, module in model.named_modules():
-            if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
-                layer = next((part for part in name.split(".") if part.isdigit()), name)
-                layer = f"mtp.{layer}" if name.startswith("mtp.") else layer
-                module.experts.register_forward_pre_hook(self._counter(layer, len(gate.weight)))
+        for name, module in experts_of(model):
+            whole = name.removeprefix("base_model.model.")  # with adapters
+            layer = next((part for part in whole.split(".") if part.isdigit()), whole)
+            layer = f"{PREDICTING}{layer}" if whole.startswith(PREDICTING) else layer
+            module.register_forward_pre_hook(self._counter(layer, module.num_experts))
 
     def take(self) -> dict[str, float]:
         """Per layer, the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
