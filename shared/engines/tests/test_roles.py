@@ -102,9 +102,10 @@ def test_adapters_count_as_matrices_at_any_rank() -> None:
     assert trained <= set(decayed(adapted))
 
 
-def test_a_sharded_model_decays_the_same() -> None:
-    wanted = decayed(without_weights("cohere"))
-    model = drawn("cohere")
+@pytest.mark.parametrize("name", ["cohere", "mamba"])  # Mamba shards blocks and the mixers in them
+def test_a_sharded_model_decays_the_same(name: str) -> None:
+    wanted = decayed(without_weights(name))
+    model = drawn(name)
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         sharded.cut(model, "cpu", bfloat16=False)

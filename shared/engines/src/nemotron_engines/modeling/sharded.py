@@ -75,7 +75,8 @@ def cut(model: nn.Module, kind: str, *, bfloat16: bool) -> None:
     mesh = init_device_mesh(kind, (distributed.world_size(),))
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
     blocks: Any = getattr(model, "_no_split_modules", None) or ()
-    for module in [one for one in model.modules() if type(one).__name__ in blocks]:
+    # inner ones first, as torch asks for: Mamba and Zamba name blocks and their parts
+    for module in reversed([one for one in model.modules() if type(one).__name__ in blocks]):
         fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     # tells `generate` to keep finished processes running while others need their shards
