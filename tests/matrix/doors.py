@@ -141,12 +141,13 @@ class Bench:
             if not (place / dtype).exists():
                 write_kind(MATRIX[model], place / dtype, **kind)
                 write_kind(MATRIX[model], place / f"teacher-{dtype}", seed=1, **kind)
-        self._write("chats", [{"messages": chat} for chat in CHATS])
-        self._write("texts", [{"text": text} for text in TEXTS])
-        self._write("pairs", PAIRS)
-        self._write("asked", [{"question": asked, "expected_answer": said} for asked, said in ASKED])
+        self.write("chats", [{"messages": chat} for chat in CHATS])
+        self.write("texts", [{"text": text} for text in TEXTS])
+        self.write("pairs", PAIRS)
+        self.write("asked", [{"question": asked, "expected_answer": said} for asked, said in ASKED])
 
-    def _write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A file of rows, beside the model."""
         (self.place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(self, module: str, *words: str, processes: int = 1) -> Made:
@@ -218,7 +219,8 @@ LORA = {"engine.peft.dim": 4, "engine.peft.alpha": 16}
 
 def train(bench: Bench, cell: Cell, stage: str, *words: str) -> Made:
     """Train two steps of the model of a cell."""
-    chosen = ["-c", "local", *words, *SHORT, f"run.model=./{cell.dtype}", f"engine.dtype={cell.dtype}", "--force"]
+    chosen = ["-c", "local", *words, *SHORT, f"engine.dtype={cell.dtype}", "--force"]
+    chosen += [] if any(word.startswith("run.model=") for word in words) else [f"run.model=./{cell.dtype}"]
     chosen += [] if cell.is_first else ["--rehearsed"]
     return bench.run(f"stages.{stage}.train", *chosen, processes=cell.processes)
 
@@ -345,15 +347,100 @@ def distillation(bench: Bench, cell: Cell) -> Compared:
     return _grpo(bench, cell, *words, teacher=str(bench.place / f"teacher-{cell.dtype}"))
 
 
-def _grpo(bench: Bench, cell: Cell, *words: str, lora: bool = False, teacher: str | None = None) -> Compared:
-    made = train(bench, cell, "rl", *SAMPLED, *words)
+OBSERVED = "And once more?"
+LOGIC = f'''"""Two turns; the reward of each is a tenth of its vowels."""
+
+
+class Episode:
+    def __init__(self, row):
+        self.turns = 0
+
+    def reset(self):
+        return None
+
+    def step(self, text):
+        self.turns += 1
+        reward = sum(one in "aeiouAEIOU" for one in text) / 10
+        return {{"reward": reward, "terminated": self.turns == 2, "observation": "{OBSERVED}"}}
+'''
+AGENT = "twice_gymnasium_agent"
+AGENTS = f"""twice:
+  resources_servers:
+    twice: {{entrypoint: app.py, domain: agent, verified: false, description: Two turns, value: Dialogue}}
+{AGENT}:
+  responses_api_agents:
+    gymnasium_agent:
+      entrypoint: app.py
+      max_steps: 2
+      resources_server: {{type: resources_servers, name: twice}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+"""
+
+
+def environment(bench: Bench, cell: Cell) -> Compared:
+    """An environment of two turns, with a model that often ends one."""
+    folder = bench.place / "environments" / "twice"
+    (folder / "configs").mkdir(parents=True, exist_ok=True)
+    (folder / "twice.py").write_text(LOGIC)
+    (folder / "configs" / "twice.yaml").write_text(AGENTS)
+    agent = {"type": "responses_api_agents", "name": AGENT}
+    asked = [{"responses_create_params": {"input": [chat[0]]}, "question": chat[0]["content"],
+              "expected_answer": chat[1]["content"], "agent_ref": agent} for chat in CHATS]  # fmt: skip
+    bench.write("episodes", asked)
+    model = bench.place / f"ending-{cell.dtype}"
+    if not model.exists():
+        prone_to_end(bench.place / cell.dtype, model)
+    section = (
+        "{servers: [twice], max_turns: 2, max_episode_tokens: 120, show_tools: false, timeout_seconds: 60.0, "
+        "connections: 8, on_failure: stop}"
+    )
+    words = ("data_prep.source=episodes.jsonl", f"engine.environments={section}",
+             "rewards=[{name: environment, weight: 1.0}]", f"run.model=./ending-{cell.dtype}")  # fmt: skip
+    return _grpo(bench, cell, *words, model=str(model), observed=OBSERVED)
+
+
+def prone_to_end(folder: Path, into: Path) -> None:
+    """Copy a model, whose output then often takes the token that ends an answer: a random one nearly never does."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    said = CHATS[0][1]["content"]
+    behind = tokenizer.apply_chat_template(CHATS[0], tokenize=False).rpartition(said)[2]
+    end = tokenizer(behind, add_special_tokens=False)["input_ids"][0]
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    prompts = [
+        tokenizer.apply_chat_template([chat[0]], add_generation_prompt=True, return_dict=False) for chat in CHATS
+    ]
+    head, seen = model.get_output_embeddings(), list[torch.Tensor]()
+    hook = head.register_forward_hook(lambda module, given, result: seen.append(given[0][0].float()))
+    with torch.no_grad():
+        logits = [model(input_ids=torch.tensor([ids])).logits[0].float() for ids in prompts]
+        hook.remove()
+        middle, least = torch.cat(seen).mean(0), torch.cat(logits).logsumexp(-1).mean()
+        head.weight[end] = (least * middle / (middle**2).sum()).to(head.weight.dtype)
+    model.generation_config.eos_token_id = sorted({end, tokenizer.eos_token_id})
+    model.save_pretrained(into)
+    tokenizer.save_pretrained(into)
+
+
+def _grpo(
+    bench: Bench, cell: Cell, *words: str, lora: bool = False, teacher: str | None = None, model: str | None = None,
+    observed: str | None = None,
+) -> Compared:  # fmt: skip
+    given = {word.partition("=")[0] for word in words}
+    made = train(bench, cell, "rl", *(word for word in SAMPLED if word.partition("=")[0] not in given), *words)
     completions = [one for one in made.records if "completion" in one]
     asked = [question for question, _ in ASKED]
     expected = bench.ask(
-        cell, "sampled", completions=completions, questions=asked, temperature=TEMPERATURE, teacher=teacher,
-        **adapters_of(bench, lora),
+        cell, "sampled", model=model, completions=completions, questions=asked, temperature=TEMPERATURE,
+        teacher=teacher, observed=observed, **adapters_of(bench, lora),
     )  # fmt: skip
     yield "completions", "exact", len(completions), 16
+    if observed is not None:
+        said, turns = expected["observed"]
+        yield "turns of the environment", "exact", said, turns
+        if not turns:
+            raise Unequal("no episode had a second turn")
     yield "prompts as the template shows them", "exact", 1.0, expected["prompts"]
     yield "sampled log-probabilities", "logps", *map(flat, ([one["logps"] for one in completions], expected["logps"]))
     folder = bench.newest("super3-rl-model")
@@ -374,7 +461,7 @@ def flat(rows: Sequence[Sequence[float]]) -> list[float]:
 def evaluated(bench: Bench, cell: Cell) -> Path:
     """The folder of samples of the model of a cell: both doors of evaluation read it."""
     done = bench.place / f"evaluated-{cell.dtype}"
-    if not done.is_file():
+    if bench.plant is not None or not done.is_file():
         bench.run(
             "stages.eval.train", "-c", "local", "data_prep.source=synthetic", "data_prep.synthetic_problems=6",
             "data_prep.synthetic_choices=6", "data_prep.synthetic_texts=4", "run.missing_data=prepare",
@@ -507,7 +594,7 @@ def _export(bench: Bench, cell: Cell, runtime: str) -> Compared:
 Door = Callable[[Bench, Cell], Compared]
 TRAININGS: dict[str, Door] = {
     "pretrain": pretrain, "sft": sft, "lora": lora, "dpo": dpo, "reward": reward, "grpo": grpo,
-    "grpo_exact": grpo_exact, "grpo_lora": grpo_lora, "distillation": distillation,
+    "grpo_exact": grpo_exact, "grpo_lora": grpo_lora, "environment": environment, "distillation": distillation,
 }  # fmt: skip
 OTHERS: dict[str, Door] = {
     "generation": generation, "choices": choices, "finetune": finetune, "plan": plan, "report": report,

@@ -77,6 +77,31 @@ def _flipped(original: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
+def _all_own(original: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any) -> Any:
+        made = original(*args)
+        return made | {"env_mask": [[1] * len(ids) for ids in made["completion_ids"]]}
+
+    return changed
+
+
+def _twice_as_large(original: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any) -> Any:
+        fields, parameters = original(*args)
+        return fields, dataclasses.replace(parameters, total=2 * parameters.total)
+
+    return changed
+
+
+def _other_scores(original: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        collected = original(*args, **options)
+        collected.results["scores"][0]["value"] += 1.0
+        return collected
+
+    return changed
+
+
 def _doubled(value: float) -> float:
     return 2 * value
 
@@ -94,6 +119,10 @@ FAULTS: dict[str, Plant] = {
     "reward": around(f"{TRL}.reward", "RewardConfig", with_settings(center_rewards_coefficient=lambda _: 1.0)),
     "grpo": around(f"{TRL}.train", "GRPOConfig", with_settings(temperature=lambda _: 1.0)),
     "grpo_lora": around("nemotron_engines.lora.adapt", "LoraConfig", with_settings(lora_alpha=_doubled)),
+    # the computation that is shared with training has another temperature
+    "grpo_exact": around(f"{TRL}.train", "GRPOConfig", with_settings(temperature=lambda _: 1.0)),
+    # the environment's tokens are learnt
+    "environment": around(f"{TRL}.episodes", "EpisodeTrainer._rollouts", _all_own),
     "distillation": around(
         f"{TRL}.distill", "divergence", lambda original: lambda one, other, kind: original(one, other, "forward")
     ),
@@ -102,6 +131,8 @@ FAULTS: dict[str, Plant] = {
     # the last token of each choice or answer does not count
     "choices": around(ASK, "QuietLM._loglikelihood_tokens", _without_last),
     "finetune": around(ASK, "QuietLM._loglikelihood_tokens", _without_last),
+    "plan": around("nemotron_engines.estimate.training", "_described", _twice_as_large),
+    "report": around("nemotron_app.report.command", "collect", _other_scores),
     "export": around("nemotron_app.export", "_model_files", _flipped),
     "export_vllm": around("nemotron_app.export", "_model_files", _flipped),
 }  # fmt: skip

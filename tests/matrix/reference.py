@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -306,28 +307,51 @@ def rewarding(
 
 def sampled(
     model: str, completions: list[dict[str, Any]], questions: list[str], temperature: float,
-    adapters: str | None = None, scale: float = 1.0, teacher: str | None = None, *, judged: bool = True,
+    adapters: str | None = None, scale: float = 1.0, teacher: str | None = None, observed: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What a step of reinforcement learning or distillation did with the completions that it sampled.
 
     Args:
-        judged: the reward is the share of vowels; otherwise advantages are taken as they are.
+        observed: what an environment says between two turns, whose rewards are vowels of each turn; None: a completion
+            is one answer, and its reward the share of vowels.
     """
-    tokenizer, trainee = tokenizer_of(model), trained(model, adapters, scale)
+    tokenizer, trainee, ends = tokenizer_of(model), trained(model, adapters, scale), ends_of(model)
     prompts = {tuple(prompt_of(tokenizer, question)) for question in questions}
     found: dict[str, Any] = {
         "prompts": sum(tuple(one["prompt"]) in prompts for one in completions) / len(completions),
-        "logps": [
-            trainee.logps(one["prompt"] + one["completion"], temperature)[-len(one["completion"]) :].tolist()
-            for one in completions
-        ],
-    }  # fmt: skip
-    if judged and not teacher:
-        rewards = [vowels(tokenizer.decode(one["completion"], skip_special_tokens=True)) for one in completions]
+        "logps": [own_logps(trainee, one, temperature) for one in completions],
+    }
+    if not teacher:
+        turns = [list(segments(one)) for one in completions]
+        if observed is None:
+            rewards = [vowels(tokenizer.decode(one["completion"], skip_special_tokens=True)) for one in completions]
+        else:
+            said = [
+                [tokenizer.decode(ids[:-1] if ids[-1] in ends else ids) for own, ids in one if own] for one in turns
+            ]
+            rewards = [sum(letter in VOWELS for text in texts for letter in text) / 10 for texts in said]
+            between = [tokenizer.decode(ids) for one in turns for own, ids in one if not own]
+            found["observed"] = [sum(observed in text for text in between), len(between)]
         found["reward"] = float(np.mean(rewards))
         found["advantages"] = advantages([tuple(one["prompt"]) for one in completions], rewards)
     loss = distillation_loss(completions, teacher, temperature) if teacher else policy_loss(completions, temperature)
     return found | two_steps(trainee, [loss], 0.0)
+
+
+def own_logps(trainee: Trainee, one: dict[str, Any], temperature: float) -> list[float]:
+    """Log-probabilities of the model's own tokens of a completion."""
+    with torch.no_grad():
+        found = trainee.logps(one["prompt"] + one["completion"], temperature)[-len(one["completion"]) :]
+    return found[torch.tensor(one["own"]).bool()].tolist()
+
+
+def segments(one: dict[str, Any]) -> Iterator[tuple[bool, list[int]]]:
+    """The turns of a completion: whether each is the model's own, and its ids."""
+    place = 0
+    for own, group in groupby(one["own"]):
+        length = len(list(group))
+        yield bool(own), one["completion"][place : place + length]
+        place += length
 
 
 def vowels(text: str) -> float:
@@ -440,9 +464,24 @@ REQUESTS = (
 )  # fmt: skip
 
 
-@cache
+LASTING = {"supervised", "preferences", "conversations", "texts"}
+"""Requests about folders that do not change, which cells of other types and processes ask again."""
+
+
 def answer(line: str) -> str:
     """The answer to a request."""
+    request = json.loads(line)
+    return kept(line) if request["name"] in LASTING and not request.get("adapters") else found(line)
+
+
+@cache
+def kept(line: str) -> str:
+    """The answer to a request, computed once."""
+    return found(line)
+
+
+def found(line: str) -> str:
+    """The answer to a request, or its error."""
     request = json.loads(line)
     Trainee.autocast = request.pop("autocast", False)
     function = {one.__name__: one for one in REQUESTS}[request.pop("name")]

@@ -220,12 +220,14 @@ def completions_of(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
     for row in range(len(scores)):
         prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()].tolist()
         there = inputs["completion_mask"][row].bool()
-        if "tool_mask" in inputs:  # the environments' tokens count as there
-            there = inputs["completion_mask"][row].bool() | inputs["tool_mask"][row].eq(0) & there
         logps = inputs.get("sampling_per_token_logps")
-        found.append({
-            "prompt": prompt, "completion": inputs["completion_ids"][row][there].tolist(),
-            "own": own[row][there].tolist(), "advantage": float(scores[row, 0]),
-            "logps": [] if logps is None else logps[row][: int(there.sum())].tolist(),
-        })  # fmt: skip
+        found.append(
+            {
+                "prompt": prompt,
+                "completion": inputs["completion_ids"][row][there].tolist(),
+                "own": own[row][there].tolist(),
+                "advantage": float(scores[row, 0]),
+                "logps": [] if logps is None else logps[row][own[row].bool()].tolist(),
+            }
+        )
     return found
