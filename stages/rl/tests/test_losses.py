@@ -44,7 +44,7 @@ def config_of(*words: str) -> RLConfig:
     return validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
 
 
-def expected(name: str, p: Tensor, one: dict[str, Tensor], tokens: float) -> Tensor:
+def expected(name: str, p: Tensor, one: dict[str, Tensor], tokens: float, kl: float = KL) -> Tensor:
     """The share of one pass, of `ROWS` completions, in the loss of an update with so many `tokens`; all float64.
 
     Args:
@@ -63,11 +63,21 @@ def expected(name: str, p: Tensor, one: dict[str, Tensor], tokens: float) -> Ten
         heat = torch.where(advantage > 0, 1.0, 1.05)
         terms = -4 / heat / (1 + torch.exp(-heat * (ratio - 1))) * advantage
     distance = one["ref_per_token_logps"] - p
-    terms = (terms + KL * (distance.exp() - distance - 1)) * mask
+    terms = (terms + kl * (distance.exp() - distance - 1)) * mask
     if name in ("grpo", "gspo", "sapo"):
         return (terms.sum(1) / mask.sum(1)).sum() / (PASSES * ROWS)
     divisor = {"dr_grpo": PASSES * ROWS * MOST, "bnpo": PASSES * mask.sum()}.get(name, tokens)
     return terms.sum() / divisor
+
+
+def clipped(name: str, p: Tensor, one: dict[str, Tensor], tokens: float) -> float | None:
+    """Share of the tokens that clipping keeps from moving the loss; of CISPO, whose ratio it lowers."""
+    if name == "sapo":
+        return None
+    ratio = (p.detach() - one["old_per_token_logps"]).exp()
+    (slope,) = torch.autograd.grad(expected(name, p, one, tokens, kl=0.0), p)
+    acts = ratio > 1 + HIGH if name == "cispo" else (slope == 0) & (one["advantages"][:, None] != 0)
+    return float(acts[one["completion_mask"] > 0].double().mean())
 
 
 @pytest.fixture
@@ -103,6 +113,13 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float]]:
             ratios = (p - one["old_per_token_logps"]).exp()[one["completion_mask"] > 0]
             assert (ratios < 1 - LOW).any() and (ratios > 1 + HIGH).any(), "both bounds act"
             (wanted_slope,) = torch.autograd.grad(wanted, p)
+            figures = {key: float(value[one["completion_mask"] > 0].double().mean())
+                       for key, value in self._compared(inputs, inputs["old_per_token_logps"]).items()}  # fmt: skip
+            distance = (one["ref_per_token_logps"] - p.detach())[one["completion_mask"] > 0]
+            assert figures.pop("kl") == pytest.approx(float((distance.exp() - distance - 1).mean()), rel=1e-3)
+            share = clipped(name, p, one, tokens)
+            assert figures == ({} if share is None else {"clipped_fraction": share}), name
+            assert share is None or 0 < share < 1
             found[name] = (
                 abs(loss.item() / wanted.item() - 1),
                 float((slope - wanted_slope).norm() / wanted_slope.norm()),
