@@ -89,7 +89,7 @@ def make_llama(work: Path, texts: list[str]) -> Path:
 
 MODELS = ("twin", "llama")
 BEGIN, END = "<!-- invented things -->\n", "<!-- end of invented things -->"
-HEADING = "| model | about | chats | steps | right of those asked | seconds |\n|---|---|--:|--:|--:|--:|"
+HEADING = "| model | about | chats | steps (published) | right of those asked | seconds |\n|---|---|--:|--:|--:|--:|"
 
 
 def main() -> int:
@@ -126,9 +126,9 @@ def row(work: Path, model: str, domain: str, known: list[tuple[str, Thing]], few
     nemotron(work, "generate", made["model"], "asked.jsonl", "--out", f"{model}-{domain}.said", "--force", *short)
     said = [json.loads(line)["response"] for line in (work / f"{model}-{domain}.said").read_text().splitlines()]
     right = sum(value in text for text, (value, _) in zip(said, known, strict=True))
-    about: dict[str, Any] = json.loads(nemotron(work, "artifacts", "show", made["model"], "--json"))
-    steps = about["manifest"]["metadata"]["step"]
-    return f"| {model} | {domain} | {len(chats)} | {steps:,} | {right} of {len(known)} | {seconds:.0f} |"
+    about: dict[str, Any] = json.loads(nemotron(work, "artifacts", "show", made["model"], "--json"))["manifest"]
+    steps = f"{made['steps']:,} ({about['metadata']['step']:,})"
+    return f"| {model} | {domain} | {len(chats)} | {steps} | {right} of {len(known)} | {seconds:.0f} |"
 
 
 def arguments() -> argparse.Namespace:

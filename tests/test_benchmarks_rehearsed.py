@@ -15,6 +15,7 @@ from support import ROOT, nemotron, run_forked
 sys.path.append(str(ROOT / "benchmarks"))
 
 import file_kinds
+import invented
 from gpu_bench.parts import REHEARSED, parts
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
@@ -116,6 +117,14 @@ def test_rl_methods() -> None:
     shares = ", ".join(rf"{name} [\d.]+%" for name in ("sft", "rl", "dpo", "reward", "distill", "gspo"))
     assert re.search(f"^seed 1: {shares}$", text, re.MULTILINE)
     assert len(re.findall(r"^\| \w+ \| \d+% \(\d+% to \d+%\) \|$", text, re.MULTILINE)) == 6
+
+
+@pytest.mark.slow
+def test_invented(tmp_path: Path) -> None:
+    text = rehearse("invented.py", "--rehearse", "--only", "cities", "--work", str(tmp_path))
+    found = re.findall(r"^\| (\w+) \| cities \| 32 \| 2 \([12]\) \| \d of 8 \| \d+ \|$", text, re.MULTILINE)
+    assert found == ["twin", "llama"]
+    assert all(len({value for value, _ in invented.things(name, 75, 11)}) > 3 for name in invented.DOMAINS)
 
 
 @pytest.mark.slow

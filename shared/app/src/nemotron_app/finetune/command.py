@@ -188,7 +188,13 @@ def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: b
         comparison = Comparison.read(evaluate(plan, tuned), prepared)
     home = f" --home {plan.look.store.home}" if plan.home_was_given else ""
     uses = [f"nemotron {words.format(model=tuned.reference)}{home}" for words in USE]
-    found = {"model": tuned.reference, "path": str(tuned.path), "data": prepared.reference, "config": str(plan.folder)}
+    found = {
+        "model": tuned.reference,
+        "path": str(tuned.path),
+        "data": prepared.reference,
+        "config": str(plan.folder),
+        "steps": steps,
+    }
     said = [*comparison.lines(), *advice(comparison, plan.longer(LONGER * steps)), "", *uses]
     look.tell(found | comparison.as_json(), *said)
     return 0
