@@ -146,7 +146,7 @@ def _activations(fields: dict[str, Any], layout: Layout) -> float:
         kept["E"] = hidden
     values = sum(kept[kind] for kind in pattern)
     if layout.recomputed == "everything":
-        values = hidden * len(pattern) + max(kept[kind] for kind in set(pattern))
+        values = hidden * len(pattern) + max((kept[kind] for kind in pattern), default=0.0)
     return layout.activation * values * layout.micro_tokens / layout.context / layout.tensor
 
 
