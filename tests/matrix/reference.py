@@ -108,9 +108,7 @@ def update_of(down: Tensor, up: Tensor, weight: Tensor) -> Tensor:
         return (up @ down).view(weight.shape) if weight.shape[0] == up.shape[0] else (up @ down).T
     experts = len(weight)
     down, up = down.reshape(experts, -1, down.shape[-1]), up.reshape(up.shape[0], -1, experts)
-    if weight.shape[1:] == (up.shape[0], down.shape[-1]):
-        return torch.einsum("ore,eri->eoi", up, down)
-    return torch.einsum("ore,eri->eio", up, down)
+    return torch.einsum("ore,eri->eoi", up, down)
 
 
 def load(folder: str, kind: Any = AutoModelForCausalLM) -> Any:
@@ -144,8 +142,8 @@ def _places(values: dict[str, Tensor], weights: dict[str, Tensor]) -> Iterator[t
         module = name.replace(".base_layer", "")
         for other, weight in weights.items():
             inside = other.rpartition(".")[0] == module and other not in taken
-            sizes = {values[up].shape[0], values[down].shape[1]}
-            if inside and set(weight.shape[1:]) == sizes and values[down].shape[0] % len(weight) == 0:
+            sizes = (values[up].shape[0], values[down].shape[1])  # as experts have them: (experts, out, in)
+            if inside and weight.shape[1:] == sizes and values[down].shape[0] % len(weight) == 0:
                 taken.add(other)
                 yield other, down, up
                 break
