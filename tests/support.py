@@ -156,7 +156,8 @@ def write_model(folder: Path) -> None:
     """Write as much of a model folder as checks before a start read: the tiny architecture and a single weight."""
     header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    (folder / "config.json").write_text(json.dumps(load_architecture("super3_tiny", {}) | {"vocab_size": 1024}))
+    fields = {"model_type": "nemotron_h", **load_architecture("super3_tiny", {}), "vocab_size": 1024}
+    (folder / "config.json").write_text(json.dumps(fields))
 
 
 def make_model(folder: Path) -> None:
