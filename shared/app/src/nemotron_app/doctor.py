@@ -28,6 +28,7 @@ from nemotron_cluster.job import jobs_folder
 from nemotron_cluster.profiles import Loaded, Profile, Slurm, load_profile
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.artifacts import Store
+from nemotron_shared.config.overrides import require_once
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import say, tell, tell_json
@@ -248,6 +249,7 @@ def command(
 ) -> int:
     """See the module docstring."""
     overrides = tuple(word for word in words if "=" in word or word.startswith(("~", "+")))
+    require_once(overrides)
     names = [word for word in words if word not in overrides]
     if len(names) > 1:
         raise UserError(

@@ -24,7 +24,7 @@ from nemotron_app.request import Mode, Remote, Request
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
-from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
+from nemotron_shared.runtime.arguments import OPTIONS, machine_of, once, overrides_of
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.process import use_no_code_of_this_folder
 from nemotron_shared.stages import STAGES
@@ -123,9 +123,9 @@ class Nemotron(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See the base class."""
         if cmd_name not in OTHER_COMMANDS:
-            return step
+            return once(step)
         try:
-            return import_module(OTHER_COMMANDS[cmd_name]).command
+            return once(import_module(OTHER_COMMANDS[cmd_name]).command)
         except ModuleNotFoundError as error:
             if error.name != SERVING:
                 raise

@@ -22,7 +22,7 @@ from nemotron_app import completion
 from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.atomic import output_file, write_text
-from nemotron_shared.config.overrides import leaves, nested, override_key
+from nemotron_shared.config.overrides import leaves, nested, override_key, require_once
 from nemotron_shared.config.shown import on_one_line
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell
@@ -59,6 +59,7 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
         raise UserError(f"{file} already exists", "give another name, or --force to replace it")
     if stray := next((word for word in overrides if "=" not in word or word.startswith("~")), None):
         raise UserError(f"'{stray}' cannot be written into a config", "give settings as key=value")
+    require_once(overrides)
     stage, choice = recipe(base)
     if Path(choice).suffix in {".yaml", ".yml"}:
         choice = str(Path(choice).resolve())

@@ -87,9 +87,10 @@ def for_stage(request: Request, stage: str) -> Request:
     Raises:
         UserError: no stage has the setting of an override.
     """
-    own = ((text, for_one_stage(text, stage)) for text in request.overrides)
-    meant = (said for text, said in own if said and (said != text or stage in stages_with(text, request)))
-    return replace(request, overrides=tuple(meant))
+    own = [(text, for_one_stage(text, stage)) for text in request.overrides]
+    of_all = [text for text, said in own if said == text and stage in stages_with(text, request)]
+    of_this = [said for text, said in own if said and said != text]  # wins, wherever it stands
+    return replace(request, overrides=(*of_all, *of_this))
 
 
 def home_of(request: Request) -> str | None:

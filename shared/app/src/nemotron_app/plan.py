@@ -24,7 +24,7 @@ from nemotron_app.launch import dry_run_of
 from nemotron_app.recipes import composed, recipes
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.config.overrides import override
+from nemotron_shared.config.overrides import override, require_once
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import tell
@@ -54,6 +54,7 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 def command(look: Look, config: str, words: tuple[str, ...], stage: str | None, price: float | None) -> int:
     """See the module docstring."""
     overrides = [word for word in words if "=" in word]
+    require_once(overrides)
     gpus = [word for word in words if "=" not in word]
     if len(gpus) > 1:
         raise UserError(f"two words for the GPUs: {' and '.join(gpus)}", "say them as one: 64xH100")

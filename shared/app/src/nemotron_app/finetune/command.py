@@ -23,6 +23,7 @@ from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
+from nemotron_shared.config.overrides import require_once
 from nemotron_shared.runtime.console import say
 
 # Before and after, on held-out rows and on taught ones: the loss of both models, and their answers side by side.
@@ -168,6 +169,7 @@ def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: b
     """See the head of this module."""
     paths = [word for word in data if not _is_override(word)]
     overrides = [word for word in data if _is_override(word)]
+    require_once(overrides)
     plan = make_plan(look, model, paths, overrides, again=again, trust_code=trust_code, dry_run=dry_run)
     if dry_run:
         look.tell({"choices": [str(choice) for choice in plan.choices], "commands": plan.commands()}, *plan.commands())

@@ -65,6 +65,23 @@ def require_key(override: str) -> None:
         raise UserError(f"{who_says(override, None)}: '{override}' names no setting", "write key=value")
 
 
+def require_once(overrides: Iterable[str]) -> None:
+    """Refuse two values for one key on a command line, of which one would be lost.
+
+    The same value may come twice. A profile's settings are there to be changed, as a key that `~` removes may be added.
+
+    Raises:
+        UserError: with both values.
+    """
+    said: dict[str, str] = {}
+    for text in overrides:
+        key, value = override_key(text), text.partition("=")[2].strip()
+        if isinstance(text, Said) or text.startswith("~"):
+            continue
+        if said.setdefault(key, value) != value:
+            raise UserError(f"{COMMAND_LINE}: {key} is given twice, as {said[key]} and {value}", "give it once")
+
+
 def who_says(override: str, theirs: str | None) -> str:
     """The origin of an override.
 

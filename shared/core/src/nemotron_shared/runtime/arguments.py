@@ -6,18 +6,53 @@ python stages/sft/data_prep.py -c tiny --sample 100
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nemotron_shared.config.overrides import Said
+from nemotron_shared.config.overrides import Said, require_once
 from nemotron_shared.errors import UserError
 
 # Short forms used in commands: `sample=1000` and `force=true`; in the config these keys have a section.
 SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
+
+
+class Once(click.Option):
+    """An option with one value: given twice, it must be the same."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser collect all values; click itself keeps the last, and says nothing."""
+        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=self.nargs)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        """See the base class.
+
+        Raises:
+            UserError: two values.
+        """
+        said = opts.get(self.name)
+        if not isinstance(said, list):
+            return super().consume_value(ctx, opts)
+        values = list(dict.fromkeys(map(str, said)))
+        if len(values) > 1:
+            raise UserError(f"{self.opts[-1]} is given twice, as {values[0]} and {values[1]}", "give it once")
+        return super().consume_value(ctx, {**opts, self.name: said[-1]})
+
+
+def once(command: click.Command) -> click.Command:
+    """Let each option of a command, and of its subcommands, that has one value be an `Once`."""
+    for option in command.params:
+        plain = type(option) is click.Option and not (option.is_flag or option.multiple or option.count)
+        if plain:
+            option.__class__ = Once
+    if isinstance(command, click.Group):
+        for own in command.commands.values():
+            once(own)
+    return command
+
 
 OPTIONS = (
     click.Option(["-c", "--config"], metavar="NAME|PATH", help="config file; without it, the production recipe"),
@@ -87,7 +122,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
     """Parse a step's command line; options may come before or after overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
-    command = click.Command(program, params=[*OPTIONS, *HIDDEN, overrides], help=unwrapped)
+    command = once(click.Command(program, params=[*OPTIONS, *HIDDEN, overrides], help=unwrapped))
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
@@ -126,7 +161,11 @@ def machine_of(options: dict[str, Any]) -> Path | None:
 
 
 def overrides_of(options: dict[str, Any], typed: Sequence[str]) -> tuple[str, ...]:
-    """Overrides from other sources, typed ones with short keys expanded, and those from options: the last wins."""
+    """Overrides from other sources, then typed ones with short keys expanded, and those from options.
+
+    Raises:
+        UserError: a key is typed twice, with two values.
+    """
     overrides: list[str] = [Said(text, origin) for origin, text in options["setting"]]
     for override in typed:
         key, equals, value = override.partition("=")
@@ -134,4 +173,6 @@ def overrides_of(options: dict[str, Any], typed: Sequence[str]) -> tuple[str, ..
     for name in ("sample", "workers", "executor"):
         if options[name] is not None:
             overrides.append(f"data_prep.{name}={options[name]}")
-    return (*overrides, "run.force=true") if options["force"] else tuple(overrides)
+    overrides += ["run.force=true"] if options["force"] else []
+    require_once(overrides)
+    return tuple(overrides)
