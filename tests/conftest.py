@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support import STAGES, can_be_forked, make_model, run_forked
+from support import STAGES, can_be_forked, last_values, make_model, run_forked
 
 from nemotron_shared.artifacts import Producer, Store
 
@@ -17,10 +17,14 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a command in an empty directory with its own artifact store, and capture what it says."""
+    """Run a command in an empty directory with its own artifact store, and capture what it says.
+
+    Of several values for one key the last counts, because tests change what `short` says.
+    """
 
     def call(*command: str, ok: bool = True, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"NEMOTRON_HOME": str(tmp_path / "home")} | dict(env or {})
+        command = tuple(last_values(command))
         if can_be_forked(command):
             result = run_forked(command, tmp_path, environment)
         else:

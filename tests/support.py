@@ -5,11 +5,12 @@ import importlib
 import io
 import json
 import os
+import re
 import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
@@ -83,6 +84,7 @@ class Forked:
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO, stderr: IO, group: bool = False
     ) -> None:
         """Args: group: make the command lead its own process group."""
+        command = last_values(command)
         own_program = command[1].endswith(".py") and "stages" not in command[1]
         trains = own_program or any("train" in word for word in command[1:3])
         trains = trains and not {"--dry-run", "-d"} & set(command)
@@ -210,6 +212,7 @@ def learn_to_call_tools(home: Path) -> None:
     assert main([*words, f"run.home={home}"]) == 0
 
 
+SETTING = re.compile(r"\+*[a-z_]\w*(\.\w+)*=")
 # Overrides that make a tiny run last seconds, for tests of behaviour rather than learning.
 SHORT = {
     "pretrain": ("train.train_iters=6", "train.eval_interval=3", "train.eval_rows=8", "checkpoint.save_interval=2",
@@ -227,3 +230,20 @@ SHORT = {
 def short(stage: str) -> tuple[str, ...]:
     """`-c tiny` and the overrides that make it short."""
     return ("-c", "tiny", *SHORT[stage])
+
+
+def last_values(words: Sequence[str]) -> list[str]:
+    """Words of a command, of which only the last gives a key its value: a test's own instead of those of `short`."""
+    if "--setting" in words:  # of a profile
+        return list(words)
+    keys = {word.partition("=")[0].lstrip("+"): number for number, word in enumerate(words) if SETTING.match(word)}
+    return [
+        word
+        for number, word in enumerate(words)
+        if not SETTING.match(word) or keys[word.partition("=")[0].lstrip("+")] == number
+    ]
+
+
+def last_values_win(main: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
+    """A stage's `main` for tests that change what `short` says."""
+    return lambda words: main(last_values(words))

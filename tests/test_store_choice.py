@@ -34,7 +34,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["-c", "tiny", "run.home=elsewhere"],
         ["-c", "tiny", "++run.home=elsewhere"],
         ["-c", "tiny", "eval.run.home=elsewhere"],
-        ["-c", "tiny", "run.home=not-that-one", "run.home=elsewhere"],
+        ["-c", "tiny", "eval.run.home=elsewhere", "run.home=not-that-one"],
         ["-c", "plain.yaml"],
         ["-c", "variable.yaml"],
         ["-c", "plain.yaml", "run.home=${oc.env:STORE}"],

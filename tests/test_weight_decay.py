@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import SHORT, make_model
+from support import SHORT, last_values, make_model
 
 RATE = 0.01
 ONE_STEP = (
@@ -28,7 +28,7 @@ def trained(home: Path, door: str, decay: float) -> dict[str, torch.Tensor]:
     """The weights after one step from ./model, by its names."""
     stage, name, words = DOORS[door]
     settings = (*ONE_STEP, f"optimizer.weight_decay={decay}", f"run.home={home}", "run.model=./model")
-    assert import_module(f"stages.{stage}.train").main([*words, *settings]) == 0
+    assert import_module(f"stages.{stage}.train").main(last_values([*words, *settings])) == 0
     weights = load_file(max(home.glob(f"artifacts/{name}/v*")) / "model.safetensors")
     return {re.sub(r"^model[.]", "backbone.", name): value for name, value in weights.items()}  # a reward model's
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import last_values
 
 from nemotron_data.gym.catalogue import new_environment
 from stages.eval import data_prep
@@ -73,7 +74,7 @@ def test_a_row_that_no_environment_plays_is_named_by_a_dry_run(
     (folder / "data" / "validation.jsonl").write_text(rows[0].replace('"compare"', '"compared"'))
     assert data_prep.main(words) == 0
     few = ["evaluation.environments.max_episode_tokens=9", "evaluation.max_new_tokens=9"]
-    assert main([*words, *few, "--dry-run"]) == 1
+    assert main(last_values([*words, *few, "--dry-run"])) == 1
     said = capsys.readouterr().out
     assert "mine.jsonl:1: environment 'mine' has no tool 'compared'" in said
     assert "9 tokens of an episode leave no room for a second turn of up to 9" in said

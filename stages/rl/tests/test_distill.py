@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from support import made_in, make_model, short
+from support import last_values_win, made_in, make_model, short
 
+from stages.rl import train
 from stages.rl.engines.trl.distill import DistillingTrainer, divergence
-from stages.rl.train import main
+
+main = last_values_win(train.main)
 
 SHORT = (
     *short("rl"), "data_prep.workers=1", "train.micro_batch_size=8", "grpo.temperature=1.3", "optimizer.lr=1e-3",

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from support import made_in
+from support import last_values_win, made_in
 from zoo import write
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from stages.rl import train
 from stages.rl.engines.trl.dpo import DPOPairTrainer
 from stages.rl.engines.trl.pairs import encoded
-from stages.rl.train import main
+
+main = last_values_win(train.main)
 
 BETA, PAIRS, MICRO = 0.3, 8, 4
 SHORT = (
@@ -23,6 +25,7 @@ SHORT = (
     f"dpo.global_batch_size={PAIRS}", f"dpo.reference_policy_kl_penalty={BETA}", f"train.micro_batch_size={MICRO}",
     "optimizer.lr=1e-3", "scheduler.lr_decay_style=constant", "logger.tensorboard=false",
 )  # fmt: skip
+
 
 ALL_TRAIN = ("data_prep.split.train=1.0", "data_prep.split.valid=0.0", "data_prep.split.test=0.0")
 

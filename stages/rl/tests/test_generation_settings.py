@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from support import short
+from support import last_values_win, short
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from zoo import write
 
+from stages.rl import train
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.engines.trl.train import named
-from stages.rl.train import main
+
+main = last_values_win(train.main)
+
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]
 PLANTED: dict[str, Any] = {

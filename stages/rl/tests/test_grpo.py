@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import short
+from support import last_values_win, short
 
+from stages.rl import train
 from stages.rl.engines.trl.sampling import SamplingTrainer
-from stages.rl.train import main
+
+main = last_values_win(train.main)
 
 PROMPTS, COMPLETIONS, UPDATES, MICRO, KL, CLIP = 4, 8, 2, 4, 0.05, (0.0005, 0.001)
 MOST = 1.2
@@ -27,6 +29,7 @@ SETTINGS = (
     f"grpo.ratio_clip_max={CLIP[1]}", "grpo.max_new_tokens=12", "scheduler.lr_decay_style=constant",
     "scheduler.lr_warmup_iters=0", "optimizer.lr=1e-3", f"rewards=[{REWARDS}]",
 )  # fmt: skip
+
 Step = dict[str, Any]
 
 

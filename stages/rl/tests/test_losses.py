@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import short
+from support import last_values_win, short
 from torch import Tensor
 
 from nemotron_shared.config.compose import compose
@@ -16,11 +16,14 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import problems_of
 from nemotron_shared.runtime.machine import Machine
+from stages.rl import train
 from stages.rl.engines.trl.batches import overlong_penalty
 from stages.rl.engines.trl.sampling import SamplingTrainer, weighed
 from stages.rl.engines.trl.train import grpo_settings
 from stages.rl.schema import RLConfig
-from stages.rl.train import STEP, main
+from stages.rl.train import STEP
+
+main = last_values_win(train.main)
 
 UPDATES, PASSES, ROWS, LOW, HIGH, KL, MOST = 2, 2, 8, 0.002, 0.004, 0.05, 12
 LOSSES = {

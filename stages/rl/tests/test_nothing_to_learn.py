@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from support import short
+from support import last_values_win, short
 
 from nemotron_shared.atomic import read_json
-from stages.rl.train import main
+from stages.rl import train
+
+main = last_values_win(train.main)
 
 
 @pytest.mark.slow

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import made_in, make_model, make_reward_model, short
+from support import last_values_win, made_in, make_model, make_reward_model, short
 
 from nemotron_engines.modeling.build import ONLY_MADE
 from nemotron_engines.modeling.scoring import load_scoring, score_of
+from stages.rl import train
 from stages.rl.engines.trl.reward import RewardPairTrainer
 from stages.rl.engines.trl.trainer import JudgedTrainer
-from stages.rl.train import main
+
+main = last_values_win(train.main)
 
 PAIRS, MICRO, CENTER = 8, 4, 0.05
 SHORT = (
@@ -31,6 +33,7 @@ NO_HOLDOUT = (
     "data_prep.split.valid=0.0",
     "data_prep.split.test=0.0",
 )
+
 WITH_MODEL = ("rewards=[{name: model, weight: 1.0}]", "run.reward_model=./scores")
 
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from support import short
+from support import last_values_win, short
 from transformers import AutoConfig, AutoModelForCausalLM
 from zoo import ZOO, Kind, chatml, write
 
 from nemotron_engines.exact.scoring import code
+from stages.rl import train
 from stages.rl.engines.trl.routes import noting_routes, unmeasured
-from stages.rl.train import main
+
+main = last_values_win(train.main)
+
 
 DENSE = ZOO["nemotron_h"].more | {"hybrid_override_pattern": "M*-"}
 KINDS = {

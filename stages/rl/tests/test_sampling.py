@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import short
+from support import last_values_win, short
 
+from stages.rl import train
 from stages.rl.engines.trl.sampling import weighed
-from stages.rl.train import main
+
+main = last_values_win(train.main)
 
 NAMES = ("token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio")
 

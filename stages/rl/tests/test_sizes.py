@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from support import short
+from support import last_values_win, short
 
-from stages.rl import data_prep
-from stages.rl.train import main
+from stages.rl import data_prep, train
+
+main = last_values_win(train.main)
+
 
 WHOLE = "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}"
 
