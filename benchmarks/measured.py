@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.families import architecture, families
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.records import git_commit
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.step.records import git_commit
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured.md"

@@ -21,10 +21,10 @@ import click
 
 from nemotron_app.main import main as nemotron
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError, exit_code_of
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.models.finding import find_model
-from nemotron_shared.runtime.records import git_commit
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.models.finding import find_model
+from nemotron_shared.step.records import git_commit
+from nemotron_shared.system.errors import UserError, exit_code_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RANDOM = ", random tokens"

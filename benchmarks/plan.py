@@ -24,9 +24,9 @@ from nemotron_engines.estimate.memory import Layout
 from nemotron_engines.estimate.speed import terms, work_of
 from nemotron_engines.estimate.training import VOCABULARY
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.machine import DEVICES
-from nemotron_shared.runtime.needs import duration
+from nemotron_shared.engine.needs import duration
+from nemotron_shared.machine.machine import DEVICES
+from nemotron_shared.system.disk import size
 
 ROWS = Path(__file__).with_name("plan_rows.yaml")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "plan.md"

@@ -29,11 +29,11 @@ from nemotron_serving.passport.rows import Rows, rows_of
 from nemotron_serving.passport.runtimes import Found, through
 from nemotron_serving.programs import LLAMA_CPP, VLLM, Program
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.errors import UserError, exit_code_of
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.models.finding import find_model
-from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.records import git_commit
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.models.finding import find_model
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.step.records import git_commit
+from nemotron_shared.system.errors import UserError, exit_code_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED = 128

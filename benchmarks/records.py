@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nemotron_shared.artifacts.artifact import utc
-from nemotron_shared.atomic import write_text
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.records import git_commit
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.step.records import git_commit
+from nemotron_shared.system.atomic import write_text
 
 FOLDER = Path(__file__).resolve().parent
 

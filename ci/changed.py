@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "shared" / "core" / "src"))
 
-from nemotron_shared.file_cache import FileCache  # noqa: E402 (only the standard library is needed)
-from nemotron_shared.runtime.code import modules_of  # noqa: E402
+from nemotron_shared.step.code import modules_of  # noqa: E402
+from nemotron_shared.system.file_cache import FileCache  # noqa: E402 (only the standard library is needed)
 
 STAGES = ("pretrain", "sft", "rl", "eval")
 READ = FileCache(None)

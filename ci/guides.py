@@ -17,7 +17,7 @@ import yaml
 
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import leaves
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 STAGES = Path(__file__).resolve().parent.parent / "stages"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

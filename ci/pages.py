@@ -16,7 +16,7 @@ from decayed import decay_table
 from runs import runs_table
 from settings import engine_table, stage_tables
 
-from nemotron_shared.runtime.metrics import METRICS, MORE_METRICS
+from nemotron_shared.tracking.metrics import METRICS, MORE_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")

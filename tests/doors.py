@@ -34,7 +34,7 @@ from nemotron_serving.model import Model
 from nemotron_serving.server import Refusal
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.engines.trl.prompts import read_prompts
 from stages.sft.encode import Renderer
 from stages.sft.schema import SFTConfig, SFTData

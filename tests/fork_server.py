@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 STAGES = ("pretrain", "sft", "rl", "eval")
-TORCHRUN, OURS = "torch.distributed.run", "nemotron_shared.runtime.torchrun"
+TORCHRUN, OURS = "torch.distributed.run", "nemotron_shared.engine.torchrun"
 LIGHT = ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES for verb in ("data_prep", "train"))]
 HEAVY = [
     *LIGHT,

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.file_cache import FileCache
-from nemotron_shared.runtime import records
+from nemotron_shared.step import records
+from nemotron_shared.system.file_cache import FileCache
 
 KNOWN: dict[tuple[Any, ...], Any] = {}
 

@@ -88,7 +88,7 @@ class Forked:
         own_program = command[1].endswith(".py") and "stages" not in command[1]
         trains = own_program or any("train" in word for word in command[1:3])
         trains = trains and not {"--dry-run", "-d"} & set(command)
-        kind = "heavy" if trains or {TORCHRUN, "nemotron_shared.runtime.torchrun"} & set(command[:3]) else "light"
+        kind = "heavy" if trains or {TORCHRUN, "nemotron_shared.engine.torchrun"} & set(command[:3]) else "light"
         request = {"argv": list(command), "cwd": str(cwd), "env": dict(env) | _servers(), "group": group}
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.connect(str(Path(_servers()["FORK_SERVERS"]) / kind))

@@ -12,7 +12,7 @@ from zoo import write
 
 from nemotron_engines.lora.adapt import lora_config
 from nemotron_shared.config.schema import LoraSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.sft.train import main
 
 

@@ -15,8 +15,8 @@ from support import MEMBERS, ROOT, STAGES, member_folder
 
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import leaf_keys
-from nemotron_shared.runtime.records import modules_loaded
 from nemotron_shared.stages import STAGES as STAGE_TABLE
+from nemotron_shared.step.records import modules_loaded
 
 FILES = (
     "README.md", "CHANGELOG.md", "pyproject.toml", "__init__.py", "schema.py", "data_prep.py", "train.py",

@@ -25,7 +25,7 @@ def changed() -> ModuleType:
 @pytest.mark.parametrize(
     ("path", "members"),
     [
-        ("shared/core/src/nemotron_shared/errors.py", list(MEMBERS)),
+        ("shared/core/src/nemotron_shared/system/errors.py", list(MEMBERS)),
         (f"{ENGINES}/nemo_rl/metrics.py", ["engines", "sft", "rl"]),
         (f"{ENGINES}/nemo_rl/tables/v0.7.0.json", ["engines", "sft", "rl"]),
         (f"{ENGINES}/megatron_bridge/loop.py", ["engines", "pretrain", "sft"]),

@@ -56,7 +56,7 @@ def test_a_lane_without_tests_that_fails_is_red_too(
 
 
 def test_every_engine_with_an_environment_has_a_lane(lanes: ModuleType) -> None:
-    from nemotron_shared.runtime.environments import ENVIRONMENTS
+    from nemotron_shared.machine.environments import ENVIRONMENTS
 
     others = {"libllama"}  # llama.cpp's library is run in the lane of its converter
     assert {each.name for each in ENVIRONMENTS} - others == lanes.LANES.keys() - {"ordinary", "slow", "checks"}

@@ -48,7 +48,7 @@ def test_jobs_import_only_what_every_container_of_their_engine_holds(project: st
     stages = sorted(set().union(*(stages_by_image()[image] for each in containers for image in each["images"])))
     engine = ENGINES[project]
     modules = [f"stages.{stage}.{verb}" for stage in stages for verb in ("train", "data_prep")]
-    modules += [f"nemotron_engines.{engine}.*", "nemotron_shared.runtime.torchrun", "nemotron_cluster.slurm.ray_node"]
+    modules += [f"nemotron_engines.{engine}.*", "nemotron_shared.engine.torchrun", "nemotron_cluster.slurm.ray_node"]
     modules += [f"stages.{stage}.engines.{engine}.*" for stage in stages if stage != "eval"]
     done = in_container(containers[0] | {"packages": sorted(held)}, tmp_path, *modules)
     assert done.stdout == "imported\n", done.stderr

@@ -14,7 +14,7 @@ from support import script, short
 from test_resume import digest, kill_when
 
 from nemotron_engines.transformers.checkpoints import LAYOUT
-from nemotron_shared.runtime.checkpoints import damage_of, resume_point
+from nemotron_shared.engine.checkpoints import damage_of, resume_point
 
 MODEL = "super3-sft-model"
 OPTIONS = (*short("sft"), "train.train_iters=8", "checkpoint.most_recent_k=3")

@@ -16,7 +16,7 @@ from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Store
 from nemotron_shared.artifacts.verified import command_that_made
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import leaf_keys
 from nemotron_shared.families import families
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.machine.environments import environment_of
 from nemotron_shared.stages import STAGES as STAGE_TABLE
 
 COMMANDS = commands()
@@ -167,7 +167,7 @@ def place(
         if command.words[1] == "verify":
             assert main(["export", "sft", command.words[2], "--no-verify"]) == 0
         # most models and data here are empty; tests/test_rehearsal.py has the real thing
-        monkeypatch.setattr("nemotron_shared.runtime.dry_run.is_rehearsed", lambda checked: False)
+        monkeypatch.setattr("nemotron_shared.step.dry_run.is_rehearsed", lambda checked: False)
 
     return prepare
 

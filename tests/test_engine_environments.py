@@ -10,7 +10,7 @@ import pytest
 from support import STAGES
 
 from nemotron_app.main import main
-from nemotron_shared.runtime.environments import ENVIRONMENTS, python_for_step
+from nemotron_shared.machine.environments import ENVIRONMENTS, python_for_step
 
 
 def test_an_environment_is_for_engines_that_stages_offer_and_names_their_extra(capsys) -> None:

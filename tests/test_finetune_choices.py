@@ -13,7 +13,7 @@ from nemotron_app.store_options import Look
 from nemotron_engines import defaults
 from nemotron_engines.modeling.architecture import Parameters
 from nemotron_shared.config.files import write_choices
-from nemotron_shared.runtime.machine import GB, GPU, Machine
+from nemotron_shared.machine.machine import GB, GPU, Machine
 
 Chosen = Callable[..., dict[str, Any]]
 LORA = "engine.peft={dim: 8, alpha: 16, dropout: 0.0, layers: null, target_modules: [], exclude_modules: []}"

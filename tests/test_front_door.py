@@ -8,7 +8,7 @@ import pytest
 from support import ROOT, last_json, nemotron
 
 from nemotron_shared.config.compose import Composed, compose
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 FOREIGN = ROOT / "tests" / "foreign"
 # What a file of another project is here: the values that were in it, as far as another name or form was to be found.

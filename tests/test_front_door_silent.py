@@ -11,7 +11,7 @@ from support import last_json, nemotron
 from test_front_door import FILES, FOREIGN, composed
 
 from nemotron_shared.config.overrides import leaves
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SILENT = [place for place in FILES if "automodel" in place[1] or "nemo_rl" in place[1]]
 TRAINING = ("optimizer.", "scheduler.", "train.", "grpo.", "engine.peft", "engine.chats.pack", "engine.dtype")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from megatron_support import EVERY_RECIPE, RECIPES, STAGES, composed, config_of
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 LAYOUT = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",

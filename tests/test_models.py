@@ -305,7 +305,7 @@ cp {converted}/* "$4"
 ELSEWHERE = """
 import pathlib, sys
 from nemotron_app.main import main
-from nemotron_shared import lock
+from nemotron_shared.system import lock
 machine, *words = sys.argv[1:]
 if machine:  # a folder that machines share, through which no lock of a kernel reaches
     pathlib.Path("mounts").write_text("root / nfs4 rw 0 0\\n")

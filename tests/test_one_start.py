@@ -16,10 +16,10 @@ from nemotron_app.main import main
 from nemotron_data import gym
 from nemotron_shared.config import training
 from nemotron_shared.config.schema import Extra, Section
-from nemotron_shared.runtime import preflight, start, step
-from nemotron_shared.runtime.code import modules_of
-from nemotron_shared.runtime.records import what_and_how
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.step import preflight, start, step
+from nemotron_shared.step.code import modules_of
+from nemotron_shared.step.records import what_and_how
 from stages.sft import data_prep, train
 from stages.sft.schema import SFTConfig
 

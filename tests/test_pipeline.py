@@ -15,8 +15,8 @@ from nemotron_app.help import PIPELINE, STAGES
 from nemotron_app.launch import consenting
 from nemotron_app.pipeline import for_stage, require_configs
 from nemotron_app.request import Request
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture, families
+from nemotron_shared.system.errors import UserError
 
 SHORT_PIPELINE = [f"{stage}.{override}" for stage, overrides in SHORT.items() for override in overrides]
 ARTIFACTS = {

@@ -15,7 +15,7 @@ from nemotron_app.main import dispatch, main
 from nemotron_app.plan import parse_gpus
 from nemotron_app.request import Request
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.pretrain import train as pretrain
 from stages.sft import train as sft
 
@@ -133,7 +133,7 @@ def test_the_recipe_is_planned_whatever_the_store_holds(
 
     monkeypatch.setattr("nemotron_app.plan.dry_run_of", partial(here, capsys))
     monkeypatch.setattr("nemotron_shared.artifacts.store.Store.resolve", looked)
-    monkeypatch.setattr("nemotron_shared.runtime.inputs.find", looked)
+    monkeypatch.setattr("nemotron_shared.step.inputs.find", looked)
     for config in ("sft/super3", "sft/nano3_lora_one_gpu"):
         (found,) = plan(capsys, config)
         assert found["estimate"]["architecture"].startswith(f"{config[4:].partition('_')[0]}, which")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, nemotron, short
 
-from nemotron_shared.runtime.metrics import is_known, read_metrics
+from nemotron_shared.tracking.metrics import is_known, read_metrics
 
 PLUGIN = ROOT / "tests" / "plugin"
 

@@ -26,15 +26,15 @@ from nemotron_engines.checks import own_packages
 from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime import dry_run, start
-from nemotron_shared.runtime import step as runtime_step
-from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.plan import Plan
-from nemotron_shared.runtime.start import Start, load
-from nemotron_shared.runtime.step import Made, Outcome, Step, open_run, plan_run, preview, publish
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.step import dry_run, start
+from nemotron_shared.step import step as runtime_step
+from nemotron_shared.step.arguments import Arguments, parse_arguments
+from nemotron_shared.step.plan import Plan
+from nemotron_shared.step.start import Start, load
+from nemotron_shared.step.step import Made, Outcome, Step, open_run, plan_run, preview, publish
+from nemotron_shared.system.errors import UserError
 
 OWN = {
     "local",

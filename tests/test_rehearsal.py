@@ -15,9 +15,9 @@ from nemotron_app.main import main
 from nemotron_engines.checks import TRAINING_BYTES
 from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_engines.modeling.build import require_tokens
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.rehearsal import BEFORE
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.step.rehearsal import BEFORE
+from nemotron_shared.system.errors import UserError
 from stages.sft import data_prep, train
 
 

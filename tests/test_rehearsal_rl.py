@@ -14,8 +14,8 @@ from support import make_model, make_reward_model, short
 from zoo import write
 
 from nemotron_engines.modeling import cut
-from nemotron_shared.runtime import rehearsal, remembered
-from nemotron_shared.runtime.rehearsal import BEFORE, PASSED
+from nemotron_shared.step import rehearsal, remembered
+from nemotron_shared.step.rehearsal import BEFORE, PASSED
 from stages.rl.engines.trl.trainer import JudgedTrainer
 from stages.rl.train import main
 

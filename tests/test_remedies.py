@@ -24,9 +24,9 @@ from nemotron_app.main import main
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.artifacts.verified import forced_command
-from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.families import families
-from nemotron_shared.runtime.environments import ENVIRONMENTS
+from nemotron_shared.machine.environments import ENVIRONMENTS
+from nemotron_shared.system.errors import UserError, how_to_add
 
 STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
 UNRUN = {

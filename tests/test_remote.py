@@ -92,7 +92,7 @@ def test_a_dry_run_says_what_the_script_runs_and_why_it_takes_fewer_nodes(folder
     assert "\nnproc_per_node: 8" not in few
     many = typed(folder, *words, "train.global_batch_size=16").stdout
     command = many.partition("# command\n")[2].partition("\n")[0]
-    assert " -m nemotron_shared.runtime.torchrun --nnodes=2 --nproc-per-node=8 -m stages.sft.train " in command
+    assert " -m nemotron_shared.engine.torchrun --nnodes=2 --nproc-per-node=8 -m stages.sft.train " in command
     started = typed(folder, *words, "train.global_batch_size=16", "run.env.launcher=srun", "--json").stdout
     assert json.loads(started)["command"].startswith("srun --ntasks=16 ")
 

@@ -15,7 +15,7 @@ from lanes import slow
 from support import ROOT, nemotron, run_forked, script, short
 from test_resume import digest, losses
 
-from nemotron_shared.lock import holder_of
+from nemotron_shared.system.lock import holder_of
 
 STOPPER = str(ROOT / "tests" / "stopper.py")
 PATIENCE = 120.0

@@ -9,9 +9,9 @@ from support import ROOT
 from nemotron_app import pipeline
 from nemotron_app.main import main
 from nemotron_shared.artifacts import Store
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.preflight import preflight
-from nemotron_shared.runtime.start import load
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.preflight import preflight
+from nemotron_shared.step.start import load
 from stages.rl import data_prep
 from stages.rl.data_prep import STEP
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.errors import printable
-from nemotron_shared.runtime.console import pass_on, tell, tell_json
+from nemotron_shared.system.console import pass_on, tell, tell_json
+from nemotron_shared.system.errors import printable
 
 ROOT = Path(__file__).resolve().parents[1]
 ATTACK = "a\x1b]0;title\x07\x1b[2J\r\x9b31m\u202eevil\u2066\u200b\x7f\U000e0041\x00z"
 BARE = {"write", "print", "echo"}
 OWN = {
-    "shared/core/src/nemotron_shared/runtime/console.py",  # the way out itself
+    "shared/core/src/nemotron_shared/system/console.py",  # the way out itself
     "shared/app/src/nemotron_app/completion.py",  # a script of click's for a shell, which must be exact
 }
 
@@ -76,7 +76,7 @@ def test_a_log_is_exact_in_a_file_and_readable_on_a_terminal(
 
 LIBRARY = """
 import logging, sys, warnings
-from nemotron_shared.errors import exit_code_of
+from nemotron_shared.system.errors import exit_code_of
 said = sys.stdin.read()
 def talk():
     logging.getLogger("a.library").addHandler(logging.StreamHandler())

@@ -16,12 +16,12 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.runtime import trackers
-from nemotron_shared.runtime.plan import Plan
-from nemotron_shared.runtime.records import Identity
-from nemotron_shared.runtime.spec import Outcome, Task
-from nemotron_shared.runtime.step import open_run, publish
-from nemotron_shared.runtime.trackers import Ending
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.step.plan import Plan
+from nemotron_shared.step.records import Identity
+from nemotron_shared.step.step import open_run, publish
+from nemotron_shared.tracking import trackers
+from nemotron_shared.tracking.trackers import Ending
 
 INSTALLED = {one.metadata["Name"]: one.version for one in distributions()}
 MACHINE = {"python": "3.12", "processes": 1, "memory_gb": 64}

@@ -9,9 +9,9 @@ from support import short
 
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.housekeeping import remove
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.start import Start, load
-from nemotron_shared.runtime.step import Made, Preview, plan_run, preview, run_program
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.start import Start, load
+from nemotron_shared.step.step import Made, Preview, plan_run, preview, run_program
 from stages.rl import data_prep, train
 from stages.rl.data_prep import STEP, prepare_data
 

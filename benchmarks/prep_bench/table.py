@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.runtime.records import git_commit
+from nemotron_shared.step.records import git_commit
 from prep_bench.contest import Missing, Score
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -33,10 +33,10 @@ from nemotron_data.sources.datasets import read_question
 from nemotron_data.sources.files import FORMATS, InputFile, expand, identity, local_paths
 from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import Problem
-from nemotron_shared.runtime.process import end_group
+from nemotron_shared.engine.engine import Problem
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import end_group
 from stages.eval.harness_tasks import FINAL_ANSWER, chosen, generation, judged, written
 from stages.eval.schema import EvalConfig, EvaluationSection
 

@@ -28,9 +28,7 @@ from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
-from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import (
+from nemotron_shared.step.step import (
     Looked,
     Made,
     Outcome,
@@ -45,6 +43,8 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
 from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row

@@ -19,8 +19,8 @@ from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled, as_turns, told
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system.errors import UserError
 from stages.eval.schema import EvalConfig
 
 Made = list[dict[str, Any]]

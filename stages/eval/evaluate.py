@@ -15,12 +15,12 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json, write_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
+from nemotron_shared.system import distributed
+from nemotron_shared.system.atomic import read_json, write_json, write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import as_lines, check_overlap
 from stages.eval.schema import EvalConfig, EvaluationSection

@@ -20,14 +20,14 @@ from typing import Any
 import yaml
 
 from nemotron_data.formats.eval_tasks import Kind
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import environment_of
-from nemotron_shared.runtime.library_output import program_output
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Problem
-from nemotron_shared.runtime.process import end_group, ending_with_us
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.machine.environments import environment_of
+from nemotron_shared.machine.library_output import program_output
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.process import end_group, ending_with_us
+from nemotron_shared.tracking.run import Run
 from stages.eval.harness_tasks import read_sample
 from stages.eval.scoring import METRICS, score
 

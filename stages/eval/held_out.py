@@ -21,9 +21,9 @@ from nemotron_data.formats.packed import read_packed, sequences_of
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import inputs
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
 from stages.eval.schema import EvalConfig
 
 HELD_OUT, TAUGHT = "held_out", "taught"

@@ -12,8 +12,8 @@ from nemotron_engines.modeling.generation import alone
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL, NOT_THE_FILE, first_line
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system.errors import UserError
 from stages.eval.schema import EvalConfig
 
 TRIED = 16

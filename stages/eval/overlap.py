@@ -21,7 +21,7 @@ from nemotron_data.held_out import Hit, Item, Search, items_of
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import Input, ancestors, inputs
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
 from stages.eval.schema import EvalConfig
 
 EXAMPLES = 3

@@ -27,8 +27,8 @@ from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_shared.config.registry import Registry, shown
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.engine import Inputs, Problem
+from nemotron_shared.engine.engine import Inputs, Problem
+from nemotron_shared.system.errors import UserError, did_you_mean
 from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig, EvalData
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
-from nemotron_shared.runtime.step import (
+from nemotron_shared.step.step import (
     Made,
     Preview,
     Start,

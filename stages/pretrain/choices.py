@@ -11,8 +11,8 @@ from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.defaults import IsSaid, power_of_two, training_choices
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.files import Choice
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.errors import UserError
 from stages.pretrain.documents import SALT, TEXT_FIELD, text_of
 from stages.pretrain.schema import PretrainConfig
 

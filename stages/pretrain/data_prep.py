@@ -28,8 +28,7 @@ from nemotron_data.sources.datasets import Part, RowKind
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_shared.atomic import write_json
-from nemotron_shared.runtime.step import (
+from nemotron_shared.step.step import (
     Made,
     Outcome,
     Preview,
@@ -43,6 +42,7 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
+from nemotron_shared.system.atomic import write_json
 from stages.pretrain.documents import DocumentWork, about_post_processor, require_usable, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData

@@ -23,7 +23,7 @@ from nemotron_data.sources.reading import Row
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.config.data import TokenizerSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.pretrain.schema import PretrainData
 
 BATCH_CHARACTERS = 1 << 20

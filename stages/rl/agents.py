@@ -10,9 +10,9 @@ from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Problem
 from stages.rl import data_prep
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLConfig, RLData

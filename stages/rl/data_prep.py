@@ -31,8 +31,7 @@ from nemotron_data.sources.files import InputFile, identity
 from nemotron_data.synthetic import BEGINNINGS, pairs, problems
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
-from nemotron_shared.atomic import write_json
-from nemotron_shared.runtime.step import (
+from nemotron_shared.step.step import (
     Made,
     Outcome,
     Preview,
@@ -46,6 +45,7 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
+from nemotron_shared.system.atomic import write_json
 from stages.rl.pairs import FIELDS
 from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
 from stages.rl.prompts import AGENT, FILES, PromptWork, hold_out, join_splits, require_usable

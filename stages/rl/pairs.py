@@ -27,7 +27,7 @@ from nemotron_data.chat.rows import (
 )
 from nemotron_data.formats.json_lines import is_missing, is_number, read_lines, spoken, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 CHOSEN, REJECTED = "chosen", "rejected"
 PROMPTS = ("prompt", "question", "instruction", "conversations", "messages", "context")

@@ -27,8 +27,8 @@ from nemotron_data.sources.datasets import Part, split_key
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import Split
 from nemotron_data.verifier.judgement import count_gold
-from nemotron_shared.atomic import open_atomic
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import open_atomic
+from nemotron_shared.system.errors import UserError
 from stages.rl.pairs import pair_of
 from stages.rl.placeholders import LaidOut, SourceTable, is_placeholder, resolve, source_of
 from stages.rl.rows import gym_row

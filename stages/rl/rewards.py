@@ -19,7 +19,7 @@ from numbers import Real
 from nemotron_data.chat.thought import CLOSE, OPEN, whole_answer
 from nemotron_data.verifier import judge as judge_anew
 from nemotron_shared.config.registry import Registry, shown
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 MOST_SHOWN = 200
 Reward = Callable[[str, str], float]

@@ -7,9 +7,9 @@ from typing import Any
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.prep.sampling import rows_ahead
 from nemotron_engines.checks import training_problems
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Problem
 from stages.rl import data_prep
 from stages.rl.schema import RLConfig
 

@@ -13,7 +13,8 @@ from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
-from nemotron_shared.runtime.step import (
+from nemotron_shared.stages import STAGES
+from nemotron_shared.step.step import (
     Made,
     Preview,
     Start,
@@ -26,7 +27,6 @@ from nemotron_shared.runtime.step import (
     run_engine,
     run_program,
 )
-from nemotron_shared.stages import STAGES
 from stages.rl import data_prep
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Problem
 
 
 def vocabulary_problems(inputs: Inputs) -> Iterator[Problem]:

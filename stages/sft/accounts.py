@@ -17,8 +17,8 @@ from nemotron_data.prep.pipeline import Inputs, Prepared
 from nemotron_data.sources.datasets import Part, is_synthetic
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, marks_in, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.system.errors import UserError
 from stages.sft.encode import (
     ANSWER_CUT,
     CALLS_IN_TEXT,

@@ -33,9 +33,7 @@ from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import DEMONSTRATIONS, chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
-from nemotron_shared.atomic import write_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import (
+from nemotron_shared.step.step import (
     Looked,
     Made,
     Outcome,
@@ -50,6 +48,8 @@ from nemotron_shared.runtime.step import (
     reuse,
     run_program,
 )
+from nemotron_shared.system.atomic import write_json
+from nemotron_shared.system.errors import UserError
 from stages.sft.accounts import about_rows, format_found, formats_found, mends, template_as_learnt
 from stages.sft.encode import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork, Conversations, Rendering
 from stages.sft.ends import TURN_END

@@ -67,8 +67,8 @@ from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS, Split
 from nemotron_data.tokenizers.embedded import rows_of, unembedded
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.system.errors import UserError
 from stages.sft.schema import SFTData
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from nemotron_data.chat.shown import learnt_end
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.models.folder import end_answers_at
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.models.folder import end_answers_at
+from nemotron_shared.system import distributed
 from stages.sft.schema import SFTConfig
 
 TURN_END = "turn_end"

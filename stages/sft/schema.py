@@ -8,7 +8,7 @@ from nemotron_data.chat.formats import check_format
 from nemotron_shared.config.data import TokenizerSection, TrainingDataSection
 from nemotron_shared.config.schema import MOST_TOKENS, EngineT
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.sft.engines import ENGINES
 
 

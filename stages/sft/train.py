@@ -11,7 +11,7 @@ from pathlib import Path
 from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
-from nemotron_shared.runtime.step import (
+from nemotron_shared.step.step import (
     Made,
     Preview,
     Start,

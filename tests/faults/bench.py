@@ -23,9 +23,9 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import problems
 from nemotron_shared.artifacts.housekeeping import plan_cleanup
 from nemotron_shared.artifacts.manifest import MANIFEST
-from nemotron_shared.atomic import TEMPORARY_PREFIX
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.checkpoints import COMPLETE, Layout, damage_of, step_of
+from nemotron_shared.engine.checkpoints import COMPLETE, Layout, damage_of, step_of
+from nemotron_shared.system.atomic import TEMPORARY_PREFIX
+from nemotron_shared.system.errors import UserError
 
 TIMINGS = "metrics.jsonl"
 """In an artifact: the only file whose bytes tell how long something took."""

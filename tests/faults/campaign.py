@@ -36,11 +36,11 @@ from nemotron_app.wording import table_lines
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.config.compose import Composed, compose
-from nemotron_shared.runtime import start
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.records import git_commit
-from nemotron_shared.runtime.stop import end_on_sigterm
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.step import start
+from nemotron_shared.step.records import git_commit
+from nemotron_shared.system.console import say
+from nemotron_shared.system.stop import end_on_sigterm
 
 SHIM = "NEMOTRON_FAULTS_SHIM"
 """Set in the process that was started under the shim: the folder of the shim."""

@@ -19,9 +19,9 @@ from faults.bench import Bench, Target, damageable
 from faults.steps import GRACE, PATIENCE, Command, Fault, Ran, children, logs_for, reap, run, start, wait_for
 from faults.verdict import Tried, judge, judge_damage
 
-from nemotron_shared.atomic import read_json
-from nemotron_shared.lock import holder_of
-from nemotron_shared.runtime.records import SEGMENTS
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.lock import holder_of
+from nemotron_shared.tracking.segments import SEGMENTS
 
 Kind = Callable[[Bench, Target, random.Random, float], Tried]
 """Args: bench, target, generator, and a share from 0 to 1 that covers a step evenly over many cases."""
@@ -341,7 +341,7 @@ def _torchrun(target: Target) -> Target:
 
 
 def _torchrun_command(target: Target) -> list[str]:
-    torchrun = ["-m", "nemotron_shared.runtime.torchrun", "--standalone", f"--nproc-per-node={RANKS}"]
+    torchrun = ["-m", "nemotron_shared.engine.torchrun", "--standalone", f"--nproc-per-node={RANKS}"]
     return [sys.executable, *torchrun, "-m", target.command.module, *target.command.words]
 
 

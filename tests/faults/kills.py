@@ -32,12 +32,12 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.artifact import problems
 from nemotron_shared.artifacts.housekeeping import state_folder
-from nemotron_shared.atomic import read_json
-from nemotron_shared.digest import file_digest, json_digest, tree_files
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.checkpoints import COMPLETE, step_of
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.stop import end_on_sigterm
+from nemotron_shared.engine.checkpoints import COMPLETE, step_of
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.console import say
+from nemotron_shared.system.digest import file_digest, json_digest, tree_files
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import end_on_sigterm
 
 KILLED_STAGES = ("pretrain", "sft", "rl")
 ROWS = {

@@ -16,9 +16,7 @@ from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.artifacts.housekeeping import remove
 from nemotron_shared.artifacts.names import Reference
 from nemotron_shared.artifacts.verified import require_intact
-from nemotron_shared.atomic import open_atomic, write_bytes, write_json
-from nemotron_shared.errors import exit_code_of
-from nemotron_shared.runtime.checkpoints import (
+from nemotron_shared.engine.checkpoints import (
     Layout,
     mark_complete,
     prune,
@@ -26,9 +24,11 @@ from nemotron_shared.runtime.checkpoints import (
     resume_point,
     step_of,
 )
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.run import Run, locked_run
-from nemotron_shared.runtime.stop import Stopped, end_on_sigterm
+from nemotron_shared.system.atomic import open_atomic, write_bytes, write_json
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import exit_code_of
+from nemotron_shared.system.stop import Stopped, end_on_sigterm
+from nemotron_shared.tracking.run import Run, locked_run
 
 NAME = "faults-piece"
 LAYOUT = Layout()

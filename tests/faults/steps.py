@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SOURCE = Path(__file__).with_name("shim.c")
 MOST_CALLS = 65536

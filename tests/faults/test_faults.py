@@ -95,9 +95,9 @@ from faults.bench import EMPTY, Bench, Target
 from faults.kills import Training, run_campaign
 from faults.steps import Command, adopt_orphans
 from nemotron_shared.artifacts import Store
-from nemotron_shared.runtime.checkpoints import resume_point, step_of
-from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.stop import end_on_sigterm
+from nemotron_shared.engine.checkpoints import resume_point, step_of
+from nemotron_shared.tracking.progress import Progress
+from nemotron_shared.system.stop import end_on_sigterm
 
 STEPS = 5
 

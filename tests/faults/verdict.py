@@ -8,7 +8,7 @@ from pathlib import Path
 from faults.bench import Bench, Target, contents_of
 from faults.steps import Ran, run
 
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE
 
 REFUSED = 2
 """Exit code of an error for the user."""

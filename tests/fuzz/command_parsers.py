@@ -30,8 +30,8 @@ from nemotron_shared.artifacts.names import Reference, check_alias, parse_refere
 from nemotron_shared.config.files import YAML_LOADER, parsed, read_text
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.runtime.machine import DEVICES, Machine, device_named
-from nemotron_shared.runtime.models.references import HubModel, MegatronModel, parse_outside
+from nemotron_shared.machine.machine import DEVICES, Machine, device_named
+from nemotron_shared.models.references import HubModel, MegatronModel, parse_outside
 from stages.sft.schema import SFTConfig
 
 # Words of a command line.

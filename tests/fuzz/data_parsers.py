@@ -35,7 +35,7 @@ from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE
 from nemotron_data.verifier import Verdict, judge
 from nemotron_engines.rows import require_known_ids
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 # Token shards with their index: two documents.
 

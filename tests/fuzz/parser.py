@@ -17,7 +17,7 @@ from typing import Any
 from fuzz.damage import WORD, Files, damaged
 from hypothesis import strategies as st
 
-from nemotron_shared.errors import DISK_REMEDIES, UserError
+from nemotron_shared.system.errors import DISK_REMEDIES, UserError
 
 LONGEST_MESSAGE = 4000
 SAYS_WHAT = re.compile(r"\b(?:should|must|needs?|write|give|use|maximum|twice|there are|did you mean|fits)\b")

@@ -45,13 +45,14 @@ from nemotron_serving.model import Model
 from nemotron_serving.server import Refusal
 from nemotron_shared.artifacts import Artifact, FileEntry, Manifest, Parent, Producer, Source, Store
 from nemotron_shared.artifacts.artifact import problems, table_digest
-from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.checkpoints import Layout, Mark, Validation, damage_of
-from nemotron_shared.runtime.metrics import RESULT_METRICS, MetricsLog, last_values, read_metrics
-from nemotron_shared.runtime.models.folder import config_of, require_loadable
-from nemotron_shared.runtime.models.weights import require_whole
-from nemotron_shared.runtime.records import changes, read_segments
+from nemotron_shared.engine.checkpoints import Layout, Mark, Validation, damage_of
+from nemotron_shared.models.folder import config_of, require_loadable
+from nemotron_shared.models.weights import require_whole
+from nemotron_shared.step.records import changes
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import RESULT_METRICS, MetricsLog, last_values, read_metrics
+from nemotron_shared.tracking.segments import read_segments
 
 # The artifact store: manifests, and the notes beside the versions.
 

@@ -18,7 +18,7 @@ from fuzz.damage import WORD, Files
 from fuzz.parser import Parser, inputs, verdict, word_examples, word_of
 from hypothesis import HealthCheck, Phase, event, given, settings
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PARSERS = command_parsers.PARSERS | data_parsers.PARSERS | run_parsers.PARSERS
 REFUSE_NOTHING = {"answer", "diagnose", "slurm"}

@@ -29,10 +29,10 @@ from matrix.planted import FAULTS
 from zoo import MATRIX
 
 from nemotron_shared.artifacts.artifact import utc
-from nemotron_shared.atomic import write_text
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.records import git_commit
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.step.records import git_commit
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.console import say
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD, PAGE = ROOT / "benchmarks" / "matrix.jsonl", ROOT / "docs" / "models.md"

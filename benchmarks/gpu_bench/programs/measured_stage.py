@@ -47,7 +47,7 @@ def main() -> int:
 
 def take_turns() -> None:
     """Load at once, and train when it is this program's turn."""
-    from nemotron_shared.runtime.run import Run
+    from nemotron_shared.tracking.run import Run
 
     watched = Run.watched
 

@@ -8,7 +8,7 @@ import pytest
 
 from nemotron_app.airgap import _data
 from nemotron_app.main import main
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def test_the_plan_of_the_real_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

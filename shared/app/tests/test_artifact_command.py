@@ -10,7 +10,7 @@ import pytest
 
 from nemotron_app.main import dispatch
 from nemotron_shared.artifacts import Artifact, Parent, Producer, Source, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 @pytest.fixture

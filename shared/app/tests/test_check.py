@@ -22,8 +22,8 @@ from test_artifact_command import publish
 
 from nemotron_app.main import dispatch
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import locked
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import locked
 
 HEALTHY = falling(2.5, 1.5, 50)
 CONFIG = """

@@ -12,9 +12,9 @@ from nemotron_app.check.expectations import all_expectations, read_expectations
 from nemotron_app.main import dispatch
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = all_expectations()

@@ -8,8 +8,8 @@ from check_logs import automodel_log, falling, gym_bar, sft_log, write_metrics
 
 from nemotron_app.check import readings
 from nemotron_app.check.readings import read
-from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.tracking.progress import Progress
+from nemotron_shared.tracking.run import Run
 
 
 def test_an_unfinished_last_line_is_left_for_the_next_look(tmp_path: Path) -> None:

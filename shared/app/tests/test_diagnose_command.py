@@ -14,7 +14,7 @@ from nemotron_cluster.backends import backend_of
 from nemotron_cluster.diagnose.causes import rules
 from nemotron_cluster.job import EXIT_CODE, Record
 from nemotron_shared.families import families
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.machine.environments import environment_of
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 COMMAND = re.compile(r"(?:^|: )(nemotron [^;()]+?)(?: \(|$)")

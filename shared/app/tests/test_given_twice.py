@@ -8,7 +8,7 @@ from nemotron_app.main import main
 from nemotron_app.pipeline import for_stage
 from nemotron_app.request import Request
 from nemotron_shared.config.overrides import Said, require_once
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.sft import train
 
 TWICE = [

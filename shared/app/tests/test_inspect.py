@@ -18,7 +18,7 @@ from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 HOSTILE = "<script>alert(1)</script> {{ 7 * 7 }} [red]x[/red] \x1b[31m"
 OVERLAP = {"split": "valid", "how": "in the training data", "found": 1, "compared": 2}

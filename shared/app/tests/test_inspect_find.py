@@ -11,7 +11,7 @@ from nemotron_app.main import dispatch
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Artifact, Producer, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def main(argv: list[str]) -> int:

@@ -19,7 +19,7 @@ from nemotron_app.inspect.splits import LineSplit, PackedSplit, TokenSequence, b
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, data_set_of, write_blend
 from nemotron_data.formats.packed import PackedRow, labels_of
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 TOKENS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 1)), min_size=2, max_size=8)
 SEQUENCES = st.lists(TOKENS.map(lambda pairs: tuple(map(list, zip(*pairs, strict=True)))), min_size=1, max_size=6)

@@ -12,7 +12,7 @@ from nemotron_app.request import Request
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.housekeeping import remove
 from nemotron_shared.artifacts.starting import FOLDER
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 KILLS_ITSELF = "import os, sys; os.kill(os.getpid(), int(sys.argv[1]))"
 

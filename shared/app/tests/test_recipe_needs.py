@@ -9,8 +9,8 @@ from nemotron_app.doctor import Recipe, checks, read_recipe, request_of
 from nemotron_app.launch import dry_run_of
 from nemotron_cluster.profiles import Slurm
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.disk import size
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError
 
 
 def slurm(**values: Any) -> Slurm:

@@ -22,7 +22,7 @@ from rich.console import Console
 from nemotron_app.main import dispatch
 from nemotron_app.report.command import build_report
 from nemotron_shared.artifacts import Artifact, Producer, Source, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 FAMILY = "super3"
 HOSTILE = '<script>alert("x")</script> & </td></table> {{ 7 * 7 }}'

@@ -12,7 +12,7 @@ from nemotron_app.report import compare
 from nemotron_app.report.command import build_report
 from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def test_an_unreadable_manifest_is_told_and_hides_nothing_else(

@@ -11,8 +11,8 @@ from nemotron_app.charts import MAX_POINTS, moving_mean, thinned
 from nemotron_app.report.training import facts, panels, points, smoothed
 from nemotron_app.thinning import thinned_log
 from nemotron_app.training_log import LONG, Drawn, read_log
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import read_metrics
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import read_metrics
 
 ROWS = 30_000
 

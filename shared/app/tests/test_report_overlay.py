@@ -16,7 +16,7 @@ from nemotron_app.main import dispatch, main
 from nemotron_app.output import print_table
 from nemotron_app.report.compare import numbers, progress_lines, sparkline, training_in, training_named, watch
 from nemotron_shared.artifacts import Store
-from nemotron_shared.lock import locked
+from nemotron_shared.system.lock import locked
 
 
 def log(steps: int, start: float) -> str:

@@ -11,14 +11,14 @@ import pytest
 
 from nemotron_app.main import dispatch
 from nemotron_app.report.compare import training_in
-from nemotron_shared.atomic import write_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import holder_of, record_of
+from nemotron_shared.system.atomic import write_json
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import holder_of, record_of
 
 # A step's process: it holds the run's lock, and a first SIGTERM ends it between two steps.
 WORKER = """
 import pathlib, sys, time
-from nemotron_shared.runtime.run import locked_run
+from nemotron_shared.tracking.run import locked_run
 with locked_run(pathlib.Path(sys.argv[1]), "x", "") as run, run.watched():
     print("working", flush=True)
     while not run.stop_requested:
@@ -146,7 +146,7 @@ def test_a_run_of_another_machine_is_shown_and_left_alone(home: Path, worker, ca
     holder = holder_of(lock)
     assert holder is not None
     write_json(record_of(lock), asdict(replace(holder, machine="another", host="node7")))
-    monkeypatch.setattr("nemotron_shared.lock._file_system", lambda path: "nfs4")
+    monkeypatch.setattr("nemotron_shared.system.lock._file_system", lambda path: "nfs4")
     assert states(capsys) == [("super3-sft-model-aaaa", "running")]
     with pytest.raises(UserError, match="runs on node7 as process") as caught:
         main(["stop", "sft"])

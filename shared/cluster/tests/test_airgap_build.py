@@ -17,7 +17,7 @@ from nemotron_cluster.airgap import build as builder
 from nemotron_cluster.airgap.build import build
 from nemotron_cluster.airgap.fetch import MANIFEST, fetch, plan
 from nemotron_cluster.airgap.packages import Target, Wanted
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TORCH = """

@@ -16,7 +16,7 @@ from airgap_lab import HOST, Index, serving, source, wheel, workspace
 from nemotron_cluster.airgap import fetch as fetching
 from nemotron_cluster.airgap.fetch import Plan, download, fetch, find_files, plan, read_manifest, require_intact
 from nemotron_cluster.airgap.packages import Package, Target, Wanted
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 HERE = Target("3.11", "x86_64")
 WANTED = Wanted(("tiny-member",))
@@ -99,7 +99,7 @@ def test_the_size_is_known_before_and_room_is_asked_for(
     chosen = (ALPHA, beta, BIG, "gamma-1.0.tar.gz", MAMBA)
     assert work.bytes == sum(len(index.files[name]) for name in chosen)
     assert ("HEAD", None) in index.of(ALPHA), "the lock has no size of it"
-    monkeypatch.setattr("nemotron_shared.runtime.machine.shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
+    monkeypatch.setattr("nemotron_shared.machine.machine.shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
     assert "1.0 kB are free" in refusal(lambda: fetch(work, tmp_path / "folder"))
 
 

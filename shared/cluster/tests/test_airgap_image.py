@@ -15,8 +15,8 @@ import pytest
 
 from nemotron_cluster.airgap.fetch import fetch, plan
 from nemotron_cluster.airgap.packages import Target, Wanted
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import repository
+from nemotron_shared.machine.environments import repository
+from nemotron_shared.system.errors import UserError
 
 CONTAINERS = Path(__file__).parents[1] / "src" / "nemotron_cluster" / "containers"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -9,7 +9,7 @@ import pytest
 from hub_stand_in import Hub, serving
 
 from nemotron_cluster.airgap.fetch import find_model
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 pytest.importorskip("huggingface_hub")
 

@@ -14,7 +14,7 @@ from jobs import write_programs
 
 from nemotron_cluster.airgap.scripts import Layout, cuda_of, render_scripts, write_scripts
 from nemotron_cluster.profiles import Slurm, load_profile
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "airgap"
 PROFILES = """
@@ -215,7 +215,7 @@ def test_training_compiles_first_where_the_packages_are_absent(
     assert subprocess.run(command, env=environment, check=False).returncode == 0
     built = "nemotron airgap build airgap --target automodel_env --arch 9.0 --arch 8.0\n"
     trained = (
-        "python -m nemotron_shared.runtime.torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id=7 --rdzv-backend=c10d "
+        "python -m nemotron_shared.engine.torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id=7 --rdzv-backend=c10d "
         "--rdzv-endpoint=n1:20007 -m stages.sft.train -c configs/my data.yaml engine=automodel train.train_iters=3\n"
     )
     assert calls.read_text() == ("" if present else built) + trained

@@ -13,7 +13,7 @@ from nemotron_cluster.backends import BACKENDS, backend_of
 from nemotron_cluster.backends.nemo_run import REQUEST_FILE
 from nemotron_cluster.job import Record
 from nemotron_cluster.profiles import PROFILES as EXECUTORS
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 FIELDS = {"name", "num_nodes", "resources", "workdir", "file_mounts", "secrets", "envs", "setup", "run"}
 RESOURCES = {"cloud", "region", "instance_type", "accelerators", "use_spot", "disk_size", "image_id"}

@@ -180,7 +180,7 @@ except ValueError:
 def test_the_first_traceback_of_a_process_that_torchrun_reports_is_shown(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "main.py").write_text(LAUNCHED)
-    command = [sys.executable, "-m", "nemotron_shared.runtime.torchrun", "--nproc-per-node=2", tmp_path / "main.py"]
+    command = [sys.executable, "-m", "nemotron_shared.engine.torchrun", "--nproc-per-node=2", tmp_path / "main.py"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode
     found = of(tmp_path, job=f"starting\n{ran.stderr}srun: error: n1: task 0: Exited with exit code 1\n")

@@ -15,7 +15,7 @@ from nemotron_cluster.doctor import slurm as scheduler
 from nemotron_cluster.doctor.report import Check, Group, on_all, summary, text_lines
 from nemotron_cluster.profiles import Slurm, load_profile
 from nemotron_cluster.transport import Here, transport_of
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 Program = Callable[[str, str], None]
 SINFO = """batch*|up|7-00:00:00|30|gpu:h100:8(S:0-1)|idle

@@ -13,7 +13,7 @@ from jobs import PLANTED, ended, folder_of, job_of, profile_of, said, submitted,
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.job import EXIT_CODE, SCRIPT
 from nemotron_cluster.secrets import write_secrets
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 @pytest.mark.parametrize(("config", "state", "code"), [("exit 0", "done", 0), ("exit 5", "failed", 5)])

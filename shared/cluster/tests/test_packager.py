@@ -7,7 +7,7 @@ import pytest
 
 from nemotron_cluster.job import FILES, pack
 from nemotron_cluster.profiles import PROFILES, Slurm
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def packed(start: Path, folder: Path, **keys: object) -> set[str]:

@@ -18,7 +18,7 @@ from nemotron_cluster.profiles import (
     profile_names,
     read_tables,
 )
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 EXAMPLE = ROOT / "env.toml.example"
 CLUSTER = """

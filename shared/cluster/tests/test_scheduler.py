@@ -7,7 +7,7 @@ import pytest
 
 from nemotron_cluster.slurm.scheduler import Facts, Run, find_job
 from nemotron_cluster.transport import NoAnswer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 GONE = "slurm_load_jobs error: Invalid job id specified"
 Said = str | tuple[int, str] | UserError

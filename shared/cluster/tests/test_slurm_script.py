@@ -17,7 +17,7 @@ from nemotron_cluster.job import CONFIG, Job
 from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm import script
 from nemotron_cluster.slurm.script import lead_of, render
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 BODY = (Path(script.__file__).parent / "body.sh").read_text()

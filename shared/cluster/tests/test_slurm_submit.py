@@ -13,7 +13,7 @@ from slurm_support import Cluster
 
 from nemotron_cluster.slurm import scheduler
 from nemotron_cluster.transport import Answer, Here, NoAnswer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --partition=PARTITION\nsleep 100\n"
 

@@ -13,9 +13,9 @@ from store_support import MODEL, PRODUCER, publish
 from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove, state_folder
 from nemotron_shared.artifacts.starting import DAY, FOLDER, inputs_kept, kept_inputs, named_inputs
-from nemotron_shared.atomic import write_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import this_process
+from nemotron_shared.system.atomic import write_json
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import this_process
 
 DATA = "super3-sft-data"
 

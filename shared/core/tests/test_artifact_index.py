@@ -14,7 +14,7 @@ from nemotron_shared.artifacts import Manifest, Reference, Store
 from nemotron_shared.artifacts.housekeeping import plan_cleanup
 from nemotron_shared.artifacts.index import ENTRIES, Entry
 from nemotron_shared.artifacts.manifest import MANIFEST
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 VERSIONS = 6
 LIST = """
@@ -137,7 +137,7 @@ def test_a_store_that_cannot_be_written_to_is_listed_all_the_same(store: Store, 
     def refuse(path: Path, content: bytes) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("nemotron_shared.atomic.write_bytes", refuse)
+    monkeypatch.setattr("nemotron_shared.system.atomic.write_bytes", refuse)
     assert len(listed(store)) == len(listed(store)) == VERSIONS
     assert len(read) == 2 * VERSIONS and not (store.home / ENTRIES).exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.artifacts import Artifact, Manifest, Parent, Producer, Source, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 MODEL = "super3-sft-model"
 PARENT = Parent("super3-sft-data:v1", "e" * 64, "data")

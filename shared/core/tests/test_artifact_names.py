@@ -12,7 +12,7 @@ from nemotron_shared.artifacts.names import (
     parse_exact,
     parse_reference,
 )
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from store_support import MODEL, PRODUCER, everything, folder_with, publish
 
 from nemotron_shared.artifacts import Artifact, FileEntry, Parent, Reference, Source, Store
-from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.system.errors import NotFound, UserError
 
 # A program that publishes COUNT versions, one after the other, and prints each reference.
 PUBLISHER = """

@@ -12,8 +12,8 @@ from store_support import MODEL, PRODUCER, folder_with, publish
 
 from nemotron_shared.artifacts import Artifact, Parent, Producer, Store
 from nemotron_shared.artifacts.verified import command_that_made, require_intact
-from nemotron_shared.digest import file_digest, in_threads
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.digest import file_digest, in_threads
+from nemotron_shared.system.errors import UserError
 
 HOW = "make it: nemotron super3 pretrain -c tiny --force"
 
@@ -123,7 +123,8 @@ def test_the_second_use_reads_no_file(store: Store, tmp_path: Path, monkeypatch)
 
 
 def test_what_was_written_a_moment_ago_is_hashed_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemotron_shared.file_cache.TICK_NS", 10**15)  # a loaded machine needs longer than a tick
+    # a loaded machine needs longer than a tick
+    monkeypatch.setattr("nemotron_shared.system.file_cache.TICK_NS", 10**15)
     done = publish(store, {"a": "1"})
     require_intact(done, store.home, HOW)
     assert not (store.home / "cache").exists()
@@ -142,7 +143,7 @@ def test_a_damaged_or_unwritable_cache_changes_no_answer(store: Store, monkeypat
         raise PermissionError(path)
 
     cache.unlink()
-    monkeypatch.setattr("nemotron_shared.atomic.write_json", refuse)
+    monkeypatch.setattr("nemotron_shared.system.atomic.write_json", refuse)
     require_intact(done, store.home, HOW)
     (done.path / "a").write_text("2")
     with pytest.raises(UserError, match="a: content changed"):

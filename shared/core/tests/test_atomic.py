@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.atomic import LARGEST_JSON, copy_content, open_atomic, output_file, read_json, write_text
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import LARGEST_JSON, copy_content, open_atomic, output_file, read_json, write_text
+from nemotron_shared.system.errors import UserError
 
 
 def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from store_support import MODEL, publish
 
 from nemotron_shared.artifacts import Artifact, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, state_folder
-from nemotron_shared.atomic import write_text
-from nemotron_shared.digest import file_digest, tree_files
-from nemotron_shared.lock import locked
-from nemotron_shared.runtime.attempts import finish, finish_again
-from nemotron_shared.runtime.checkpoints import Layout, mark_complete
-from nemotron_shared.runtime.records import LENGTH, SEGMENTS, Identity, new_segment, segments_of_result, write_segments
-from nemotron_shared.runtime.run import LOCK_NAME, Run
+from nemotron_shared.engine.checkpoints import Layout, mark_complete
+from nemotron_shared.step.attempts import finish, finish_again
+from nemotron_shared.step.records import LENGTH, Identity, new_segment, segments_of_result
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.digest import file_digest, tree_files
+from nemotron_shared.system.lock import locked
+from nemotron_shared.tracking.run import LOCK_NAME, Run
+from nemotron_shared.tracking.segments import SEGMENTS, write_segments
 
 STEPS = 6
 IDENTITY = Identity({LENGTH: STEPS}, {"train.micro_batch_size": 4}, {"stages.sft.train": "5e88"})

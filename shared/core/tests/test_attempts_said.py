@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from nemotron_shared.artifacts.housekeeping import INPUTS
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.attempts import _why_new, began_otherwise
-from nemotron_shared.runtime.records import WHAT, Segment, listed, write_segments
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.step.attempts import _why_new, began_otherwise
+from nemotron_shared.step.records import WHAT, listed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
+from nemotron_shared.tracking.segments import Segment, write_segments
 
 
 def recorded(folder: Path, what: dict[str, Any], modules: dict[str, str], state: str = "finished") -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import checkpoints, disk
-from nemotron_shared.runtime.checkpoints import COMPLETE, Layout, Validation, damage_of, mark_complete, prune, read_mark
+from nemotron_shared.engine import checkpoints
+from nemotron_shared.engine.checkpoints import COMPLETE, Layout, Validation, damage_of, mark_complete, prune, read_mark
+from nemotron_shared.system import disk
+from nemotron_shared.system.errors import UserError
 
 ANY = Layout()
 NEEDS_OPTIMIZER = Layout(

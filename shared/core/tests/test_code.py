@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.file_cache import FileCache
-from nemotron_shared.runtime.code import modules_of
+from nemotron_shared.step.code import modules_of
+from nemotron_shared.system.file_cache import FileCache
 
 FILES = {
     "__init__.py": "",

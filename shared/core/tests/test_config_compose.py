@@ -10,7 +10,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.files import require_plain_numbers
 from nemotron_shared.config.overrides import Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve, resolve_section, setting
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 DEFAULT = """\
 defaults:

@@ -10,7 +10,7 @@ from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import EngineSection, Section, StageConfig
 from nemotron_shared.config.training import TrainSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 class Inner(Section):

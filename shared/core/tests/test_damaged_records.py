@@ -9,17 +9,18 @@ from types import SimpleNamespace
 import pytest
 from store_support import MODEL, publish
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.housekeeping import plan_cleanup, state_folder
-from nemotron_shared.errors import UserError
-from nemotron_shared.file_cache import FileCache
-from nemotron_shared.lock import holder_of, record_of
-from nemotron_shared.runtime import attempts
-from nemotron_shared.runtime.checkpoints import COMPLETE, read_mark
-from nemotron_shared.runtime.metrics import MetricsLog
-from nemotron_shared.runtime.plan import extension_of, find_extension
-from nemotron_shared.runtime.records import LENGTH, SEGMENTS, Identity, read_segments, what_it_was
+from nemotron_shared.engine.checkpoints import COMPLETE, read_mark
+from nemotron_shared.step import attempts
+from nemotron_shared.step.plan import extension_of, find_extension
+from nemotron_shared.step.records import LENGTH, Identity, what_it_was
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.file_cache import FileCache
+from nemotron_shared.system.lock import holder_of, record_of
+from nemotron_shared.tracking.metrics import MetricsLog
+from nemotron_shared.tracking.segments import SEGMENTS, read_segments
 
 DEEP = "[" * 100_000
 DAMAGED_LINES = (b'{"stdp": 1}', b"[1]", b"3", b'{"step": "1"}', b'{"step": 1, "loss": ', b'{"step": \xf0}')

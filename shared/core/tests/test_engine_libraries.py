@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemotron_shared.runtime import engine
-from nemotron_shared.runtime.engine import Engine, import_libraries
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.engine import engine
+from nemotron_shared.engine.engine import Engine, import_libraries
+from nemotron_shared.system.stop import Stopped
 
 LIBRARY = """
 import importlib.util

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime import environments
-from nemotron_shared.runtime.environments import (
+from nemotron_shared.machine import environments
+from nemotron_shared.machine.environments import (
     ENVIRONMENTS,
     environment_of,
     how_to_get,

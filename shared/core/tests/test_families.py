@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared import families as module
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import SMALL, TWIN, Family, architecture, families, read_family
+from nemotron_shared.system.errors import UserError
 
 HYBRIDS = [name for name in families() if name != "super49b"]  # its layers are of another kind
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.artifacts import Producer, Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.finding import find_model, newest_model
-from nemotron_shared.runtime.models.folder import config_of, require_loadable
-from nemotron_shared.runtime.models.importing import import_folder
-from nemotron_shared.runtime.models.references import spelled_out
-from nemotron_shared.runtime.models.weights import require_whole
+from nemotron_shared.models.finding import find_model, newest_model
+from nemotron_shared.models.folder import config_of, require_loadable
+from nemotron_shared.models.importing import import_folder
+from nemotron_shared.models.references import spelled_out
+from nemotron_shared.models.weights import require_whole
+from nemotron_shared.system.errors import UserError
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
 
@@ -141,7 +141,7 @@ def test_kernels_of_a_repository_are_refused(tmp_path: Path, fields: dict, said:
     [(zipfile.ZIP_DEFLATED, "compressed, as PyTorch saves nothing"), (zipfile.ZIP_STORED, "a/data.pkl is larger than")],
 )
 def test_a_pickle_that_would_fill_the_memory_is_not_read(tmp_path: Path, monkeypatch, compression, said: str) -> None:
-    monkeypatch.setattr("nemotron_shared.runtime.models.weights.LARGEST_PICKLE", 1000)
+    monkeypatch.setattr("nemotron_shared.models.weights.LARGEST_PICKLE", 1000)
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", compression) as archive:
         archive.writestr("a/data.pkl", bytes(1001))
     with pytest.raises(UserError, match=f"m: pytorch_model.bin: .*{said}"):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.finite import CHUNK, require_finite
+from nemotron_shared.models.finite import CHUNK, require_finite
+from nemotron_shared.system.errors import UserError
 
 ONE = {
     "F64": struct.pack("<d", 1.5), "F32": struct.pack("<f", 1.5), "F16": struct.pack("<e", 1.5), "BF16": b"\xc0\x3f",

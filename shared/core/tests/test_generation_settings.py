@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig
 
-from nemotron_shared.runtime.models.folder import ACTING, IDS, acting, left_out
+from nemotron_shared.models.folder import ACTING, IDS, acting, left_out
 
 ELSEWHERE = {
     *("max_length", "max_new_tokens", "do_sample"),  # each of our doors decides them

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from nemotron_shared.runtime import progress as module
-from nemotron_shared.runtime.console import BAR, bar, doing, say
-from nemotron_shared.runtime.progress import heartbeat
+from nemotron_shared.system.console import BAR, bar, doing, say
+from nemotron_shared.tracking import progress as module
+from nemotron_shared.tracking.progress import heartbeat
 
 
 @pytest.fixture(autouse=True)

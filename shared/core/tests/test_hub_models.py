@@ -16,11 +16,11 @@ import pytest
 from hub_stand_in import COMMIT, MAY_READ, TOKEN, Hub, HubRequest, Model, serving
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models import folder
-from nemotron_shared.runtime.models.hub import look_at
-from nemotron_shared.runtime.models.importing import find, import_folder, import_hub
-from nemotron_shared.runtime.models.references import HubModel, parse_outside
+from nemotron_shared.models import folder
+from nemotron_shared.models.hub import look_at
+from nemotron_shared.models.importing import find, import_folder, import_hub
+from nemotron_shared.models.references import HubModel, parse_outside
+from nemotron_shared.system.errors import UserError
 
 library = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -138,7 +138,7 @@ def test_a_download_goes_on_where_it_was_cut_off(
     hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the library's own attempts
-    monkeypatch.setattr("nemotron_shared.runtime.models.hub.RANGE", 100_000)
+    monkeypatch.setattr("nemotron_shared.models.hub.RANGE", 100_000)
     large = weights(1_000_000)
     hub.models["local/tiny"] = Model({COMMIT: files(model__safetensors=large)})
     hub.give_up_after = 1_000_000
@@ -290,9 +290,9 @@ import sys
 import zipfile
 from pathlib import Path
 from nemotron_shared.artifacts import Store
-from nemotron_shared.runtime.models.hub import look_at
-from nemotron_shared.runtime.models.importing import import_hub
-from nemotron_shared.runtime.models.references import HubModel
+from nemotron_shared.models.hub import look_at
+from nemotron_shared.models.importing import import_hub
+from nemotron_shared.models.references import HubModel
 print(import_hub(Store(Path(sys.argv[1])), look_at(HubModel("local/tiny"), weights=False, trusted=False)).reference)
 """
 

@@ -7,15 +7,8 @@ from pydantic import Field
 
 from nemotron_shared.config.overrides import flat
 from nemotron_shared.config.schema import Extra, How, Section
-from nemotron_shared.runtime.records import (
-    Identity,
-    Segment,
-    changes,
-    continued,
-    differences,
-    promises_bytes,
-    what_and_how,
-)
+from nemotron_shared.step.records import Identity, changes, differences, promises_bytes, what_and_how
+from nemotron_shared.tracking.segments import Segment, continued
 
 
 class Inner(Section):

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared import lock
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import Busy, holder_of, is_held, locked
+from nemotron_shared.system import lock
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import Busy, holder_of, is_held, locked
 
 HOLD = """
 import pathlib, sys, time
-from nemotron_shared.lock import locked
+from nemotron_shared.system.lock import locked
 with locked(pathlib.Path(sys.argv[1]), wait=False):
     print("held", flush=True)
     time.sleep(600)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import MetricsLog, metrics_with_damage, read_metrics
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import MetricsLog, metrics_with_damage, read_metrics
 
 STEPS = [{"step": n, "loss": 1.0 / n, "seconds": float(n)} for n in range(1, 5)]
 VALIDATION = {"step": 4, "valid_loss": float("nan"), "seconds": 4.5}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime.models.folder import FILE, end_answers_at
+from nemotron_shared.models.folder import FILE, end_answers_at
 
 
 @pytest.mark.parametrize(

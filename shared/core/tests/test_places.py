@@ -8,9 +8,9 @@ import pytest
 
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.training import CheckpointSection, LoggerSection, TrainingConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.places import place_problems, show_result, show_run
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.step.places import place_problems, show_result, show_run
+from nemotron_shared.system.errors import UserError
 
 NAME = "super3-sft-model"
 SETTINGS = {"publish_to": "results/mine", "log_dir": "logs", "checkpoint_dir": "checkpoints"}

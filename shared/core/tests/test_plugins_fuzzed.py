@@ -13,9 +13,9 @@ from nemotron_shared import families
 from nemotron_shared.config import registry
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.config.translation import REGISTRY, Dialect
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import Family
-from nemotron_shared.runtime.library_output import LIBRARY_LOGS, LibraryLog, require_usable
+from nemotron_shared.machine.library_output import LIBRARY_LOGS, LibraryLog, require_usable
+from nemotron_shared.system.errors import UserError
 
 WRONG = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3),

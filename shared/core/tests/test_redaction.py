@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemotron_shared import redaction
 from nemotron_shared.config.references import resolve, value_at
-from nemotron_shared.redaction import holds_secret, keep_secret, redact, redact_values, with_references
+from nemotron_shared.system import redaction
+from nemotron_shared.system.redaction import holds_secret, keep_secret, redact, redact_values, with_references
 
 HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
 

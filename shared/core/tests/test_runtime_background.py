@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.background import call_in_background, can_fork
-from nemotron_shared.runtime.process import ENDING
+from nemotron_shared.system.background import call_in_background, can_fork
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import ENDING
 
 
 @pytest.fixture(autouse=True)
 def _forking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Test runners have threads, and other tests may have imported torch."""
-    monkeypatch.setattr("nemotron_shared.runtime.background.can_fork", lambda: True)
+    monkeypatch.setattr("nemotron_shared.system.background.can_fork", lambda: True)
 
 
 def test_the_result_comes_from_another_process() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime.process import ENDING, end_group, ending_with_us, forking
+from nemotron_shared.system.process import ENDING, end_group, ending_with_us, forking
 
 PATIENCE = 300.0
 # A parent that starts argv[2:] as its child and waits; the child's standard output is the parent's.
 PARENT = """
 import subprocess, sys
-from nemotron_shared.runtime.process import ending_with_us
+from nemotron_shared.system.process import ending_with_us
 group = sys.argv[1] == "group"
 subprocess.Popen(ending_with_us(sys.argv[2:], group=group), start_new_session=group).wait()
 """
@@ -98,9 +98,9 @@ import sys, time
 print("importing", flush=True)
 time.sleep(1)
 if __name__ == "__main__":
-    from nemotron_shared.errors import exit_code_of
-    from nemotron_shared.runtime.process import heed_signals
-    from nemotron_shared.runtime.stop import end_on_sigterm
+    from nemotron_shared.system.errors import exit_code_of
+    from nemotron_shared.system.process import heed_signals
+    from nemotron_shared.system.stop import end_on_sigterm
     end_on_sigterm()
     sys.exit(exit_code_of(lambda: heed_signals() or time.sleep(60)))
 """

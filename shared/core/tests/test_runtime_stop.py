@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime import stop
-from nemotron_shared.runtime.run import Run, locked_run
-from nemotron_shared.runtime.stop import Interrupted, Stopped, stop_signals
+from nemotron_shared.system import stop
+from nemotron_shared.system.stop import Interrupted, Stopped, stop_signals
+from nemotron_shared.tracking.run import Run, locked_run
 
 
 def send(number: signal.Signals = signal.SIGTERM) -> None:
@@ -68,13 +68,13 @@ def test_a_broken_connection_to_a_stopped_rank_is_no_error(tmp_path: Path, monke
         raise RuntimeError("Connection closed by peer")
     with pytest.raises(Stopped), locked_run(tmp_path, "work", "") as run, run.watched():
         send()
-        monkeypatch.setattr("nemotron_shared.runtime.run.world_size", lambda: 2)
+        monkeypatch.setattr("nemotron_shared.tracking.run.world_size", lambda: 2)
         raise RuntimeError("Connection closed by peer")
 
 
 ENDS = """
 import atexit, os, signal, sys, time
-from nemotron_shared.runtime import stop
+from nemotron_shared.system import stop
 stop.ECHO_SECONDS = float(sys.argv.pop())
 atexit.register(lambda: (os.kill(os.getpid(), signal.SIGTERM), os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
 from stages.pretrain.data_prep import main

@@ -3,8 +3,8 @@
 from typing import get_args
 
 from nemotron_shared.artifacts.names import CLASS_NAMES, SHORT_NAMES, parse_reference
-from nemotron_shared.runtime.metrics import METRICS, RESULT_METRICS, Metric, is_known
 from nemotron_shared.stages import STAGES, ArtifactType, products
+from nemotron_shared.tracking.metrics import METRICS, RESULT_METRICS, Metric, is_known
 
 
 def test_every_type_of_artifact_is_made_by_a_stage() -> None:

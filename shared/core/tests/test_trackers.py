@@ -11,9 +11,9 @@ import pytest
 
 from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.config.training import LoggerSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.stop import Stopped
-from nemotron_shared.runtime.trackers import Ending, Tracker, Trackers, can_log, tracked
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.trackers import Ending, Tracker, Trackers, can_log, tracked
 
 NAME = "super3-sft-model-0123456789ab"
 BLOCK, PATIENCE = 32_768, 120.0

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime import progress
-from nemotron_shared.runtime.console import CLEAR, renew
-from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system.console import CLEAR, renew
+from nemotron_shared.tracking import progress
+from nemotron_shared.tracking.progress import Progress
+from nemotron_shared.tracking.run import Run
 
 
 class Clock:

@@ -16,7 +16,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from nemotron_data.chat.spans import Span
 from nemotron_data.chat.template import ChatTemplate
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PAGE = Path(__file__).parents[3] / "docs" / "chat-templates.md"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}

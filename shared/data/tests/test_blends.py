@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_data.sources.datasets import find_blend, load_blend, realised_weights
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 STAGES = Path(__file__).parents[3] / "stages"
 SHIPPED = {  # data sets and the sum of their weights

@@ -27,7 +27,7 @@ from nemotron_data.chat.rows import (
 )
 from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.chat.thought import after_thought, opens_thought, whole_answer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 NO_ARGUMENTS = ("", " ", None, "null", "{}", {})
 MALFORMED = "malformed tool call"

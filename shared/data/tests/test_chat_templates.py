@@ -18,7 +18,7 @@ from nemotron_data.chat.shown import EndToken, Hidden, calls_untold, learnt_end,
 from nemotron_data.chat.template import ChatTemplate, find_template, template_file
 from nemotron_data.encoders.masks import mask_by_offsets
 from nemotron_data.tokenizers.folder import TokenizerFolder, copy_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 

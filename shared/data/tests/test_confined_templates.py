@@ -14,7 +14,7 @@ from chat_support import CALL, bot, calling, tool, user
 from nemotron_data.chat import confined
 from nemotron_data.chat.confined import ConfinedTemplate, Overdue, open_template
 from nemotron_data.chat.template import SHIPPED, ChatTemplate
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 GROWS = "{% set ns = namespace(x='aaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
 GREEDY = {

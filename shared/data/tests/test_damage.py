@@ -24,7 +24,7 @@ from nemotron_data.prep.shards import run_shards
 from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand
 from nemotron_data.sources.json_rows import RepeatedKey, parse_json, repeated_key
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 GOOD = {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
 

@@ -23,8 +23,8 @@ from nemotron_data.formats.bin_idx import (
     token_dtype,
     write_blend,
 )
-from nemotron_shared.atomic import open_atomic
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import open_atomic
+from nemotron_shared.system.errors import UserError
 
 DOCUMENTS = [[11, 12, 2], [2], [65_000, 7, 7, 7, 2]]
 

@@ -19,7 +19,7 @@ from nemotron_data.formats.packed import (
     read_packed,
 )
 from nemotron_data.packing import ALGORITHMS, pack
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 A = ([11, 12, 13, 21, 22, 2], [0, 0, 0, 1, 1, 1])
 B = ([14, 15, 23, 2], [0, 0, 1, 1])

@@ -15,7 +15,7 @@ from nemotron_data.rejects import SNIPPET_CHARACTERS, entry_of
 from nemotron_data.sources.files import expand
 from nemotron_data.sources.json_rows import parse_json
 from nemotron_data.sources.reading import Row
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nemotron_data import split as module
 from nemotron_data.prep.sampling import split_choice
 from nemotron_data.split import Split, bucket, normalise_key
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def test_docstring_examples_hold():

@@ -17,7 +17,7 @@ from nemotron_data.encoders.backends import LONG_TEXT, GigatokenEncoder, find_jo
 from nemotron_data.encoders.choice import hard_cases
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_end|>"]
 NEMOTRON = (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_data.formats.eval_tasks import EvalTask, problem_of, read_task_rows, read_tasks, search_key, write_tasks
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 GENERATE = {"question": "2+2?", "expected": "4", "key": "2+2"}
 CHOICE = {"question": "Where?", "choices": ["here", "there"], "answer": 1, "key": "place"}

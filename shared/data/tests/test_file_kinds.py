@@ -22,7 +22,7 @@ from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import Documents, Reading, expand, local_file
 from nemotron_data.sources.reading import BadRow, Range, Row, read_range
 from nemotron_data.sources.text import with_choice
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 ROWS = [{"question": f'Ürün "{n}",\nplease; 2+{n}?', "answer": f"{n + 2} é"} for n in range(40)]
 

@@ -27,9 +27,9 @@ from nemotron_data.sources.files import InputFile, check_unchanged, expand, form
 from nemotron_data.sources.reading import Range, read_range
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.data import SourceSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.models.folder import require_own_files
+from nemotron_shared.models.folder import require_own_files
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import redact
 
 LINES = b'{"text": "one"}\n{"text": "two"}\n'
 
@@ -508,7 +508,7 @@ def test_a_link_below_the_top_is_refused_and_the_search_ends(tmp_path: Path, mon
     (inner / "default.jinja").symlink_to("/etc/hostname")
     with pytest.raises(UserError, match=r"default\.jinja: a link out of the folder, to /etc/hostname"):
         require_own_files(folder)
-    monkeypatch.setattr("nemotron_shared.runtime.models.folder.MOST_FILES", 2)
+    monkeypatch.setattr("nemotron_shared.models.folder.MOST_FILES", 2)
     with pytest.raises(UserError, match="holds more than 2 files and folders"):
         require_own_files(folder)
 

@@ -18,7 +18,7 @@ from nemotron_data.gym.play import END, Characters, as_call, play
 from nemotron_data.gym.replay import differing
 from nemotron_data.synthetic.episodes import LOGIC, beginnings
 from nemotron_shared.config.environments import EnvironmentsSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 FAULTY = """
 import os, time

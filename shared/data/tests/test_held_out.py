@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nemotron_data.held_out import RUN, Occurrence, Search, find_overlap, item_of, words_of
 from nemotron_data.split import normalise_key
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 LONG = (
     "A baker sells forty loaves of rye bread every morning and half as many in the afternoon, "

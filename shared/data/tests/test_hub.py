@@ -18,7 +18,7 @@ from nemotron_data.sources import hub as module
 from nemotron_data.sources.files import expand, identity, open_input
 from nemotron_data.sources.hub import hub_files
 from nemotron_data.sources.reading import parse_split, read_files, read_range, rows_of
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 datasets = pytest.importorskip("datasets")
 hub = pytest.importorskip("huggingface_hub")
@@ -282,7 +282,7 @@ def test_online_a_data_set_is_pinned_and_read_by_ranges(online):
 
 ERRORS = """
 from nemotron_data.sources.hub import hub_files
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 for path, options in [("hf://org/secret", {}), ("hf://org/none", {}), ("hf://org/parts@v2", {}), ("hf://org/parts", {}),
                       ("hf://org/parts", {"subset": "code.part_01"}), ("hf://org/parts/data/x.jsonl", {})]:
     try:

@@ -21,7 +21,7 @@ from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import read_question
 from nemotron_data.sources.detect import marks_in, turn_keys, unread_in
 from nemotron_data.sources.reading import Row
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 OF_TURNS = {name: mark for name, mark in MARKS.items() if mark.in_turns}
 HIDING = {"masked"}

@@ -28,8 +28,8 @@ from nemotron_data.prep.receipts import RECEIPT, shard_folder, verified
 from nemotron_data.prep.shards import clock, rejected_text, run_shards, short
 from nemotron_data.sources.files import expand, local_file
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_files, read_range
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.disk import size
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError
 
 SHARD = 4000
 

@@ -8,7 +8,7 @@ import pytest
 
 from nemotron_data.formats.rl_rows import RLRow, Turn, encode_row, read_rl_rows, validate, validate_prompt
 from nemotron_data.rejects import Refused
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 AGENT = {"type": "responses_api_agents", "name": "my_agent"}
 CALL = {"type": "function_call", "name": "add", "arguments": '{"a": 2}', "call_id": "1"}

@@ -24,7 +24,7 @@ from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, facts_by_person, people
 from nemotron_data.synthetic.rows import SUM_QUESTIONS
 from nemotron_shared.config.data import SourceSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 ROWS = {
     "pretrain_documents": 300,

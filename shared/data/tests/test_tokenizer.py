@@ -27,7 +27,7 @@ from nemotron_data.tokenizers.tiny import (
     build_tokenizer,
     save_tokenizer,
 )
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 FILES = ["chat_template.jinja", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"]
 QUESTION = {"role": "user", "content": "What is 20+5*4?"}

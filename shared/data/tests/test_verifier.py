@@ -13,7 +13,7 @@ from nemotron_data.verifier import expected, judge, symbols
 from nemotron_data.verifier.judgement import UNDECIDABLE, count_gold, require_decidable
 from nemotron_data.verifier.numbers import read_number
 from nemotron_data.verifier.symbols import same_formula
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 Rows = list[dict[str, Any]]
 FORMULAS = [json.loads(line) for line in (Path(__file__).parent / "formulas.jsonl").read_text("utf-8").splitlines()]

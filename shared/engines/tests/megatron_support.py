@@ -10,11 +10,11 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.start import artifact_field, load
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.start import artifact_field, load
+from nemotron_shared.step.step import Task
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 
 STAGES = Path(__file__).parents[3] / "stages"
 SMALL = {"pretrain": "data_prep.synthetic_documents=200", "sft": "data_prep.synthetic_chats=60"}

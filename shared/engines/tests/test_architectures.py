@@ -7,7 +7,7 @@ import pytest
 
 from nemotron_data.sources.datasets import own_files
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from nemotron_engines.automodel.needs import apply_overrides
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import TARGETS, foreign_code, is_allowed
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 RECIPE = {"model": {"backend": {"attn": "sdpa"}}, "optimizer": {"betas": [0.9, 0.95]}}
 

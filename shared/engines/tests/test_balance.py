@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from nemotron_engines.transformers.balance import LoadBalancing, sequence_loss
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 COEFFICIENT = 0.5  # much more than a recipe's, so that its gradient counts
 REAL = torch.arange(TOKENS) < torch.tensor([[TOKENS], [7]])

@@ -23,7 +23,7 @@ from nemotron_engines.estimate.counted import counted
 from nemotron_engines.estimate.memory import Layout, memory_parts
 from nemotron_engines.estimate.speed import active_parameters, work_of
 from nemotron_engines.modeling.architecture import load_architecture, parameters_of
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 COMMON = {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 48}

@@ -11,7 +11,7 @@ from packed_support import add_document, pack_row
 
 from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
 from nemotron_engines.rows import DocumentRows, PackedRows
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
 

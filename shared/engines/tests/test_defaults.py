@@ -12,7 +12,7 @@ import yaml
 from nemotron_engines import defaults
 from nemotron_engines.modeling.architecture import Parameters
 from nemotron_shared.config.files import Choice, write_choices
-from nemotron_shared.runtime.machine import GB, GPU, Machine
+from nemotron_shared.machine.machine import GB, GPU, Machine
 
 LAPTOP = Machine(python="3.12", processes=1, gpus=(), memory=16 * GB, free_disk=100 * GB)
 CARD = replace(LAPTOP, gpus=(GPU("H100", 80 * GB),))

@@ -11,7 +11,7 @@ from nemotron_engines.estimate.speed import active_parameters, core_seconds, ste
 from nemotron_engines.kernels.experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import install_cpu_ops
 from nemotron_engines.modeling.architecture import load_architecture, parameters_of
-from nemotron_shared.runtime.machine import CORE_OPERATIONS, DEVICES, device_named
+from nemotron_shared.machine.machine import CORE_OPERATIONS, DEVICES, device_named
 
 VOCABULARY = 131_072
 

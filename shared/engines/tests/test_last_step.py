@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nemotron_engines.transformers.checkpoints import InterruptibleTrainer
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.stop import Interrupted
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import Interrupted
+from nemotron_shared.tracking.run import Run
 
 STEPS, EPOCHS = 5, 3
 

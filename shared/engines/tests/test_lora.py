@@ -18,9 +18,9 @@ from nemotron_engines.lora.export import load_adapter, merged, save_adapter
 from nemotron_engines.lora.kinds import BLOCK_KINDS, kind_of
 from nemotron_engines.modeling.build import load_model, random_like, save_model
 from nemotron_shared.config.schema import LoraSection, ModelLoadingEngine
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.system.errors import UserError
 
 ENGINE = ModelLoadingEngine(name="test", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
 IDS = torch.arange(6, 46).view(2, 20)

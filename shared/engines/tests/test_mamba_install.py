@@ -28,7 +28,7 @@ from nemotron_engines.kernels.mamba_install import (
 )
 from nemotron_engines.modeling.packed import packed_inputs
 from nemotron_engines.stand_ins.automodel import STUB_MODULES, stub_packages
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_engines.megatron_bridge import settings as bridge
 from nemotron_engines.megatron_bridge.translate import blend_per_split
 from nemotron_engines.stand_ins.megatron_settings import switch_off
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def shard(folder: Path, name: str) -> str:

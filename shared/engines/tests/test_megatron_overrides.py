@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemotron_engines.megatron_bridge.translate import apply_overrides, fits
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 class Backend(Enum):

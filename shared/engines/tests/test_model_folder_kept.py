@@ -12,8 +12,8 @@ from zoo import write
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.generation import ends_of
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import UserError
 
 LONG: dict[str, dict[str, Any]] = {
     "older names": {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}},

@@ -18,8 +18,8 @@ from nemotron_engines.checks import local_needs, require_alike
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.mtp import following
 from nemotron_engines.modeling.packed import packed_inputs
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.errors import UserError
 
 PASSES, WEIGHT, STARTS = 2, 0.7, [[0, 5], [0, 4, 9]]
 PREDICTS = engine(mtp_num_layers=PASSES, mtp_loss_scaling_factor=WEIGHT)

@@ -22,9 +22,9 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from nemotron_engines.nemo_rl.installation import Installation, require_known, run_driver, run_logged, type_fault
 from nemotron_engines.nemo_rl.training import adopt, newest, publish, read_scalars, to_hugging_face, write_metrics
 from nemotron_engines.nemo_rl.translate import refuse_repeated, resolved, with_variables
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.run import Run
 
 MEGATRON = """
 import sys; from pathlib import Path; import json, numpy; from safetensors.numpy import save_file

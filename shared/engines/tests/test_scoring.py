@@ -9,7 +9,7 @@ from zoo import write
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.scoring import load_scoring, score_of, scoring_class, with_score
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 LENGTHS = (9, 23, 14, 5)
 

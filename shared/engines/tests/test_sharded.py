@@ -16,8 +16,8 @@ from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import random_like, save_model
 from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.config.schema import ModelLoadingEngine, TransformersEngine
+from nemotron_shared.engine.checkpoints import mark_complete, resume_point
 from nemotron_shared.families import architecture
-from nemotron_shared.runtime.checkpoints import mark_complete, resume_point
 
 ENGINE = ModelLoadingEngine(name="test", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
 

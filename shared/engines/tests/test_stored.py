@@ -13,8 +13,8 @@ from nemotron_engines.modeling import stored as module
 from nemotron_engines.modeling.build import require_tensors
 from nemotron_engines.modeling.loaded import require_kept_scales
 from nemotron_engines.modeling.stored import rewrite, stored, stored_in
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.scales import FLOATS
+from nemotron_shared.models.scales import FLOATS
+from nemotron_shared.system.errors import UserError
 
 NAME = "model.layers.0.mlp.up_proj.weight"
 SMALL = torch.float8_e4m3fn

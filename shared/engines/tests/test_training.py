@@ -17,7 +17,7 @@ from nemotron_engines.rows import BlendedRows, DocumentRows, PackedCollator, Pac
 from nemotron_engines.transformers.supervised import ScheduledTrainer, losses_of_rows
 from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.training import OptimizerSection, SchedulerSection
-from nemotron_shared.runtime.metrics import MetricsLog
+from nemotron_shared.tracking.metrics import MetricsLog
 
 
 def factor(style: str, decay: int = 0, min_lr: float = 0.1, warmup: int = 2, iters: int = 12):

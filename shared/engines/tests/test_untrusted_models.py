@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import known_types, needs_code
+from nemotron_shared.models.folder import known_types, needs_code
+from nemotron_shared.system.errors import UserError
 
 pytestmark = pytest.mark.slow  # torch and transformers
 

@@ -12,7 +12,7 @@ from nemotron_engines.modeling.build import ONLY_MADE, load_tokenizer, random_mo
 from nemotron_serving.model import Model, ready
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.schema import ModelSection
-from nemotron_shared.runtime.models.importing import import_folder
+from nemotron_shared.models.importing import import_folder
 
 SPREAD = 0.3
 """Large enough for the answers to differ."""

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from nemotron_app.main import main
 from nemotron_shared.artifacts import Parent, Producer, Source, Store
-from nemotron_shared.lock import locked
+from nemotron_shared.system.lock import locked
 
 TOKEN = "hf_neverinamessageofanykind0000000"
 

@@ -8,7 +8,7 @@ import pytest
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 END = "<|im_end|>"
 CALL = {"id": "c", "type": "function", "function": {"name": "find", "arguments": {"name": "55"}}}

@@ -33,7 +33,7 @@ from nemotron_serving.passport.numbers import (
 from nemotron_serving.passport.parts import NUMBERS, TASK, Part, Passport
 from nemotron_serving.passport.rows import Rows
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 MOE, ATTENTION, MAMBA = "backbone.layers.1.mixer.", "backbone.layers.3.mixer.", "backbone.layers.0.mixer."
 UP, DOWN = f"{MOE}experts.1.up_proj.weight", f"{MOE}experts.1.down_proj.weight"

@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from nemotron_app.main import main
 from nemotron_serving.passport.compare import verified
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 Tensors = dict[str, torch.Tensor]
 Change = Callable[[Path], Any]

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from nemotron_app.main import main
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, require_tensors, save_model
 from nemotron_serving.passport.alone import by_itself
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.finding import look_before_hashing
+from nemotron_shared.models.finding import look_before_hashing
+from nemotron_shared.system.errors import UserError
 
 Tensors = dict[str, torch.Tensor]
 MOE, ATTENTION = "backbone.layers.1.mixer.", "backbone.layers.3.mixer."

@@ -21,8 +21,8 @@ from transformers.generation.logits_process import (
 from nemotron_serving.batch import Batch, Chooser, End, Full, Sampling, Token
 from nemotron_serving.model import Model, ready
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.importing import import_folder
+from nemotron_shared.models.importing import import_folder
+from nemotron_shared.system.errors import UserError
 
 PROMPTS = ["What is 3+4?", "a", "Mira lives in Oster. Where does Mira live, and with whom?", "12+7-3", "Tova", "b c d"]
 

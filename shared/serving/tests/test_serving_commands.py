@@ -21,7 +21,7 @@ from nemotron_serving.batch import Batch, Sampling
 from nemotron_serving.generate import Progress, read_rows
 from nemotron_serving.model import Model
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 ROWS = [
     {"id": 7, "prompt": "What is 3+4?"},

@@ -17,7 +17,7 @@ from nemotron_serving.api import Api
 from nemotron_serving.grammar import Form, Grammars, closed
 from nemotron_serving.model import Model
 from nemotron_serving.server import serving
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PLACE = {
     "type": "object",

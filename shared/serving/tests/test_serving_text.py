@@ -15,7 +15,7 @@ from nemotron_data.chat.rows import from_messages
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {
     "a": {"type": "integer"}, "note": {"type": "string"}}}}}  # fmt: skip

@@ -12,7 +12,7 @@ import yaml
 from nemotron_data.chat.thought import after_thought
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows, read_tasks
 from nemotron_data.held_out import items_of
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.eval import data_prep, train
 from stages.eval.benchmarks import definitions, follows, overruled, passes, read_benchmark
 from stages.eval.harness_tasks import FINAL_ANSWER, Answer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nemotron_data.formats.eval_tasks import read_task_rows, read_tasks
 from nemotron_data.split import Split
 from nemotron_shared.config import registry
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.eval.data_prep import main
 from stages.eval.tasks import TaskRows, installed_task
 

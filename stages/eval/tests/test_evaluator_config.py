@@ -8,9 +8,9 @@ from evaluator_support import CONFIG, config_of
 
 from nemotron_app.main import dispatch
 from nemotron_app.request import Request
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import engine_of, problems_of, refuse
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.engine.engine import engine_of, problems_of, refuse
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.errors import UserError
 from stages.eval.engines.nemo_evaluator_launcher.launcher import rendered_config
 from stages.eval.schema import EvalConfig
 

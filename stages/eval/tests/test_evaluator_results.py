@@ -11,9 +11,9 @@ import pytest
 import yaml
 from evaluator_support import program
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.run import Run
 from stages.eval.engines.nemo_evaluator_launcher.launcher import benchmark_score
 from stages.eval.harness import Program, find_program, read_samples, require_versions, run_eval
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.tracking.run import Run
 from stages.eval.evaluate import as_table, write_results
 from stages.eval.scoring import bootstrap, compare, pass_at_k, score, standard_error, tango, wilson
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from evaluator_support import tiny_model
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.eval.engines.nemo_evaluator.ask import served
 from stages.eval.models import require_answers
 

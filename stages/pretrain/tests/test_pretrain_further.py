@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.start import load
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.start import load
+from nemotron_shared.system.errors import UserError
 from stages.pretrain import train as script
 
 SMALL = ("data_prep.synthetic_documents=400", "data_prep.workers=1", "train.eval_rows=8", "logger.tensorboard=false",

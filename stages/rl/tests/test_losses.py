@@ -13,9 +13,9 @@ from torch import Tensor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import problems_of
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.engine.engine import problems_of
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.errors import UserError
 from stages.rl import train
 from stages.rl.engines.trl.batches import overlong_penalty
 from stages.rl.engines.trl.sampling import SamplingTrainer, weighed

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import last_values_win, short
 
-from nemotron_shared.atomic import read_json
+from nemotron_shared.system.atomic import read_json
 from stages.rl import train
 
 main = last_values_win(train.main)

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from nemotron_data.prep.shards import Setting
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, local_file
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.placeholders import (
     DATASETS,
     SOURCES,

@@ -11,7 +11,7 @@ import pytest
 from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.engines.trl.prompts import read_prompts
 
 GRPO: Any = SimpleNamespace(temperature=1.0, top_p=1.0, max_new_tokens=20)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.rewards import ENVIRONMENT, MODEL, REWARDS, lenient, rewarded, strict, well_formed
 
 

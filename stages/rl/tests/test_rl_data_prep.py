@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.data_prep import main
 from stages.rl.prompts import rows_held_out
 from stages.rl.schema import Holdout

@@ -14,9 +14,9 @@ from nemotron_engines.overrides import at, has, leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import problems_of, refuse
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.engine.engine import problems_of, refuse
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.errors import UserError
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 from stages.rl.train import STEP

@@ -32,11 +32,11 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.checkpoints import Validation, mark_complete
-from nemotron_shared.runtime.checkpoints import best as best_checkpoint
-from nemotron_shared.runtime.machine import GPU, Machine
-from nemotron_shared.runtime.needs import missing, requirements
+from nemotron_shared.engine.checkpoints import Validation, mark_complete
+from nemotron_shared.engine.checkpoints import best as best_checkpoint
+from nemotron_shared.engine.needs import missing, requirements
+from nemotron_shared.machine.machine import GPU, Machine
+from nemotron_shared.system.errors import UserError
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 

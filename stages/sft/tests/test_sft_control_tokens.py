@@ -10,7 +10,7 @@ from nemotron_data.encoders.masks import ControlTokens
 from nemotron_data.formats.packed import read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.sft.data_prep import main
 from stages.sft.engines.automodel.misread import refuse_misread
 

@@ -28,7 +28,7 @@ from nemotron_engines.modeling import generation
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.runtime.spec import Outcome
+from nemotron_shared.engine.spec import Outcome
 from stages.sft import data_prep
 from stages.sft.data_prep import ROWS, main, open_splits, sources, write_split
 from stages.sft.encode import ChatWork, Rendering

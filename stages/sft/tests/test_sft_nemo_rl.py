@@ -22,9 +22,9 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import ModelSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import problems_of, refuse
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.engine.engine import problems_of, refuse
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.errors import UserError
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
 from stages.sft.train import main

@@ -18,9 +18,9 @@ from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.start import load
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.start import load
+from nemotron_shared.system.errors import UserError
 from stages.sft.accounts import template_as_learnt
 from stages.sft.choices import data_choices
 from stages.sft.data_prep import STEP, look, prepare_data

@@ -10,7 +10,7 @@ import pytest
 from nemotron_data.chat.loss_marks import MARKS
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.sft.data_prep import main
 from stages.sft.engines.automodel.misread import refuse_misread
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nemotron_shared.families import Family
-from nemotron_shared.runtime.library_output import LibraryLog
+from nemotron_shared.machine.library_output import LibraryLog
 from stages.eval.tasks import TaskRows
 
 FAMILY = Family("A family of toys", stages=("sft", "eval"), configs=Path(__file__).parent / "families")

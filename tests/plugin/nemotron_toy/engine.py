@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 from nemotron_shared.config.schema import EngineSection
-from nemotron_shared.runtime.engine import Engine, Inputs, Problem
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.sft.schema import SFTConfig
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import tell, tell_json
-from nemotron_shared.runtime.environments import repository
+from nemotron_shared.machine.environments import repository
+from nemotron_shared.system.console import tell, tell_json
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from nemotron_cluster.profiles import Loaded
@@ -47,7 +47,7 @@ def fetch_(folder: Path, **asked: Any) -> int:
     """Download packages, models and data into FOLDER. Run it again to resume."""
     from nemotron_cluster.airgap.fetch import fetch, find_model, plan, show
     from nemotron_cluster.airgap.packages import Target, Wanted
-    from nemotron_shared.runtime.console import say
+    from nemotron_shared.system.console import say
 
     target = Target(asked["python"], asked["platform"])
     if (root := repository()) is None:
@@ -159,7 +159,7 @@ def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:
     """
     from nemotron_cluster.airgap.packages import CUDA_12
     from nemotron_cluster.airgap.scripts import cuda_of, slurm_profile
-    from nemotron_shared.runtime.console import say
+    from nemotron_shared.system.console import say
 
     loads = cuda_of(slurm_profile(loaded))
     if loads is None:
@@ -186,8 +186,8 @@ def _container(asked: str | None, arguments: tuple[str, ...], of_profile: str | 
     """
     from nemotron_app.recipes import composed, recipe
     from nemotron_shared.config.references import setting
-    from nemotron_shared.runtime.arguments import parse_arguments
     from nemotron_shared.stages import STAGES
+    from nemotron_shared.step.arguments import parse_arguments
 
     if asked and asked.partition("/")[0] in STAGES:
         stage, choice = recipe(asked)
@@ -213,7 +213,7 @@ def _data(text: str) -> Any:
     """The files to bring along for a data argument, from any source that the project can read."""
     from nemotron_cluster.airgap.fetch import PARTIAL, Material, Promise, find_files
     from nemotron_data.sources.files import file_system, is_remote, reported, walk
-    from nemotron_shared.runtime.models.references import artifact_name
+    from nemotron_shared.models.references import artifact_name
 
     if not is_remote(text):
         return find_files(Path(text).expanduser(), "data")

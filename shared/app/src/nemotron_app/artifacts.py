@@ -31,7 +31,7 @@ from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import ALIASES, LATEST, REUSED, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.artifacts.verified import manifest_problem
-from nemotron_shared.errors import UserError, printable
+from nemotron_shared.system.errors import UserError, printable
 
 size_of = lru_cache(maxsize=1000)(naturalsize)
 """Cached: humanize looks up a translation on each call, and versions of an artifact are often of equal size."""

@@ -22,8 +22,8 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from nemotron_shared.errors import UserError
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.errors import UserError
 
 # Each completer is a `shell_complete` callback of click. Imports are local, so they cost nothing until a shell asks:
 # the commands are declared on every start.

@@ -23,10 +23,10 @@ from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.overrides import leaves, require_once
 from nemotron_shared.config.shown import as_used, on_one_line, with_origins
 from nemotron_shared.config.translation import translated
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import say, tell, tell_json
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import redact_values
 
 OF_STAGE = click.option("--stage", type=click.Choice([*STAGES]), help="stage of a file outside the stages' folders")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="print JSON")

@@ -16,11 +16,11 @@ from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, check_name
-from nemotron_shared.atomic import copy_content, output_file, read_json, write_json, write_text
-from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.console import say, tell, tell_json
-from nemotron_shared.runtime.models.importing import made_from, made_once, producer, publish, require_name, staging
+from nemotron_shared.models.importing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.atomic import copy_content, output_file, read_json, write_json, write_text
+from nemotron_shared.system.console import say, tell, tell_json
+from nemotron_shared.system.errors import UserError, printable
 
 TOKENS_SHOWN = 600
 TOKENS_ON_PAGE = 4_096

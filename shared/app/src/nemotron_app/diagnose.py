@@ -18,8 +18,8 @@ from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
 from nemotron_cluster.diagnose.logs import Logs, read_logs, require_log, text_of
 from nemotron_cluster.job import EXIT_CODE, LOG, RECORD, Record, read_record
 from nemotron_cluster.slurm import scheduler
-from nemotron_shared.errors import NotFound, UserError, printable
-from nemotron_shared.redaction import redact
+from nemotron_shared.system.errors import NotFound, UserError, printable
+from nemotron_shared.system.redaction import redact
 
 WHY = ("cause", "unknown", "end")
 MORE = 4

@@ -29,11 +29,11 @@ from nemotron_cluster.profiles import Loaded, Profile, Slurm, load_profile
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.overrides import require_once
-from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import say, tell, tell_json
-from nemotron_shared.runtime.disk import size
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import say, tell, tell_json
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 RECIPE = Group("recipe")
 GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}

@@ -21,10 +21,7 @@ from pathlib import Path
 import click
 
 from nemotron_app.wording import table_lines
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.console import say, tell
-from nemotron_shared.runtime.environments import (
+from nemotron_shared.machine.environments import (
     CHECKOUT_FILE,
     ENVIRONMENTS,
     FOLDER_VARIABLE,
@@ -34,6 +31,9 @@ from nemotron_shared.runtime.environments import (
     repository,
 )
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.console import say, tell
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 MISSING = """
 import importlib.util, sys

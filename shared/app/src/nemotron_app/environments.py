@@ -32,9 +32,9 @@ from nemotron_data.gym.catalogue import available, find_environment, new_environ
 from nemotron_data.gym.play import play
 from nemotron_data.gym.server import memory_mb, serving
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.atomic import read_json, write_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say, tell
+from nemotron_shared.system.atomic import read_json, write_json
+from nemotron_shared.system.console import say, tell
+from nemotron_shared.system.errors import UserError
 
 STOP_SECONDS = 10.0
 MOST_NAMED = 12

@@ -18,16 +18,11 @@ from nemotron_app.wording import value as written
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Edge, ancestors, edges
 from nemotron_shared.artifacts.names import is_path
-from nemotron_shared.atomic import LONGEST_SHOWN, read_json, require_writable, sync, write_text
 from nemotron_shared.config.files import LARGEST, parsed, require_bounded
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import Busy, locked
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.disk import full_disk_explained
-from nemotron_shared.runtime.models.folder import MORE_TEMPLATES, config_of, generation_of, needs_code
-from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
-from nemotron_shared.runtime.models.references import HUB
-from nemotron_shared.runtime.models.weights import (
+from nemotron_shared.models.folder import MORE_TEMPLATES, config_of, generation_of, needs_code
+from nemotron_shared.models.hub import TOKENIZER_FILES
+from nemotron_shared.models.references import HUB
+from nemotron_shared.models.weights import (
     ADAPTER,
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -35,6 +30,11 @@ from nemotron_shared.runtime.models.weights import (
     SINGLES,
     weight_files,
 )
+from nemotron_shared.system.atomic import LONGEST_SHOWN, read_json, require_writable, sync, write_text
+from nemotron_shared.system.disk import full_disk_explained
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import Busy, locked
+from nemotron_shared.system.redaction import redact
 
 README = "README.md"
 STAGED = ".export."

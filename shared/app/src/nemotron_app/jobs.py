@@ -22,8 +22,8 @@ from nemotron_cluster.job import Record, jobs_folder, records
 from nemotron_cluster.profiles import PROFILES
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import NotFound, UserError
-from nemotron_shared.runtime.console import pass_on, say, tell
+from nemotron_shared.system.console import pass_on, say, tell
+from nemotron_shared.system.errors import NotFound, UserError
 
 LOOK_SECONDS, LOOK_FAR_SECONDS = 2.0, 10.0
 REMIND_SECONDS = 600.0

@@ -21,13 +21,13 @@ from nemotron_shared.config.compose import Composed, compose, find_config, share
 from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, override_key
 from nemotron_shared.config.references import engine_of, leaf_keys, resolve_section
 from nemotron_shared.config.translation import dialects, understanding
-from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import tell
-from nemotron_shared.runtime.environments import python_for_step
-from nemotron_shared.runtime.process import ending_with_us, launch_command
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.machine.environments import python_for_step
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import tell
+from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.process import ending_with_us, launch_command
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE
 
 KILLED_EXIT_CODE = 1
 

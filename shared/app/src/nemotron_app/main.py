@@ -22,12 +22,12 @@ from click.shell_completion import CompletionItem
 from nemotron_app import completion
 from nemotron_app.request import Mode, Remote, Request
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
-from nemotron_shared.runtime.arguments import OPTIONS, machine_of, once, overrides_of
-from nemotron_shared.runtime.console import tell
-from nemotron_shared.runtime.process import use_no_code_of_this_folder
 from nemotron_shared.stages import STAGES
+from nemotron_shared.step.arguments import OPTIONS, machine_of, once, overrides_of
+from nemotron_shared.system.console import tell
+from nemotron_shared.system.errors import UserError, did_you_mean, exit_code_of
+from nemotron_shared.system.process import use_no_code_of_this_folder
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -85,7 +85,7 @@ def dispatch(words: list[str]) -> int:
     except click.exceptions.Exit as done:  # after --help and --version
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:  # a group that was called without a subcommand
-        from nemotron_shared.runtime.console import tell
+        from nemotron_shared.system.console import tell
 
         tell(error.ctx.get_help())
         return 0
@@ -180,7 +180,7 @@ CONFIG = click.Option(["-c", "--config"], metavar="NAME|PATH", shell_complete=_c
 def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: Any) -> int:
     """Run steps of a model's stages."""
     if options["version"]:
-        from nemotron_shared.runtime.records import package_version
+        from nemotron_shared.system.versions import package_version
 
         tell(f"nemotron {package_version('nemotron-shared')}")
         return 0

@@ -16,11 +16,11 @@ import click
 
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.names import check_name
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.hub import look_at
-from nemotron_shared.runtime.models.importing import import_folder, import_hub, import_megatron
-from nemotron_shared.runtime.models.references import HubModel, MegatronModel, parse_outside, spelled_out
+from nemotron_shared.models.hub import look_at
+from nemotron_shared.models.importing import import_folder, import_hub, import_megatron
+from nemotron_shared.models.references import HubModel, MegatronModel, parse_outside, spelled_out
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 
 @click.group("model", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))

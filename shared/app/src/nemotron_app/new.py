@@ -21,11 +21,11 @@ import yaml
 from nemotron_app import completion
 from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.config.overrides import leaves, nested, override_key, require_once
 from nemotron_shared.config.shown import on_one_line
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import tell
+from nemotron_shared.system.atomic import output_file, write_text
+from nemotron_shared.system.console import tell
+from nemotron_shared.system.errors import UserError
 
 OFFERED = (
     "data_prep.source", "data_prep.tokenizer.model", "run.model", "train.train_iters", "train.global_batch_size",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from nemotron_shared.errors import printable
+from nemotron_shared.system.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

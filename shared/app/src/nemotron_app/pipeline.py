@@ -17,11 +17,11 @@ from nemotron_app.launch import ask_step, composed, config_of, for_one_stage, ru
 from nemotron_app.request import Request
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import doing, say
-from nemotron_shared.runtime.progress import heartbeat
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, end_on_sigterm
+from nemotron_shared.system.console import doing, say
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE, end_on_sigterm
+from nemotron_shared.tracking.progress import heartbeat
 
 
 def run_pipeline(request: Request) -> int:

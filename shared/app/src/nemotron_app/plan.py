@@ -26,11 +26,11 @@ from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.config.overrides import override, require_once
 from nemotron_shared.config.references import resolve_section
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.console import tell
-from nemotron_shared.runtime.machine import DEVICES, device_named
-from nemotron_shared.runtime.needs import FEW_STEPS, HOUR, NOT_ESTIMATED
+from nemotron_shared.engine.needs import FEW_STEPS, HOUR, NOT_ESTIMATED
+from nemotron_shared.machine.machine import DEVICES, device_named
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import tell
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
 GPUS = re.compile(r"(?:(\d+)\s*(?:[xX*]\s*|$))?(.*)")

@@ -16,9 +16,9 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.shown import described
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.console import say
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 
 def recipes(text: str, stage: str | None = None, stages: Sequence[str] = tuple(STAGES)) -> list[tuple[str, str]]:

@@ -26,11 +26,11 @@ from nemotron_app.wording import minute, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.atomic import open_regular
-from nemotron_shared.errors import NotFound, UserError
-from nemotron_shared.lock import Holder, holder_of, is_held, locked
-from nemotron_shared.runtime.console import tell
-from nemotron_shared.runtime.run import LOCK_NAME
+from nemotron_shared.system.atomic import open_regular
+from nemotron_shared.system.console import tell
+from nemotron_shared.system.errors import NotFound, UserError
+from nemotron_shared.system.lock import Holder, holder_of, is_held, locked
+from nemotron_shared.tracking.run import LOCK_NAME
 
 TAIL_BYTES = 65_536
 STOP_SECONDS = 600.0

@@ -9,7 +9,7 @@ import click
 
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
-from nemotron_shared.runtime.console import tell, tell_json
+from nemotron_shared.system.console import tell, tell_json
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.json import read_json
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 BUCKETS = 1000
 """About the pixel width of the widest chart."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.housekeeping import run_folder
-from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import FILE, metrics_with_damage, read_metrics
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import FILE, metrics_with_damage, read_metrics
 
 
 @dataclass(frozen=True)

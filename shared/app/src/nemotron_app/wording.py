@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from nemotron_shared.errors import printable
+from nemotron_shared.system.errors import printable
 
 SHARES = {"right", "exact_match", "acc", "followed", "passed"}
 METRIC_NAMES = {

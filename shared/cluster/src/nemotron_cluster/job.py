@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemotron_cluster.profiles import Remote
-from nemotron_shared import atomic
 from nemotron_shared.artifacts import Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
 
 Start = Literal["torchrun", "srun", "single", "ray"]
 """How processes start: torchrun on each node, one Slurm task per process, a single process, or a driver on Ray."""

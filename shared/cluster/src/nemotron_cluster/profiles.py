@@ -43,7 +43,7 @@ from nemotron_cluster.limits import (
     seconds_of,
 )  # fmt: skip
 from nemotron_shared.config.schema import a_number
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 Count = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"

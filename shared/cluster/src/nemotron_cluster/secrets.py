@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from nemotron_cluster.profiles import Profile
-from nemotron_shared.atomic import sync
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import TELLING, as_references, holds_secret
+from nemotron_shared.system.atomic import sync
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import TELLING, as_references, holds_secret
 
 FOLDER, FILE = "secrets", "env"
 

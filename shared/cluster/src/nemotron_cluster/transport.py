@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from nemotron_cluster.profiles import Profile, Slurm
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PATIENCE = 120.0
 """Timeout in seconds for a scheduler or a login node: a busy one may take a minute."""

@@ -13,7 +13,7 @@ from renderings import GOLDEN, PROFILES, REQUEST, rendered
 
 from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.script import render
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.machine.environments import environment_of
 
 pytestmark = pytest.mark.nemo_run
 SLURM = {

@@ -51,7 +51,7 @@ module load cuda
 # One task on each node, which starts that node's processes.
 run_step() {
     "${srun[@]}" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --kill-on-bad-exit=1 --label \
-        "${inside[@]}" "$python" -m nemotron_shared.runtime.torchrun \
+        "${inside[@]}" "$python" -m nemotron_shared.engine.torchrun \
         --nnodes="$nodes" --nproc-per-node="$processes" --rdzv-id="$SLURM_JOB_ID.$attempt" \
         --rdzv-backend=c10d --rdzv-endpoint="$head:$port" "${command[@]}"
 }

@@ -26,7 +26,7 @@ from nemotron_shared.artifacts import Source, Store
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.config.data import DecontaminateSection, TrainingDataSection
 from nemotron_shared.config.schema import RunSection
-from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.system.errors import NotFound, UserError
 
 KEY = "data_prep.decontaminate.against"
 REJECTED = "overlaps with evaluation rows"

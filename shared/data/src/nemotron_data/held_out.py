@@ -26,7 +26,7 @@ from typing import Any, Literal
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow
 from nemotron_data.split import normalise_key
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 TOKEN = re.compile(r"[0-9a-z+*/=-]+")  # after case folding; also the characters that may not touch a question
 ANCHOR_TOKENS = 4

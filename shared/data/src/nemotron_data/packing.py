@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 WORD_BITS = 60  # a Python integer of up to 60 bits fits two machine digits
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 

@@ -30,7 +30,6 @@ from nemotron_engines.modeling.architecture import (
     parameters_of,
 )
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.schema import (
     LocalEngine,
     LoraSection,
@@ -40,13 +39,15 @@ from nemotron_shared.config.schema import (
     TransformersEngine,
 )
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
-from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError, how_to_add
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.engine.needs import Needs, count, requirements
 from nemotron_shared.families import TWIN
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import config_of, require_loadable
-from nemotron_shared.runtime.needs import Needs, Problem, count, requirements
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import config_of, require_loadable
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError, how_to_add
+from nemotron_shared.system.findings import Problem
 
 TOKENIZER = "tokenizer.json"
 VOCABULARY = 131_072

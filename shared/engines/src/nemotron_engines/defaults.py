@@ -10,11 +10,11 @@ from typing import Any
 
 from nemotron_engines.checks import RESULT_BYTES, TRAINING_BYTES, in_billions
 from nemotron_engines.modeling.architecture import parameters_in
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import Choice
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.disk import size
 
 EPOCHS = 3
 SMALL = 10_000_000

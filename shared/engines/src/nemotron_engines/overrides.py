@@ -25,8 +25,8 @@ from typing import Any
 
 from nemotron_shared.config.overrides import TRUST
 from nemotron_shared.config.validate import refusal
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.findings import Problem
 
 # The code that `engine.overrides` may name.
 

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from nemotron_data.formats.bin_idx import IndexedDataset
 from nemotron_data.formats.packed import IGNORED, PackedRow, labels_of
 from nemotron_engines.modeling.packed import packed_inputs
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 # The order of an epoch.
 

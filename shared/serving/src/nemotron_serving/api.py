@@ -34,8 +34,8 @@ from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.responses import Items, Kept, ResponseRequest, as_chat
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
 from nemotron_serving.wire import Wire, usage
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 
 class Streamed(StreamingResponse):

@@ -34,7 +34,7 @@ from transformers.cache_utils import (
 
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, first_line
 from nemotron_serving.grammar import Constraint
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 COLDEST = 1e-6
 """Up to this temperature the likeliest token is taken: a lower one would be 0 in single precision."""

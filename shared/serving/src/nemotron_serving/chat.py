@@ -20,9 +20,9 @@ from typing import Any, TextIO
 import click
 
 from nemotron_serving.options import Chosen, model_options, sampling_options
-from nemotron_shared.atomic import output_file, write_text
-from nemotron_shared.errors import UserError, did_you_mean, printable
-from nemotron_shared.runtime.console import say, tell
+from nemotron_shared.system.atomic import output_file, write_text
+from nemotron_shared.system.console import say, tell
+from nemotron_shared.system.errors import UserError, did_you_mean, printable
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 BLOCK = '"""'

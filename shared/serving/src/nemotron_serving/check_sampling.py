@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import click
 
 from nemotron_serving.options import Chosen, model_options
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import clock, doing
-from nemotron_shared.runtime.progress import heartbeat
+from nemotron_shared.system.console import clock, doing
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.progress import heartbeat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

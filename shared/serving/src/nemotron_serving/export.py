@@ -30,14 +30,14 @@ from nemotron_serving.gguf_convert import QUANTIZED
 from nemotron_serving.layouts import DTYPES, FOLDERS, FP8, INT8, NOT_WRITTEN, RUNTIMES, Layout
 from nemotron_serving.passport.parts import PAGE, Passport
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.hub_errors import HubPlace, hub_errors
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.models.finding import find_model
-from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.references import BARE
-from nemotron_shared.runtime.stop import end_on_sigterm
+from nemotron_shared.models.finding import find_model
+from nemotron_shared.models.folder import config_of, known_types, needs_code
+from nemotron_shared.models.references import BARE
+from nemotron_shared.system.console import say
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.hub_errors import HubPlace, hub_errors
+from nemotron_shared.system.stop import end_on_sigterm
 
 
 @click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))

@@ -18,10 +18,10 @@ from safetensors.torch import save_file
 from nemotron_engines.modeling.stored import Stored, renew_index, stored, stored_in
 from nemotron_serving.passport.few_bits import HEAD, TOLD
 from nemotron_serving.programs import MODELOPT
-from nemotron_shared.atomic import read_json, sync, write_text
-from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code
-from nemotron_shared.runtime.models.scales import FLOATS, QUANTIZED, small_in
+from nemotron_shared.models.folder import config_of, known_types, needs_code
+from nemotron_shared.models.scales import FLOATS, QUANTIZED, small_in
+from nemotron_shared.system.atomic import read_json, sync, write_text
+from nemotron_shared.system.errors import UserError, printable
 
 RECIPES = {
     "nemotron_h": ("MAMBA_MOE_FP8_CONSERVATIVE_CFG", re.compile(r"\.(shared_)?experts\.|\.mixer\.(up|down)_proj\."))

@@ -25,11 +25,11 @@ import click
 
 from nemotron_data.sources.json_rows import repeated_key, without_table_nulls
 from nemotron_serving.options import Chosen, model_options, sampling_options
-from nemotron_shared.atomic import open_atomic, output_file
-from nemotron_shared.digest import file_digest, json_digest
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import locked
-from nemotron_shared.runtime.console import renew, say
+from nemotron_shared.system.atomic import open_atomic, output_file
+from nemotron_shared.system.console import renew, say
+from nemotron_shared.system.digest import file_digest, json_digest
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import locked
 
 FIELDS = ("messages", "prompt", "question", "input")
 ADDED = ("response", "finish_reason", "reasoning", "tool_calls", "logprobs")

@@ -20,9 +20,9 @@ import torch
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_convert import QUANTIZED
 from nemotron_serving.programs import LLAMA_CPP, Program
-from nemotron_shared.atomic import read_json, sync
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.atomic import read_json, sync
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 CONVERTER = Program("llama.cpp's converter", "llama_cpp", (str(Path(__file__).with_name("gguf_convert.py")),))
 """It is started with our own Python, which has what it needs, and the packages of its environment."""

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from nemotron_data.chat.thought import CLOSE, OPEN
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"

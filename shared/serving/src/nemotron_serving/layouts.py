@@ -21,11 +21,11 @@ from nemotron_app.export import README
 from nemotron_serving.gguf_convert import QUANTIZED
 from nemotron_serving.programs import LLAMA_CPP as LLAMA
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.scales import FLOATS
-from nemotron_shared.runtime.models.weights import ADAPTER
+from nemotron_shared.models.scales import FLOATS
+from nemotron_shared.models.weights import ADAPTER
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 if TYPE_CHECKING:
     from nemotron_engines.modeling.stored import Stored

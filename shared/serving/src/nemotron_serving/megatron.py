@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.programs import MEGATRON_BRIDGE
-from nemotron_shared.atomic import sync
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.system.atomic import sync
+from nemotron_shared.system.errors import UserError
 
 FOLDER = "megatron"
 """Where an export, and a result of engine megatron_bridge, has its checkpoint."""

@@ -22,10 +22,10 @@ from nemotron_serving.batch import Batch, End, Sampling, Token
 from nemotron_serving.grammar import Constraint, Grammars
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.folder import generation_of
+from nemotron_shared.models.folder import generation_of
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """Settings that affect sampling, and values that leave it unchanged."""

@@ -12,7 +12,7 @@ import click
 from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.models.finding import find_model
 
 if TYPE_CHECKING:
     from nemotron_serving.model import Model

@@ -8,8 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.machine.environments import environment_of
+from nemotron_shared.system.errors import UserError
 
 QUIET = {"HF_HUB_OFFLINE": "1", "GGML_NO_BACKTRACE": "1", "CUDA_VISIBLE_DEVICES": ""}
 """No download, no debugger after a failed assertion, no GPU, for which these builds are not."""

@@ -21,7 +21,7 @@ from nemotron_data.chat.answers import Piece
 from nemotron_data.chat.prompt import conversation_of
 from nemotron_serving.asked import Flag, Length, Share, Text, without_nothing
 from nemotron_serving.model import Choice
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 MOST_KEPT = 4096
 """Items in memory."""

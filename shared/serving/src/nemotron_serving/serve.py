@@ -25,11 +25,11 @@ from nemotron_serving.passport.parts import DATA
 from nemotron_serving.programs import LLAMA_CPP, VLLM
 from nemotron_serving.server import listen, run, url_of
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 SHORTEST_KEY = 16
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS")

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
 from nemotron_data.sources.json_rows import repeated_key
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 LARGEST_BODY = 8 * 2**20
 DEEPEST = 64

@@ -15,11 +15,11 @@ import click
 
 from nemotron_app.store_options import Look, store_options
 from nemotron_serving.passport.parts import DATA, PAGE
-from nemotron_shared.atomic import require_writable
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.finding import find_model
-from nemotron_shared.runtime.models.folder import settings_in
-from nemotron_shared.runtime.stop import end_on_sigterm
+from nemotron_shared.models.finding import find_model
+from nemotron_shared.models.folder import settings_in
+from nemotron_shared.system.atomic import require_writable
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import end_on_sigterm
 
 
 @click.command("verify", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from nemotron_engines.checks import local_needs, own_packages
-from nemotron_shared.runtime.engine import Engine, Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import config_of, left_out
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import config_of, left_out
 from stages.eval.schema import EvalConfig, LMEvalEngine
 
 

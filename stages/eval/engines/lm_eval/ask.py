@@ -29,10 +29,10 @@ from nemotron_data.verifier import is_as_taught
 from nemotron_engines.modeling.build import set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import doing
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system.console import doing
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 from stages.eval.benchmarks import BENCHMARKS, overruled, read_benchmark
 from stages.eval.benchmarks import definitions as definitions_of
 from stages.eval.episodes import play_episodes

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nemotron_engines.checks import local_needs
-from nemotron_shared.runtime.engine import Engine, Inputs, Problem
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.eval.evaluator_section import NemoEvaluatorEngine
 from stages.eval.harness import TESTED_VERSIONS, program_problems
 from stages.eval.schema import EvalConfig

@@ -27,9 +27,9 @@ from nemotron_serving.batch import Batch, Sampling
 from nemotron_serving.model import LARGEST_CONTEXT, Model
 from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
 from stages.eval.evaluator_section import NemoEvaluatorEngine
 from stages.eval.harness import find_program, read_samples, run_eval
 from stages.eval.harness_tasks import Samples, task_definition

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import yaml
 
-from nemotron_shared.runtime.engine import Engine, Inputs, Problem
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.eval.engines.nemo_evaluator_launcher.launcher import TESTED_VERSIONS, chosen, rendered_config
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import program_problems

@@ -26,14 +26,14 @@ from typing import Any
 
 import yaml
 
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.redaction import with_references
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.console import doing
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.spec import Outcome, Task
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.system import distributed
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.console import doing
+from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.redaction import with_references
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.run import Run
 from stages.eval.evaluate import LABELS, outcome, result_name, write_results
 from stages.eval.evaluator_section import Deployment, Execution, LauncherTask, NemoEvaluatorLauncherEngine
 from stages.eval.harness import Program, find_program, reported_results

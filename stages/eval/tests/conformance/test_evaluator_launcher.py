@@ -13,8 +13,8 @@ import pytest
 import yaml
 from evaluator_support import config_of, program
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 from stages.eval.engines.nemo_evaluator_launcher.launcher import Launcher, rendered_config
 from stages.eval.harness import Program
 from stages.eval.train import main

@@ -17,7 +17,7 @@ from support import learn_to_call_tools
 
 from nemotron_data.gym.catalogue import NEMO_GYM, config_for_runner, find_environment
 from nemotron_data.gym.server import serving
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.machine.environments import environment_of
 from stages.eval.train import main as evaluate
 
 pytestmark = pytest.mark.nemo_gym

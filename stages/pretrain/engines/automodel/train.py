@@ -3,7 +3,7 @@
 from nemotron_data.formats.bin_idx import read_blend
 from nemotron_engines.automodel.loop import train_with_automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
 

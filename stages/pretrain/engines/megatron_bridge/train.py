@@ -5,7 +5,7 @@ torchrun stages/pretrain/train.py -c tiny engine=megatron_bridge
 
 from nemotron_engines.megatron_bridge.loop import train_with_megatron
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
 

@@ -17,7 +17,7 @@ from nemotron_engines.lora.adapt import adapted
 from nemotron_engines.lora.export import save_adapter
 from nemotron_engines.modeling.build import random_model
 from nemotron_shared.config.schema import LoraSection, ModelSection
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 KINDS = ["attention", "mamba_in", "shared_experts"]
 SECTION = LoraSection(dim=8, alpha=16, dropout=0.0, layers=KINDS, target_modules=[], exclude_modules=[])

@@ -13,10 +13,10 @@ from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.needs import render as nemo_rl_config
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.translate import Places, placeholders
-from nemotron_shared.runtime.engine import Engine, Inputs, Problem
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.schema import RLConfig
 

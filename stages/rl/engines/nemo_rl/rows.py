@@ -7,7 +7,7 @@ from typing import Any
 from nemotron_data.formats.rl_rows import RLRow, Turn, read_rl_rows, validate
 from nemotron_data.rejects import Refused
 from nemotron_shared.config.training import GRPOSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.rows import Unused, parameter_fault
 
 

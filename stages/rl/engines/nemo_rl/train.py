@@ -7,7 +7,7 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import train_with_nemo_rl
 from nemotron_engines.nemo_rl.translate import Places, run_places
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.rl.engines.nemo_rl.rows import require_rows
 from stages.rl.schema import RLConfig
 

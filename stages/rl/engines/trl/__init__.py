@@ -6,11 +6,12 @@ from nemotron_engines.checks import local_needs, own_packages
 from nemotron_engines.lora.kinds import is_chosen
 from nemotron_engines.modeling.architecture import NEMOTRON_H
 from nemotron_engines.rules import TRAINING
-from nemotron_shared.runtime.engine import Engine, Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import config_of, left_out
-from nemotron_shared.runtime.needs import Needs, Problem
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import config_of, left_out
+from nemotron_shared.system.findings import Problem
 from stages.rl.agents import agent_problems
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from nemotron_engines.modeling.build import load_model
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.engines.trl.starting import require_same_vocabulary
 from stages.rl.schema import RLConfig, TRLEngine

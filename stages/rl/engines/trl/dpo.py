@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.rl.engines.trl.library import DPOConfig, DPOTrainer
 from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, given
 from stages.rl.engines.trl.starting import load_beginning

@@ -28,9 +28,9 @@ from nemotron_data.gym.catalogue import TOOLS_AGENT
 from nemotron_data.gym.episodes import Asked, Ended, Environments, Episode, Loop, Sampled
 from nemotron_data.gym.replay import differing
 from nemotron_shared.config.training import GRPOSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 from stages.rl.engines.trl.prompts import USED
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer

@@ -1,7 +1,7 @@
 """The parts of TRL that we use.
 
 TRL imports every installed experiment tracker, which takes seconds and only serves its own reports;
-`nemotron_shared.runtime.trackers` writes ours.
+`nemotron_shared.tracking.trackers` writes ours.
 """
 
 import sys

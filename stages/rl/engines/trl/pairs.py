@@ -27,10 +27,10 @@ from nemotron_data.chat.shown import told
 from nemotron_engines.estimate.training import ANSWER_TOKENS
 from nemotron_engines.rows import order_of_epoch
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.metrics import Metric
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import Metric
 from stages.rl.engines.trl.starting import Beginning
 from stages.rl.pairs import CHOSEN, REJECTED, read_pairs
 from stages.rl.schema import RLConfig, TRLEngine

@@ -17,8 +17,8 @@ from nemotron_data.chat.prompt import Prompt, Prompter, conversation_of
 from nemotron_data.chat.shown import told
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, read_rl_rows, validate_prompt
 from nemotron_shared.config.training import GRPOSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 from stages.rl.rows import WHOLE_ROWS, Unused, parameter_fault
 
 USED = ("instructions", "tools")

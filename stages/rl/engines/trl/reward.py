@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from nemotron_engines.modeling.scoring import load_scoring, score_of, with_score
 from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.rl.engines.trl.library import RewardConfig, RewardTrainer
 from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, given
 from stages.rl.engines.trl.starting import load_beginning, require_same_vocabulary

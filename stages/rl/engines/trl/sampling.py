@@ -22,8 +22,8 @@ from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly, why_not
 from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.generation import alone, ends_of
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.metrics import Metric
+from nemotron_shared.system import distributed
+from nemotron_shared.tracking.metrics import Metric
 from stages.rl.engines.trl.library import add_fused_lm_head
 from stages.rl.engines.trl.routes import Routes, noting_routes
 from stages.rl.engines.trl.trainer import StepTrainer, own_tokens

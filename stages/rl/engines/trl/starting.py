@@ -12,8 +12,8 @@ from nemotron_engines.modeling.build import load_tokenizer, set_threads, startin
 from nemotron_engines.modeling.generation import embeddings_of
 from nemotron_engines.modeling.taken import dropouts, without_dropout
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
 from stages.rl.schema import RLConfig, TRLEngine
 from stages.rl.vocabulary import another_vocabulary, vocabulary_of
 

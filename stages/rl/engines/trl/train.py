@@ -11,7 +11,7 @@ from nemotron_data.gym.episodes import Asked, Environments, Loop
 from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.training import MOST_BATCHES
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes

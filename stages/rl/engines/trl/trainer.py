@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_data.chat.prompt import Prompt
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
 from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
 from stages.rl.engines.trl.library import GRPOTrainer
 from stages.rl.rewards import MODEL, REWARDS, rewarded

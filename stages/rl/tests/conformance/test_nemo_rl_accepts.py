@@ -24,7 +24,7 @@ from nemotron_engines.nemo_rl.versions import TABLES, digest_of, load_base
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 

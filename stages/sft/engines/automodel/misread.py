@@ -9,7 +9,7 @@ from nemotron_data.chat.rows import SYSTEM_FIELDS
 from nemotron_data.encoders.masks import ControlTokens
 from nemotron_data.sources.files import local_file
 from nemotron_data.sources.reading import Row, read_files
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def refuse_misread(file: str, control: ControlTokens | None) -> None:

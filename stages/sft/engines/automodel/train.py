@@ -8,7 +8,7 @@ from nemotron_engines.automodel.data import packed_file
 from nemotron_engines.automodel.loop import train_with_automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.rows import PackedRows
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.sft.engines.automodel.misread import refuse_misread
 from stages.sft.schema import SFTConfig
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from nemotron_engines.megatron_bridge import needs
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.runtime.engine import Engine, Inputs, Problem
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.sft.schema import SFTConfig
 
 

@@ -8,7 +8,7 @@ packed row apart.
 
 from nemotron_engines.megatron_bridge.loop import train_with_megatron
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 
 

@@ -14,10 +14,10 @@ from nemotron_engines.nemo_rl.needs import render as nemo_rl_config
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_shared.runtime.engine import Engine, Inputs, Problem
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.sft.schema import SFTConfig
 
 Config = SFTConfig[NeMoRLSFTEngine]

@@ -5,7 +5,7 @@ from pathlib import Path
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.training import train_with_nemo_rl
 from nemotron_engines.nemo_rl.translate import Places, run_places
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
 from stages.sft.schema import SFTConfig
 
 ALGORITHM = "sft"

@@ -3,10 +3,10 @@
 from nemotron_engines.checks import local_needs
 from nemotron_engines.rules import TRAINING
 from nemotron_shared.config.schema import TransformersEngine
-from nemotron_shared.runtime.engine import Engine, Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.engine import Engine, Inputs
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.machine import Machine
 from stages.sft.schema import SFTConfig
 
 

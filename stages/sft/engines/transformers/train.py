@@ -11,8 +11,8 @@ from nemotron_engines.rows import PackedCollator, PackedRows
 from nemotron_engines.transformers.supervised import ScheduledTrainer
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine
-from nemotron_shared.runtime.metrics import RESULT_METRICS
-from nemotron_shared.runtime.spec import Outcome, Task
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.tracking.metrics import RESULT_METRICS
 from stages.sft.schema import SFTConfig
 
 

@@ -11,7 +11,7 @@ from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 

@@ -103,7 +103,7 @@ def test_small_time_steps_agree_because_the_lower_limit_is_lifted(tmp_path: Path
 
 def test_weights_that_nobody_set_are_refused(folder: Path) -> None:
     from nemotron_engines.automodel.loop import require_sane_weights
-    from nemotron_shared.errors import UserError
+    from nemotron_shared.system.errors import UserError
 
     model = automodel_model(folder)
     require_sane_weights(model)

@@ -9,7 +9,7 @@ from automodel_support import automodel_batch, automodel_model, logits_of, rows,
 from safetensors.torch import load_file, save_file
 
 from nemotron_shared.config.schema import LoraSection
-from nemotron_shared.runtime.models.weights import ADAPTER_WEIGHTS
+from nemotron_shared.models.weights import ADAPTER_WEIGHTS
 
 pytestmark = pytest.mark.automodel
 SECTION = LoraSection(dim=8, alpha=16, dropout=0.0, layers=["attention", "mamba_in", "shared_experts", "latent"],

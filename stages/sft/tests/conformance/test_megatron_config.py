@@ -8,8 +8,8 @@ import pytest
 from megatron_support import RECIPES, config_of, prepared_and_stubbed, task_of
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
+from nemotron_shared.system.errors import UserError
 
 pytestmark = pytest.mark.megatron
 build = partial(megatron_support.build, "sft")

@@ -22,8 +22,8 @@ from nemotron_app.check.readings import Readings, gpus_now, read
 from nemotron_app.check.target import Target, find, is_quiet, merged, probe
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import table_lines
-from nemotron_shared.errors import printable
-from nemotron_shared.runtime.console import renew, tell
+from nemotron_shared.system.console import renew, tell
+from nemotron_shared.system.errors import printable
 
 # Verdicts: pass, watch, fail, or not judged, which never counts as a pass.
 

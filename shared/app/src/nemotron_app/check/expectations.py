@@ -29,9 +29,9 @@ from nemotron_shared.artifacts.names import LONGEST_SHOWN
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.schema import Section
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.metrics import METRICS
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.tracking.metrics import METRICS
 
 FOLDER = "expect"
 READ = {

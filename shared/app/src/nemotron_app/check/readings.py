@@ -18,9 +18,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.library_output import LIBRARY_LOGS, LibraryLog, require_usable
-from nemotron_shared.runtime.metrics import FILE as METRICS
+from nemotron_shared.machine.library_output import LIBRARY_LOGS, LibraryLog, require_usable
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import FILE as METRICS
 
 PIECE = 1 << 20
 LONGEST_LINE = 1 << 16

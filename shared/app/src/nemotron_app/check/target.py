@@ -19,12 +19,12 @@ from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.errors import NotFound, UserError
-from nemotron_shared.hub_errors import HubPlace, hub_errors
-from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import NotFound, UserError
+from nemotron_shared.system.hub_errors import HubPlace, hub_errors
+from nemotron_shared.tracking.metrics import FILE as METRICS
 
 LOGS = {".log", ".out", ".err", ".txt"}
 RECORDS = {METRICS, "training.jsonl", "validation.jsonl"}

@@ -22,9 +22,9 @@ from nemotron_app.wording import CONTROL, plain_turns
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.overrides import require_once
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.console import say
 
 # Before and after, on held-out rows and on taught ones: the loss of both models, and their answers side by side.
 

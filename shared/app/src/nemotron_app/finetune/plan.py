@@ -24,20 +24,20 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.config.validate import validate
-from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.engine.engine import refuse
+from nemotron_shared.engine.needs import lines
 from nemotron_shared.families import families
-from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.finding import find_model
-from nemotron_shared.runtime.models.importing import find
-from nemotron_shared.runtime.models.references import parse_outside, spelled_out
-from nemotron_shared.runtime.needs import lines
-from nemotron_shared.runtime.preflight import preflight
-from nemotron_shared.runtime.start import load
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.finding import find_model
+from nemotron_shared.models.importing import find
+from nemotron_shared.models.references import parse_outside, spelled_out
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.preflight import preflight
+from nemotron_shared.step.start import load
+from nemotron_shared.system.console import say
+from nemotron_shared.system.digest import json_digest
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE
 
 BASE = "local"
 STAGES = {"chat": "sft", "text": "pretrain"}

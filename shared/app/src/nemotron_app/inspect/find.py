@@ -15,8 +15,8 @@ from nemotron_shared.artifacts.artifact import Artifact, problems
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 Kind = Literal["documents", "packs", "lines"]
 LENGTHS: dict[Kind, tuple[str, str]] = {

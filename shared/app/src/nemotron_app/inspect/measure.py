@@ -23,7 +23,7 @@ from nemotron_data.split import normalise_key
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 # Token ids as readable text: special tokens and invisible characters are shown.
 #

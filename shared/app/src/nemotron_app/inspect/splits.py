@@ -18,8 +18,8 @@ from nemotron_data.formats.eval_tasks import search_key
 from nemotron_data.formats.json_lines import parse
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate, validate_prompt
 from nemotron_data.rejects import Refused
-from nemotron_shared.atomic import open_regular
-from nemotron_shared.errors import UserError, disk_remedy
+from nemotron_shared.system.atomic import open_regular
+from nemotron_shared.system.errors import UserError, disk_remedy
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -24,10 +24,10 @@ from nemotron_cluster.backends.local import TORCHRUN
 from nemotron_cluster.job import SCRIPT, Job, Record
 from nemotron_cluster.profiles import Profile, Slurm, load_profile
 from nemotron_cluster.slurm.script import choose_resources
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import tell, tell_json
-from nemotron_shared.runtime.dry_run import Preview, as_text
+from nemotron_shared.step.dry_run import Preview, as_text
+from nemotron_shared.system.console import tell, tell_json
+from nemotron_shared.system.errors import UserError
 
 
 def run_remote(stage: str, verb: str, request: Request) -> int:

@@ -28,11 +28,11 @@ from nemotron_shared.config.compose import Composed, layout_for
 from nemotron_shared.config.files import require_plain_numbers
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, flat, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.environments import installed
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.trackers import can_log
+from nemotron_shared.machine.environments import installed
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.trackers import can_log
 
 DRIVERS = ("nemo_rl",)
 """Engines with a single driver process, whose workers are started by Ray."""

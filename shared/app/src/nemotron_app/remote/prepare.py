@@ -39,17 +39,17 @@ from nemotron_cluster.job import (
 from nemotron_cluster.profiles import Docker, Profile, Remote, Slurm
 from nemotron_cluster.slurm.script import CPUS_OF_A_PROCESS, WHOLE_FROM
 from nemotron_cluster.transport import NoAnswer
-from nemotron_shared import atomic
 from nemotron_shared.artifacts.store import HOME_VARIABLE
 from nemotron_shared.config.compose import Composed, find_config, shared_groups
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact, with_references
-from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
-from nemotron_shared.runtime.process import MUST_SAVE_BY
-from nemotron_shared.runtime.records import TRAVELLED, git_commit
+from nemotron_shared.machine.environments import FOLDER_VARIABLE, environment_of
 from nemotron_shared.stages import STAGES
+from nemotron_shared.step.records import TRAVELLED, git_commit
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import MUST_SAVE_BY
+from nemotron_shared.system.redaction import redact, with_references
 
 FORCE = "run.force"
 NAMING = ("run", "data_prep", "model", "evaluation", "engine")

@@ -36,8 +36,8 @@ from nemotron_shared.artifacts.lineage import ancestors
 from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.artifacts.verified import damage_of, in_short
 from nemotron_shared.config.overrides import override
-from nemotron_shared.errors import UserError, printable
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError, printable
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from nemotron_app.training_log import folder_that_made
-from nemotron_shared import atomic
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import command_that_made, remove_and_make, strays_in
-from nemotron_shared.digest import file_digest
-from nemotron_shared.runtime.metrics import FILE as METRICS
-from nemotron_shared.runtime.metrics import read_metrics
+from nemotron_shared.system import atomic
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.tracking.metrics import FILE as METRICS
+from nemotron_shared.tracking.metrics import read_metrics
 
 CLOCKS = {"seconds", "step_seconds", "tokens_per_second", "memory_gb"}
 """Measurements of the machine, not of the model, which differ on every run."""

@@ -21,16 +21,17 @@ from nemotron_data.sources.files import is_remote
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.attempts import WHAT, what_it_was
-from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.plan import Plan, identify
-from nemotron_shared.runtime.preflight import preflight
-from nemotron_shared.runtime.records import FOLDER, Identity, changed_modules, differences, environment, promises_bytes
-from nemotron_shared.runtime.start import load
-from nemotron_shared.runtime.step import Step
+from nemotron_shared.engine.engine import refuse
+from nemotron_shared.step.arguments import Arguments, parse_arguments
+from nemotron_shared.step.attempts import WHAT, what_it_was
+from nemotron_shared.step.plan import Plan, identify
+from nemotron_shared.step.preflight import preflight
+from nemotron_shared.step.records import FOLDER, Identity, changed_modules, differences, promises_bytes
+from nemotron_shared.step.start import load
+from nemotron_shared.step.step import Step
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import redact_values
+from nemotron_shared.system.versions import environment
 
 IMPORT = "import"
 NO_SETTINGS = ("tokenizer", "extends")

@@ -23,9 +23,9 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.artifacts.verified import manifest_problem
-from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS, STAGES, TRAINING, products
+from nemotron_shared.system.errors import NotFound, UserError, did_you_mean
 
 # Artifact kind, as in its name after the family -> the pipeline step that makes it, in pipeline order.
 STEPS = {made.kind: made.step for made in products()}

@@ -28,11 +28,11 @@ from nemotron_app.report.training import facts, key_metric
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import is_path, parse_reference
-from nemotron_shared.atomic import output_file, write_text
-from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import tell_json
 from nemotron_shared.stages import RESULTS
+from nemotron_shared.system.atomic import output_file, write_text
+from nemotron_shared.system.console import tell_json
+from nemotron_shared.system.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -33,13 +33,13 @@ from nemotron_shared.artifacts.housekeeping import inputs_of
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
-from nemotron_shared.atomic import write_text
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.overrides import leaves
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import bar, clock, tell
-from nemotron_shared.runtime.metrics import FILE, METRICS, Metric
 from nemotron_shared.stages import RESULTS
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.console import bar, clock, tell
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import FILE, METRICS, Metric
 
 if TYPE_CHECKING:
     from rich.console import Console

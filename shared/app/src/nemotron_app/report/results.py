@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nemotron_app.wording import plain_turns
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json, read_regular
-from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError, printable
+from nemotron_shared.system.atomic import read_json, read_regular
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError, printable
 
 SCHEMA = 1
 NO_RESULTS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 from nemotron_app import charts, wording
 from nemotron_app.charts import LineChart, Point, Series, line_chart, moving_mean
 from nemotron_app.training_log import Drawn, drawn
-from nemotron_shared.runtime.metrics import EXPERT_METRIC
+from nemotron_shared.tracking.metrics import EXPERT_METRIC
 
 Entries = Sequence[dict[str, Any]]
 LARGE, LARGE_ON_PHONE = {"width": 1030, "height": 280}, {"width": 380, "height": 250}

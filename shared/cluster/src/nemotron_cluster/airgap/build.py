@@ -23,11 +23,11 @@ from nemotron_cluster.airgap.fetch import Manifest, read_manifest, require_intac
 from nemotron_cluster.airgap.packages import SCRATCH, remove_scratch, uv
 from nemotron_cluster.doctor import probe
 from nemotron_cluster.doctor.packages import probe_here
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import locked
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.disk import require_room
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.console import say
+from nemotron_shared.system.disk import require_room
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import locked
 
 UNPACKED = 2.5
 """Approximate ratio of the size of installed, bytecode-compiled packages to their wheels."""

@@ -30,16 +30,16 @@ from packaging.utils import parse_wheel_filename
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nemotron_cluster.airgap.packages import LOCK, SCRATCH, Kind, Package, Target, Wanted, remove_scratch, resolve, uv
-from nemotron_shared.atomic import read_json, sync, write_json, write_text
-from nemotron_shared.digest import file_digest, tree_files
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import locked
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.console import clock, renew, say
-from nemotron_shared.runtime.disk import full_disk_explained, require_room, size
-from nemotron_shared.runtime.models.hub import fetch as fetch_model
-from nemotron_shared.runtime.models.hub import is_as_promised, look_at
-from nemotron_shared.runtime.models.references import HubModel, artifact_name, parse_outside
+from nemotron_shared.models.hub import fetch as fetch_model
+from nemotron_shared.models.hub import is_as_promised, look_at
+from nemotron_shared.models.references import HubModel, artifact_name, parse_outside
+from nemotron_shared.system.atomic import read_json, sync, write_json, write_text
+from nemotron_shared.system.console import clock, renew, say
+from nemotron_shared.system.digest import file_digest, tree_files
+from nemotron_shared.system.disk import full_disk_explained, require_room, size
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import locked
+from nemotron_shared.system.redaction import redact
 
 MANIFEST, WHEELS, SOURCES = "manifest.json", "wheels", "wheels/source"
 SDISTS = ".sdists"

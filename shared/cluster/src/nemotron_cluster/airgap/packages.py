@@ -23,10 +23,10 @@ from packaging.pylock import Package as Entry
 from packaging.pylock import PackageDirectory, PackageSdist, PackageWheel, Pylock, PylockSelectError
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.environments import SUPPORTED
+from nemotron_shared.machine.environments import SUPPORTED
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import redact
 
 LOCK = "pylock.toml"
 PLATFORMS = ("x86_64", "aarch64")

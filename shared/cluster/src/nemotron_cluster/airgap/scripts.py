@@ -19,8 +19,8 @@ from nemotron_cluster.limits import seconds_of
 from nemotron_cluster.profiles import Loaded, Slurm
 from nemotron_cluster.secrets import refuse_written
 from nemotron_cluster.slurm.script import directives, enroot_name, site_options
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
 
 BODIES = Path(__file__).with_name("bodies")
 LOGS = "logs/slurm"

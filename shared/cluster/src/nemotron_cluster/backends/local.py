@@ -25,13 +25,13 @@ from nemotron_cluster.backends import State
 from nemotron_cluster.job import CONFIG_FILE, EXIT_CODE, FILES, FOLDER, LOG, OWN, SCRIPT, Job, Record
 from nemotron_cluster.profiles import Profile
 from nemotron_cluster.transport import Here
-from nemotron_shared import atomic
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE
 
 PACKED = "code.txz"
 """The packages as one archive, for services that charge per file."""
-TORCHRUN = ("-m", "nemotron_shared.runtime.torchrun")
+TORCHRUN = ("-m", "nemotron_shared.engine.torchrun")
 SAVING_SECONDS = 300
 ONE_MACHINE = ("--standalone",)
 

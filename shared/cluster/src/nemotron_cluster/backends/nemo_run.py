@@ -27,9 +27,9 @@ from nemotron_cluster.backends.local import (
 from nemotron_cluster.job import CODE, EXIT_CODE, SCRIPT, Job, Record, add_mounts, jobs_folder
 from nemotron_cluster.profiles import Cloud, DGXCloud, Docker, Kubeflow, Lepton, Profile
 from nemotron_cluster.transport import NoAnswer, last_line
-from nemotron_shared import atomic
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.machine.environments import environment_of
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
 
 PROGRAM = Path(__file__).parent / "nemo_run_program.py"
 REQUEST_FILE = "nemo_run.json"

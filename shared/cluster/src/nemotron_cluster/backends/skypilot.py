@@ -20,8 +20,8 @@ from nemotron_cluster.backends.local import copy_own_files, refuse_unsupported, 
 from nemotron_cluster.job import CODE, SCRIPT, Job, Record
 from nemotron_cluster.profiles import SkyPilot
 from nemotron_cluster.transport import Here, last_line
-from nemotron_shared import atomic
-from nemotron_shared.errors import UserError
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
 
 TASK = "skypilot.yaml"
 SENT = "send"

@@ -21,8 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from nemotron_cluster.backends import Condition
 from nemotron_cluster.diagnose.logs import Logs, Text
-from nemotron_shared.errors import printable
-from nemotron_shared.redaction import redact
+from nemotron_shared.system.errors import printable
+from nemotron_shared.system.redaction import redact
 
 TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")
 """The rule files in order. The first matching rule claims a line, so specific rules come before general ones, both

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemotron_cluster.job import CODE
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 MB = 1 << 20
 HEAD, TAIL = 2 * MB, 6 * MB

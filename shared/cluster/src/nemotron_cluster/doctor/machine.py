@@ -14,8 +14,8 @@ from nemotron_cluster.doctor import probe
 from nemotron_cluster.doctor.report import Check, Checks, Group
 from nemotron_cluster.profiles import Docker, Loaded, Local, Profile, Slurm
 from nemotron_cluster.transport import Transport, last_line
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.disk import size
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError
 
 MACHINE, PROFILE = Group("this machine"), Group("profile")
 FILES_WANTED = 4096

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from nemotron_cluster.doctor import probe
 from nemotron_cluster.doctor.report import Check, Group
 from nemotron_cluster.transport import last_line
-from nemotron_shared.runtime.environments import environment_of, how_to_get
-from nemotron_shared.runtime.needs import requirements
+from nemotron_shared.engine.needs import requirements
+from nemotron_shared.machine.environments import environment_of, how_to_get
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from nemotron_shared.errors import UserError, printable
-from nemotron_shared.redaction import redact
+from nemotron_shared.system.errors import UserError, printable
+from nemotron_shared.system.redaction import redact
 
 State = Literal["PASS", "WARN", "FAIL", "SKIP"]
 """WARN: works, but with unexpected behavior. SKIP: not checked, with the reason."""

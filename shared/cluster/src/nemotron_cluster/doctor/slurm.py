@@ -23,8 +23,8 @@ from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm.scheduler import describe_partition, require_answer, test_only
 from nemotron_cluster.slurm.script import WHOLE_FROM, render, site_options
 from nemotron_cluster.transport import NoAnswer, Transport, last_line
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.disk import size
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -10,9 +10,9 @@ from nemotron_cluster.profiles import Slurm
 from nemotron_cluster.slurm import scheduler
 from nemotron_cluster.slurm.script import render
 from nemotron_cluster.transport import Here, NoAnswer, transport_of
-from nemotron_shared import atomic
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE
 
 
 class SlurmBackend:

@@ -26,7 +26,7 @@ import yaml
 
 from nemotron_cluster.backends import OVER, Condition
 from nemotron_cluster.transport import Answer, NoAnswer, Transport, last_line
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SBATCH = "command -v sbatch >/dev/null || exit 127; exec sbatch --export=NONE"
 NOT_FOUND = 127

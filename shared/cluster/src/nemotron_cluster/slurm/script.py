@@ -18,7 +18,7 @@ from typing import Any
 from nemotron_cluster.job import LOG, Job, add_mounts, in_folder
 from nemotron_cluster.limits import seconds_of
 from nemotron_cluster.profiles import Slurm
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
 PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
@@ -298,7 +298,7 @@ def _run_step(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
         title = "One task on each node, which starts that node's processes."
         lines = [
             f'"${{srun[@]}}" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1{labels} \\',
-            '    "${inside[@]}" "$python" -m nemotron_shared.runtime.torchrun \\',
+            '    "${inside[@]}" "$python" -m nemotron_shared.engine.torchrun \\',
             '    --nnodes="$nodes" --nproc-per-node="$processes" --rdzv-id="$SLURM_JOB_ID.$attempt" \\',
             '    --rdzv-backend=c10d --rdzv-endpoint="$head:$port" "${command[@]}"',
         ]

@@ -20,9 +20,9 @@ from nemotron_shared.artifacts.manifest import (
     Producer,
     read_manifest,
 )
-from nemotron_shared.atomic import TEMPORARY_PREFIX, sync
-from nemotron_shared.digest import file_digest, in_threads, json_digest
-from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.system.atomic import TEMPORARY_PREFIX, sync
+from nemotron_shared.system.digest import file_digest, in_threads, json_digest
+from nemotron_shared.system.errors import NotFound, UserError
 
 NOBODY = Producer("external", "", "", "", "", "", None, "", {})
 STRAY = ": not in the manifest"

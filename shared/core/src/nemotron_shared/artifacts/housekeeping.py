@@ -15,7 +15,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts.artifact import origin
 from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
@@ -23,7 +22,8 @@ from nemotron_shared.artifacts.names import Reference, parse_exact
 from nemotron_shared.artifacts.starting import kept_inputs, removals
 from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
 from nemotron_shared.artifacts.verified import CACHE
-from nemotron_shared.errors import UserError
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
 
 INPUTS = "inputs.json"
 """In the folder of a run that has not published yet: the artifacts it reads, which a cleanup must not remove."""

@@ -19,11 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts import artifact, manifest
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing, unreadable
-from nemotron_shared.errors import UserError
-from nemotron_shared.file_cache import FileCache
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.file_cache import FileCache
 
 INDEX = "index.json"
 ENTRIES = Path("cache", "artifacts.json")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.errors import UserError, printable
+from nemotron_shared.system.errors import UserError, printable
 
 MOST_SOURCES = 10
 

@@ -29,10 +29,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from nemotron_shared.artifacts.names import WORD, parse_exact
-from nemotron_shared.atomic import read_regular
-from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError, did_you_mean, disk_remedy
 from nemotron_shared.stages import ArtifactType
+from nemotron_shared.system.atomic import read_regular
+from nemotron_shared.system.digest import json_digest
+from nemotron_shared.system.errors import UserError, did_you_mean, disk_remedy
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_shared import atomic
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.lock import locked
 from nemotron_shared.stages import STAGES, products
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.lock import locked
 
 LATEST = "latest"
 SCHEME = "art://"

@@ -18,11 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts.names import Reference, is_path, parse_exact, parse_reference
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.errors import UserError
-from nemotron_shared.lock import Holder, locked, this_process
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.lock import Holder, locked, this_process
 
 FOLDER, LOCK = "starting", "lock"
 DAY = 86_400

@@ -24,7 +24,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
 from nemotron_shared.artifacts.artifact import Artifact, folder_at, is_folder, problems, seal, table_digest, utc
 from nemotron_shared.artifacts.index import (
@@ -43,8 +42,9 @@ from nemotron_shared.artifacts.index import (
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SCHEME, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
-from nemotron_shared.errors import NotFound, UserError, did_you_mean
-from nemotron_shared.redaction import redact, redact_values
+from nemotron_shared.system import atomic
+from nemotron_shared.system.errors import NotFound, UserError, did_you_mean
+from nemotron_shared.system.redaction import redact, redact_values
 
 HOME_VARIABLE = "NEMOTRON_HOME"
 STAGING = ".staging"

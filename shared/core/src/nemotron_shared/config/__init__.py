@@ -1,1 +1,1 @@
-"""Configuration from YAML files, overrides, references and a typed schema, the same for every entry point."""
+"""One resolved, typed configuration for every entry point."""

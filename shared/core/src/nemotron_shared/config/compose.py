@@ -64,8 +64,8 @@ from nemotron_shared.config.overrides import (
 )
 from nemotron_shared.config.references import bounded, engine_of, leaf_keys, setting
 from nemotron_shared.config.translation import Translated, config_names, key_lines, said_in_ours, translated
-from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 MOST_SAID = 300
 ALL_KEYS = "see --dry-run for all keys"

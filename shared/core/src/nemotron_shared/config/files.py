@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAML_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 COMMAND_LINE = "command line"
 PLAIN = re.compile(r"[/.]*[A-Za-z][\w./:@-]*", re.ASCII)

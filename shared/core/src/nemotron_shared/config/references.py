@@ -21,8 +21,8 @@ from omegaconf.resolvers import oc
 
 from nemotron_shared.config.files import LARGEST, MOST_VALUES
 from nemotron_shared.config.overrides import leaves
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import as_references, keep_secret
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import as_references, keep_secret
 
 Way = TypeVar("Way", bound=Callable[..., Any])
 

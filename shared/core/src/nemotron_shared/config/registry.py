@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
 
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 Item = TypeVar("Item")
 MOST_SHOWN = 200

@@ -24,7 +24,7 @@ from nemotron_shared.config.files import YAML_LOADER, read_text, require_plain_n
 from nemotron_shared.config.overrides import COMMAND_LINE, is_at, nested
 from nemotron_shared.config.references import bounded, computing_with, value_at
 from nemotron_shared.config.registry import Registry, shown
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 Settings = dict[str, Any]
 """Our settings by dotted key."""

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from nemotron_shared.config.overrides import is_at, leaves, of_the_same_name
 from nemotron_shared.config.schema import StageConfig
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 Schema = TypeVar("Schema", bound=BaseModel)
 MOST_FAULTS = 8

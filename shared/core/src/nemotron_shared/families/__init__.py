@@ -1,4 +1,4 @@
-"""Model families: the first word of a command, and the first part of artifact names.
+"""Model families: the first word of a command, by which artifacts are named.
 
 A family is a YAML file in this folder, named after it:
 
@@ -32,8 +32,8 @@ from typing import Any
 
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.registry import Registry, shown
-from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 LIKE = "like"
 TWIN = "_tiny"

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypedDict
 
 from nemotron_data.chat.spans import Span
 from nemotron_data.chat.template import SHIPPED, ChatTemplate, Conversation
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PROGRAM = "nemotron_data.chat.confined"
 WALL_SECONDS = 300.0

@@ -32,8 +32,8 @@ from nemotron_data.rejects import snippet_of
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.registry import shown
-from nemotron_shared.digest import file_digest, json_digest
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.digest import file_digest, json_digest
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 GROUP = "nemotron.chat_formats"
 AUTO = "auto"

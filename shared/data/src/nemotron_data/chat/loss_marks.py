@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from nemotron_data.encoders.masks import ControlTokens, in_pieces, mask_by_offse
 from nemotron_data.tokenizers.embedded import no_embedding
 from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
 from nemotron_data.tokenizers.limits import panics_told
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 HERE = "\ufdd5"
 """Put where an answer goes on, to find the place in the rendered text; a noncharacter, which no text has."""

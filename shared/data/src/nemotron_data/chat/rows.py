@@ -23,7 +23,7 @@ from nemotron_data.chat import loss_marks
 from nemotron_data.chat.loss_marks import counts, problem_of_marks, refuse_marks_of_part
 from nemotron_data.formats.json_lines import WrittenNumber, WrittenObject, is_missing, is_number, spoken, text_of
 from nemotron_data.sources.json_rows import unique_keys
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 MARK = secrets.token_hex(8)
 NUMBER = re.compile(f'"{MARK}([-+.eE0-9]+)"')

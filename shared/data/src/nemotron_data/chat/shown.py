@@ -19,7 +19,7 @@ from nemotron_data.chat.loss_marks import counts
 from nemotron_data.chat.rows import REASONING_NAMES, Message
 from nemotron_data.chat.spans import ANSWER, ASKED, QUESTION, SAID, TOOL
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 TOOLS, CALLS, RESULTS, SYSTEM, REASONING, NAMES = KINDS = (
     "tools",

@@ -24,7 +24,7 @@ from jinja2.visitor import NodeTransformer
 
 from nemotron_data.chat.loss_marks import counts
 from nemotron_data.chat.rows import REASONING_NAMES, Message
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 Span = tuple[int, int]
 

@@ -42,9 +42,9 @@ from nemotron_data.chat.spans import (
     split_at_numbers,
     trace_of,
 )
-from nemotron_shared.atomic import require_size
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.models.folder import LARGEST_TEMPLATE
+from nemotron_shared.models.folder import LARGEST_TEMPLATE
+from nemotron_shared.system.atomic import require_size
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 # Put around generated text whose position is not known yet. U+FDD0 and U+FDD1 are permanently reserved noncharacters.
 OPEN, CLOSE = "\ufdd0generation\ufdd1", "\ufdd1generation\ufdd0"

@@ -15,7 +15,7 @@ Also sets what a template prompts with by default, with a thought or without: it
 import re
 from typing import TYPE_CHECKING, Any
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 if TYPE_CHECKING:
     from nemotron_data.chat.confined import Template

@@ -28,8 +28,8 @@ from nemotron_data.encoders.backends import (
 )
 from nemotron_data.encoders.masks import token_bytes
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.background import call_in_background
+from nemotron_shared.system.background import call_in_background
+from nemotron_shared.system.errors import UserError
 
 TOKENS_TRIED = 24
 

@@ -27,8 +27,8 @@ from typing import IO, Any, Self
 import numpy as np
 
 from nemotron_data.split import SPLITS
-from nemotron_shared.atomic import open_atomic, read_json, write_json
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.atomic import open_atomic, read_json, write_json
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 BLOCK_BYTES = 1 << 20
 """Size of one write; a multiple of all alignments that direct writes require."""

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nemotron_data.formats.json_lines import REBUILD, read_lines, write_lines
-from nemotron_shared.atomic import read_json, write_json
-from nemotron_shared.errors import UserError, printable
+from nemotron_shared.system.atomic import read_json, write_json
+from nemotron_shared.system.errors import UserError, printable
 
 TASKS = "tasks.json"
 LONGEST_NAME = 200

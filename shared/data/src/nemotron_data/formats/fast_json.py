@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 from typing import Any
 
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
 
 TOLD = "NEMOTRON_SLOW_JSON_TOLD"
 """Environment variable that keeps other processes of a run from repeating the warning."""

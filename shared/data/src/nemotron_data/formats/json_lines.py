@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats import fast_json
-from nemotron_shared.atomic import open_atomic
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import open_atomic
+from nemotron_shared.system.errors import UserError
 
 
 class WrittenNumber(Decimal):

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 from nemotron_data.packing import Bins
 from nemotron_data.split import SPLITS
-from nemotron_shared.atomic import open_atomic
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.atomic import open_atomic
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 
 class SequenceWriter:

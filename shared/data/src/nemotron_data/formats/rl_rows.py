@@ -22,7 +22,7 @@ from nemotron_data.chat.rows import to_json, tools_of
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import REBUILD, read_lines
 from nemotron_data.rejects import Refused
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PARAMETERS = "responses_create_params"
 AGENT_TYPE = "responses_api_agents"

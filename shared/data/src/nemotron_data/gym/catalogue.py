@@ -22,10 +22,10 @@ from typing import Any, Protocol
 import yaml
 
 from nemotron_data.formats.rl_rows import RLRow
-from nemotron_shared.atomic import write_text
-from nemotron_shared.digest import file_digest, tree_files
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.environments import environment_of, how_to_get
+from nemotron_shared.machine.environments import environment_of, how_to_get
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.digest import file_digest, tree_files
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 SHIPPED = Path(__file__).resolve().parent / "environments"
 OWN = Path("environments")

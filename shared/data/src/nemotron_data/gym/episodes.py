@@ -37,8 +37,8 @@ from nemotron_data.gym.client import SHOWN, Answer, Client, Cookies, Failure, Po
 from nemotron_data.gym.server import Server
 from nemotron_data.rejects import Refused
 from nemotron_shared.config.environments import EnvironmentsSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 TO_THE_MODEL = (200, 400, 422)
 """Statuses with which a tool's answer goes to the model, as in simple_agent, because the call may be wrong."""

@@ -26,7 +26,7 @@ from nemotron_data.gym.replay import differing
 from nemotron_data.gym.small_server import load_logic
 from nemotron_data.synthetic import counter
 from nemotron_shared.config.environments import EnvironmentsSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 END = 0
 """An otherwise unused character that ends each turn."""

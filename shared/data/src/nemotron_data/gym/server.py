@@ -18,9 +18,9 @@ from queue import Empty, Queue
 from tempfile import TemporaryDirectory
 
 from nemotron_data.gym.catalogue import NEMO_GYM, Environment
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.environments import environment_of, how_to_get
-from nemotron_shared.runtime.process import ending_with_us
+from nemotron_shared.machine.environments import environment_of, how_to_get
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import ending_with_us
 
 START_SECONDS = 120.0
 END_SECONDS = 5.0

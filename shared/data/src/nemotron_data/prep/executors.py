@@ -21,9 +21,9 @@ from typing import Any
 
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
-from nemotron_shared.errors import UserError, how_to_add
-from nemotron_shared.runtime.background import can_fork
-from nemotron_shared.runtime.process import end_with_parent, forked, forking
+from nemotron_shared.system.background import can_fork
+from nemotron_shared.system.errors import UserError, how_to_add
+from nemotron_shared.system.process import end_with_parent, forked, forking
 
 ATTEMPTS = 3
 Result = tuple[Shard, Receipt | UserError]

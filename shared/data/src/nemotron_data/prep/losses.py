@@ -16,8 +16,8 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import REJECTED
 from nemotron_data.prep.receipts import Receipt, shard_folder
 from nemotron_data.sources.files import format_of
-from nemotron_shared.atomic import link_or_copy, open_atomic
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import link_or_copy, open_atomic
+from nemotron_shared.system.errors import UserError
 
 ASK_MORE = "look at them in {rejected} and correct them"
 

@@ -29,8 +29,8 @@ from nemotron_data.sources.reading import Row
 from nemotron_data.sources.text import about_documents
 from nemotron_data.split import SPLITS
 from nemotron_shared.config.data import PreparedSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 
 if TYPE_CHECKING:  # importing tokenizer libraries is slow, and not every stage encodes
     from nemotron_data.encoders import BackendRequest, EncoderChoice

@@ -20,7 +20,7 @@ from nemotron_data.rejects import Refused, entry_of, snippet_of
 from nemotron_data.sources.files import check_unchanged, format_of, open_input, reported
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Place, Range, Row, read_range
 from nemotron_data.sources.text import UTF_8, encoding_of, require_text
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 NAME = "heartbeat"
 SECONDS = 0.5

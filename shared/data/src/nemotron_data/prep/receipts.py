@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import NO_ROOM, sync, temporary_folder
-from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import NO_ROOM, sync, temporary_folder
+from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError
 
 RECEIPT = "receipt.json"
 TEMPORARY = ".tmp-"

@@ -15,8 +15,8 @@ from nemotron_data.sources.text import require_text
 from nemotron_data.split import share_of_last
 from nemotron_shared.config.data import SourceSection
 from nemotron_shared.config.files import Choice
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.spec import Looked
+from nemotron_shared.engine.spec import Looked
+from nemotron_shared.system.errors import UserError
 
 SHARDS = 8
 ROWS = 24

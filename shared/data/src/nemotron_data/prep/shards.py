@@ -21,10 +21,10 @@ from nemotron_data.prep.losses import listed
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import Heartbeat, ShardReader, read_heartbeats
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
-from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import CLEAR, bar, clock, renew
-from nemotron_shared.runtime.disk import size
+from nemotron_shared.system.console import CLEAR, bar, clock, renew
+from nemotron_shared.system.digest import json_digest
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError
 
 LOG_SECONDS = 5.0
 TERMINAL_SECONDS = 0.5

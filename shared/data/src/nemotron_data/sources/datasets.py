@@ -31,10 +31,10 @@ from nemotron_data.sources.text import is_rows, with_choice
 from nemotron_data.split import SPLITS
 from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
 from nemotron_shared.artifacts import Source
-from nemotron_shared.atomic import open_atomic, read_json, write_bytes
 from nemotron_shared.config.data import SourceSection, TokenizerSection
-from nemotron_shared.digest import file_digest, json_digest, tree_files
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.atomic import open_atomic, read_json, write_bytes
+from nemotron_shared.system.digest import file_digest, json_digest, tree_files
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 SHIPPED = "blend:"
 LONGEST_NAME = 200

@@ -16,7 +16,7 @@ from nemotron_data.chat.rows import REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS,
 from nemotron_data.sources.files import InputFile, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
 from nemotron_data.sources.text import require_text
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 ROWS, FILES = 100, 8
 CORRECT = "none of its first rows can be read: correct the file, or write it again"

@@ -23,9 +23,9 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from nemotron_shared.errors import UserError, did_you_mean, how_to_add
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError, did_you_mean, how_to_add
+from nemotron_shared.system.redaction import redact
 
 SCHEMES = ("s3", "gs", "memory", "hf")
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface-hub"}

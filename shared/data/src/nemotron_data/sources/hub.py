@@ -31,10 +31,10 @@ from nemotron_data.sources.files import (
     walk,
 )
 from nemotron_data.sources.reading import parse_split, rows_of
-from nemotron_shared.errors import UserError, did_you_mean, how_to_add
-from nemotron_shared.hub_errors import HubPlace, hub_errors
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError, did_you_mean, how_to_add
+from nemotron_shared.system.hub_errors import HubPlace, hub_errors
+from nemotron_shared.system.redaction import redact
 
 
 @contextmanager

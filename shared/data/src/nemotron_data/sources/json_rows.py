@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from nemotron_data.formats import fast_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 NEVER = -(1 << 60)
 """So negative that no number of marks makes up for it."""

@@ -36,8 +36,8 @@ from nemotron_data.sources.tables import (
     wanted_groups,
 )
 from nemotron_data.sources.text import UTF_8, convert, documents_of, encoding_of, open_text, open_utf8, shape_of
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 NOT_UTF_8 = "invalid UTF-8"
 NEWLINES = "end each line with a newline, not with a carriage return alone: tr '\\r' '\\n' < FILE > rows.jsonl"

@@ -24,7 +24,7 @@ from nemotron_data.formats.json_lines import WrittenInteger, WrittenList, Writte
 from nemotron_data.sources.files import InputFile, open_input, reported
 from nemotron_data.sources.json_rows import TOO_DEEP, parse_json
 from nemotron_data.sources.text import lines_up_to
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,8 +20,8 @@ from typing import IO, Any, Literal, TextIO
 
 from nemotron_data.formats import fast_json
 from nemotron_data.sources.files import Converted, Documents, InputFile, format_of, open_input, reported
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import redact
 
 HEAD_BYTES = 64 << 10
 UTF_8 = "utf-8"

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem
 from nemotron_data.synthetic.people import VALUES, Fact, facts, facts_by_person
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 SHARE_OF_FACTS = 0.2
 

@@ -12,8 +12,8 @@ from typing import Any
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.spans import ANSWER, QUESTION
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import UserError
 
 
 def rows_of(config: Mapping[str, Any]) -> int | None:

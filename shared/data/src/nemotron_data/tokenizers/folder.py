@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from nemotron_data.chat.template import default_template, template_text
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import MORE_TEMPLATES, require_own_files, require_small
+from nemotron_shared.models.folder import MORE_TEMPLATES, require_own_files, require_small
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.errors import UserError
 
 TINY = "tiny"
 AGAIN = "download or copy the file again"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 MOST_GROWTH = 64
 MOST_STEPS = 100

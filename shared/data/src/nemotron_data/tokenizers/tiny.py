@@ -21,7 +21,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from nemotron_data.synthetic import chats, pretrain_documents
-from nemotron_shared.atomic import write_json, write_text
+from nemotron_shared.system.atomic import write_json, write_text
 
 VOCAB_SIZE = 512
 TRAINING_SEED = 0

@@ -33,7 +33,7 @@ from nemotron_data.verifier.numbers import (
 )
 from nemotron_data.verifier.symbols import in_latex, readable, same_formula
 from nemotron_data.verifier.units import has_variables, is_bare_equation, is_equation, names_another
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 DEEPEST_MARKUP = 20
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")

@@ -14,8 +14,8 @@ from typing import Any
 
 from nemotron_engines.overrides import betas, section
 from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Settings, Whole, model_reference, only
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.library_output import LibraryLog
+from nemotron_shared.machine.library_output import LibraryLog
+from nemotron_shared.system.errors import UserError
 
 RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction",)
 STRATEGIES = {"FSDP2Manager": "fsdp2", "FSDP2Config": "fsdp2", "DDPManager": "ddp", "DDPConfig": "ddp"}

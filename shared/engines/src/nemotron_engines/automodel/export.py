@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.models.weights import ADAPTER, ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.errors import UserError
 
 
 def export(checkpoint: Path, base: Path, base_name: str | None, tokenizer: Path, output: Path) -> None:

@@ -17,15 +17,16 @@ from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.automodel.translate import Kind, Places, translate
 from nemotron_engines.modeling.build import require_fit, set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
-from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import checkpoints, disk, distributed
-from nemotron_shared.runtime.checkpoints import Layout, Mark, Validation, report_best
-from nemotron_shared.runtime.library_output import library_output
-from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.spec import Outcome, Task
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.engine import checkpoints
+from nemotron_shared.engine.checkpoints import Layout, Mark, Validation, report_best
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.library_output import library_output
+from nemotron_shared.system import disk, distributed
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.metrics import RESULT_METRICS, last_values
 
 # Checks before the first step and after the last, which Automodel does not make.
 

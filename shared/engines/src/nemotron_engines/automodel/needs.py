@@ -29,13 +29,14 @@ from nemotron_engines.estimate.memory import Layout
 from nemotron_engines.kernels import HOW_TO_COMPILE
 from nemotron_engines.modeling.architecture import NEMOTRON_H
 from nemotron_engines.overrides import ROOT, Strict, foreign_code, is_allowed, leaves, merge
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, TrainingConfig
 from nemotron_shared.config.translation import owned
 from nemotron_shared.config.validate import has_type
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs, Problem
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.findings import Problem
 
 # The versions we ran; the shim and the recipe subclass use internals that may differ in others.
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}

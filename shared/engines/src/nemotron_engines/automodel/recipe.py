@@ -24,9 +24,7 @@ from nemotron_engines.automodel.loop import (
 )
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import disk, distributed
-from nemotron_shared.runtime.checkpoints import (
+from nemotron_shared.engine.checkpoints import (
     Validation,
     latest,
     mark_complete,
@@ -34,9 +32,11 @@ from nemotron_shared.runtime.checkpoints import (
     validation_of,
     validations,
 )
-from nemotron_shared.runtime.metrics import Metric
-from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system import disk, distributed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import Metric
+from nemotron_shared.tracking.progress import Progress
+from nemotron_shared.tracking.run import Run
 
 
 class StopFlag:

@@ -5,6 +5,6 @@
     layouts   how an engine distributes a model
     memory    bytes of one GPU by part
 
-GPU data sheets are in `nemotron_shared.runtime.machine`. `benchmarks/plan.py` fits
+GPU data sheets are in `nemotron_shared.machine.machine`. `benchmarks/plan.py` fits
 the coefficients and leaves each published run out in turn.
 """

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemotron_engines.modeling.architecture import DEFAULTS, Parameters
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.scales import is_small
-from nemotron_shared.runtime.models.weights import Header, header_of
+from nemotron_shared.models.scales import is_small
+from nemotron_shared.models.weights import Header, header_of
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import UserError
 
 LAYER = re.compile(r"(?P<stack>.*?)\b(?:layers|layer|blocks|block|h)\.(?P<number>\d+)\.(?P<rest>.+)")
 BESIDE_TEXT = re.compile(r"vision|visual|audio|image|speech")

@@ -11,7 +11,7 @@ from typing import Any
 
 from nemotron_engines.estimate.memory import Layout
 from nemotron_engines.modeling.architecture import DEFAULTS
-from nemotron_shared.runtime.machine import CORE_OPERATIONS, Device
+from nemotron_shared.machine.machine import CORE_OPERATIONS, Device
 
 # What one token of a NemotronH model costs in training, from the fields of its architecture.
 

@@ -9,11 +9,11 @@ from nemotron_engines.estimate.speed import Work, active_parameters, core_second
 from nemotron_engines.modeling.architecture import NEMOTRON_H, Parameters, fields_of, parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.machine import CORE, DEVICES, Device, Machine, device_named
-from nemotron_shared.runtime.needs import Estimate, Needs
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.engine.needs import Estimate, Needs
+from nemotron_shared.machine.machine import CORE, DEVICES, Device, Machine, device_named
+from nemotron_shared.system.disk import size
+from nemotron_shared.system.errors import UserError
 
 RECIPES_GPU = "H100"
 """The GPU that the recipes are made for."""

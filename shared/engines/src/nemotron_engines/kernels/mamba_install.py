@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, conversion_mapping
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL, mamba_ops
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 PACKAGES = ("mamba_ssm", "causal_conv1d")
 REFERENCE_LINE = "mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)"

@@ -26,8 +26,8 @@ from nemotron_engines.kernels.mamba_install import never_fuse
 from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of, tied_fault
 from nemotron_engines.modeling.roles import decayed
 from nemotron_shared.config.schema import LoraSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
 
 
 @dataclass

@@ -11,9 +11,9 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
-from nemotron_shared.atomic import write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from nemotron_shared.system.atomic import write_text
+from nemotron_shared.system.errors import UserError
 
 TOKENS = 24
 # Largest relative change of the logits, for half of the tokens. In bfloat16, rounding alone sends tokens to other

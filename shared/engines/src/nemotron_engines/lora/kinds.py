@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from nemotron_shared.config.schema import LayerKind, LoraSection
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 BLOCK_KINDS: tuple[str, ...] = get_args(LayerKind)
 OTHER = "other"

@@ -18,9 +18,9 @@ from nemotron_engines.lora.adapt import layer_of, mamba_out_allowed
 from nemotron_engines.modeling.build import ONLY_MADE, read_config, shell_of
 from nemotron_engines.modeling.sizes import first_line
 from nemotron_engines.modeling.stored import Stored, stored_in
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_ROOT, ADAPTER_WEIGHTS
+from nemotron_shared.models.weights import ADAPTER_CONFIG, ADAPTER_ROOT, ADAPTER_WEIGHTS
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.errors import UserError
 
 PREFIXES = ("model.", "backbone.")
 """What comes before `layers` in the names of modules, and in those of published tensors."""

@@ -13,10 +13,10 @@ from megatron.bridge.training.callbacks import Callback, CallbackContext  # ty: 
 
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.metrics import Metric
-from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
+from nemotron_shared.tracking.metrics import Metric
+from nemotron_shared.tracking.progress import Progress
 
 LOSS = "lm loss"
 

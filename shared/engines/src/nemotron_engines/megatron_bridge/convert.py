@@ -19,13 +19,13 @@ from nemotron_engines.megatron_bridge.needs import WEIGHTS
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import readable, write_model_config
 from nemotron_engines.modeling.build import count_parameters, require_fit, save_random_model
-from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
+from nemotron_shared.system.atomic import link_or_copy, read_json, write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.redaction import redact
+from nemotron_shared.tracking.run import Run
 
 # Up to this size, a model starts from the random weights that engine `transformers` gives for the same seed. A larger
 # one, or one with multi-token prediction, which transformers lacks, gets Megatron's own, each process its part.

@@ -4,7 +4,7 @@ from typing import Any
 
 from nemotron_engines.overrides import at
 from nemotron_shared.config.translation import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 RECIPES = "megatron.bridge.recipes."
 EARLIER = "_finetune_config"

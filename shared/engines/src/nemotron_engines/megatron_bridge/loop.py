@@ -27,12 +27,12 @@ from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import build_config
 from nemotron_engines.modeling.build import count_parameters, set_threads
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.library_output import library_output
-from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.spec import Outcome, Task
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.library_output import library_output
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.metrics import RESULT_METRICS, last_values
 
 
 def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Outcome:

@@ -18,9 +18,10 @@ from nemotron_engines.megatron_bridge.settings import OLDEST_BRIDGE, TRIED, Mega
 from nemotron_engines.modeling.architecture import DEFAULTS, fields_of
 from nemotron_engines.overrides import foreign_code, section
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, TrainingConfig
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.needs import Needs, Problem
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Problem
 
 PYTHON = SpecifierSet("==3.12.*")
 CHECKPOINT_MARK = "latest_train_state.pt"

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 
 from nemotron_engines.overrides import unchecked
 from nemotron_shared.config.schema import EngineSection, How, Section
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 
 class MegatronPeft(Section):

@@ -49,14 +49,14 @@ from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.build import load_tokenizer, nemotron_config
 from nemotron_engines.overrides import Strict
 from nemotron_engines.stand_ins.megatron_settings import switch_off
-from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.schema import ModelSection
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.config.translation import owned
 from nemotron_shared.config.validate import has_type
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.system import distributed
+from nemotron_shared.system.atomic import link_or_copy, read_json, write_text
+from nemotron_shared.system.errors import UserError
 
 # `engine.overrides`, merged into Bridge's configuration.
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from nemotron_data.sources.datasets import own_files
 from nemotron_shared.artifacts import Source
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.schema import EngineSection, ModelSection
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError
+from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.families import LIKE, architecture
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.models.weights import Header, header_of
+from nemotron_shared.models.weights import Header, header_of
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import UserError
 
 # Facts of a model folder: its number of parameters, and whether it is what a recipe describes.
 

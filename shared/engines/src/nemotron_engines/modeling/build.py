@@ -62,16 +62,16 @@ from nemotron_engines.modeling.sizes import (
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_engines.modeling.taken import loss_of_routers
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, ModelSection
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import IDS, config_of, known_types, needs_code, require_loadable, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, QUANTIZED, small_in
-from nemotron_shared.runtime.models.weights import LARGEST_HEADER
-from nemotron_shared.runtime.spec import Task
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.models.folder import FILE as GENERATION
+from nemotron_shared.models.folder import IDS, config_of, known_types, needs_code, require_loadable, settings_in
+from nemotron_shared.models.scales import BESIDE, QUANTIZED, small_in
+from nemotron_shared.models.weights import LARGEST_HEADER
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from peft import PeftModel

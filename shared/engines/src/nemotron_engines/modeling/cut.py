@@ -31,8 +31,8 @@ from nemotron_engines.modeling.build import (
 from nemotron_engines.modeling.loaded import type_to_save
 from nemotron_engines.modeling.scoring import load_scoring, with_score
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, count_parameters
-from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import config_of
+from nemotron_shared.models.folder import FILE as GENERATION
+from nemotron_shared.models.folder import config_of
 
 __all__ = ["load_again", "require_tensors", "require_tokens", "smaller"]
 

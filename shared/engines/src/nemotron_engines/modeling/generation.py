@@ -19,9 +19,9 @@ from transformers.utils import chat_template_utils
 
 from nemotron_data.chat.confined import Template, open_template
 from nemotron_data.chat.spans import Span
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import FILE, IDS, acting, config_of
+from nemotron_shared.models.folder import FILE, IDS, acting, config_of
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.errors import UserError
 
 HOTTEST = 100.0
 """Beyond this temperature, all tokens are practically equally likely."""

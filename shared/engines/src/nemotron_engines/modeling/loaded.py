@@ -14,9 +14,9 @@ from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
 from nemotron_engines.modeling.sizes import ANOTHER_MODEL
 from nemotron_engines.modeling.stored import IN_FLOAT32, most_of, stored, stored_in
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import all_in, config_of
-from nemotron_shared.runtime.models.scales import FLOATS, QUANTIZED, require_scales, small_in
+from nemotron_shared.models.folder import all_in, config_of
+from nemotron_shared.models.scales import FLOATS, QUANTIZED, require_scales, small_in
+from nemotron_shared.system.errors import UserError
 
 CAN_BE_NAN = (*FLOATS, "F8_E4M3", "F8_E5M2")
 """Dtypes that can hold NaN or infinity."""

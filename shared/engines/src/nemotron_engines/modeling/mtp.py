@@ -20,7 +20,7 @@ from transformers.models.nemotron_h import modeling_nemotron_h as stock
 
 from nemotron_data.formats.packed import IGNORED
 from nemotron_shared.config.schema import ModelLoadingEngine, TransformersEngine
-from nemotron_shared.runtime.metrics import PREDICTION_METRIC
+from nemotron_shared.tracking.metrics import PREDICTION_METRIC
 
 ATTENTION = ("full_attention", "attention")
 """The argument's names, in this version of transformers and in an older one."""

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.sizes import first_line
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 
 def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[str, Tensor]:

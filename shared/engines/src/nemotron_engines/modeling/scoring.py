@@ -21,7 +21,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHPreTrain
 
 from nemotron_engines.modeling.build import load_model
 from nemotron_shared.config.schema import ModelLoadingEngine
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 HEAD = "score"
 """Name of the output layer in transformers' classes."""

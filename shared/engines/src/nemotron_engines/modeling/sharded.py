@@ -31,7 +31,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
-from nemotron_shared.runtime import distributed
+from nemotron_shared.system import distributed
 
 FOLDER = "sharded"
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # a single process may read and write

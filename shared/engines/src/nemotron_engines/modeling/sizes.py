@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from nemotron_engines.modeling.architecture import parameters_in
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import all_in
+from nemotron_shared.models.folder import all_in
+from nemotron_shared.system.errors import UserError
 
 ANOTHER_MODEL = "download or make the model again, or use another one: run.model=NAME or run.model=./FOLDER"
 NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)

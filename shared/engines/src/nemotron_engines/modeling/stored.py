@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from nemotron_shared.atomic import open_atomic, read_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.scales import Tensor
-from nemotron_shared.runtime.models.weights import INDICES, header_of, require_all, weight_files
+from nemotron_shared.models.scales import Tensor
+from nemotron_shared.models.weights import INDICES, header_of, require_all, weight_files
+from nemotron_shared.system.atomic import open_atomic, read_json, write_text
+from nemotron_shared.system.errors import UserError
 
 TYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

@@ -21,7 +21,7 @@ from nemotron_shared.config.translation import (
     model_reference,
     only,
 )
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 TORCH = "torch.optim.lr_scheduler."
 STYLES = {"CosineAnnealingLR": "cosine", "LinearLR": "linear", "ConstantLR": "constant"}

@@ -16,7 +16,7 @@ from nemotron_engines.nemo_rl.dialect import GRPO, SFT
 from nemotron_engines.nemo_rl.needs import PLACEHOLDER, READ
 from nemotron_engines.nemo_rl.versions import TABLES, VERSIONS, digest_of, load_base
 from nemotron_engines.overrides import at, has, leaves
-from nemotron_shared.atomic import write_text
+from nemotron_shared.system.atomic import write_text
 
 BASES = {
     "grpo": (

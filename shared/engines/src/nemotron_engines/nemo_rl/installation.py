@@ -34,11 +34,11 @@ from nemotron_engines.nemo_rl.versions import (
 )
 from nemotron_engines.overrides import ROOT, at, has
 from nemotron_shared.config.validate import refusal
-from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.redaction import redact
-from nemotron_shared.runtime.library_output import program_output
-from nemotron_shared.runtime.process import end_group, ending_with_us
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.machine.library_output import program_output
+from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.process import end_group, ending_with_us
+from nemotron_shared.system.redaction import redact
+from nemotron_shared.tracking.run import Run
 
 IN_CONTAINER = Path("/opt/nemo-rl")
 OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")

@@ -20,11 +20,12 @@ from nemotron_engines.nemo_rl.translate import Places, build, shared_out
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_engines.overrides import at, leaves, section
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import Inputs
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import OPTION
-from nemotron_shared.runtime.needs import Needs, Problem
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.engine.needs import Needs
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import OPTION
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Problem
 
 PLACEHOLDER = "/path/to/"
 PACKAGE = "nemo-rl"

@@ -41,17 +41,17 @@ from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.translate import Places, build
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_engines.overrides import at
-from nemotron_shared.atomic import link_or_copy, write_text
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
-from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import with_references
-from nemotron_shared.runtime.library_output import LibraryLog
-from nemotron_shared.runtime.metrics import Metric, read_metrics
-from nemotron_shared.runtime.needs import Problem
-from nemotron_shared.runtime.process import MUST_SAVE_BY
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.spec import Outcome, Task
-from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.machine.library_output import LibraryLog
+from nemotron_shared.system.atomic import link_or_copy, write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.process import MUST_SAVE_BY
+from nemotron_shared.system.redaction import with_references
+from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.metrics import Metric, read_metrics
+from nemotron_shared.tracking.run import Run
 
 # NeMo-RL's metrics, in our metrics.jsonl and as its programs print them.
 

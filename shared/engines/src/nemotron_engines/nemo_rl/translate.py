@@ -32,8 +32,8 @@ from nemotron_shared.config.training import (
     SupervisedConfig,
     TrainingConfig,
 )
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 
 Flat = dict[str, Any]
 

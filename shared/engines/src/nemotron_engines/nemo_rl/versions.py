@@ -20,7 +20,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 
 from nemotron_shared.config.overrides import nested
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.errors import UserError
 
 REPOSITORY = "https://github.com/NVIDIA-NeMo/RL"
 TABLES = Path(__file__).parent / "tables"

@@ -19,9 +19,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from nemotron_engines.kernels.experts import note_real_rows, tokens_of_experts
 from nemotron_shared.config.schema import TransformersEngine
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.metrics import EXPERT_METRIC
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import EXPERT_METRIC
 
 PREDICTING = "mtp."
 """Name prefix of the multi-token prediction block, which one pass of the model applies repeatedly."""

@@ -12,12 +12,13 @@ from transformers.integrations import TensorBoardCallback, rewrite_logs
 from nemotron_engines.transformers.balance import ExpertLoad
 from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.config.training import CheckpointSection
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import checkpoints, distributed
-from nemotron_shared.runtime.checkpoints import Validation, validation_of, validations
-from nemotron_shared.runtime.metrics import Metric, is_known
-from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.engine import checkpoints
+from nemotron_shared.engine.checkpoints import Validation, validation_of, validations
+from nemotron_shared.system import distributed
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import Metric, is_known
+from nemotron_shared.tracking.progress import Progress
+from nemotron_shared.tracking.run import Run
 
 # Metrics of the Trainer and of TRL that we keep, with their names in metrics.jsonl.
 KEPT: dict[str, Metric] = {

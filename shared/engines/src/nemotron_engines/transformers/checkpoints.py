@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import checkpoints, disk, distributed
-from nemotron_shared.runtime.checkpoints import Layout, Mark, step_of
-from nemotron_shared.runtime.models.weights import ADAPTER_WEIGHTS
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.engine import checkpoints
+from nemotron_shared.engine.checkpoints import Layout, Mark, step_of
+from nemotron_shared.models.weights import ADAPTER_WEIGHTS
+from nemotron_shared.system import disk, distributed
+from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.run import Run
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -26,16 +26,17 @@ from nemotron_engines.modeling.loaded import change_type, own_types, type_to_sav
 from nemotron_engines.modeling.mtp import class_of
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, InterruptibleTrainer, checkpoint_bytes, save_or_explain
-from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import OptimizerSection, SchedulerSection, TrainingConfig
-from nemotron_shared.runtime import checkpoints, disk, distributed
-from nemotron_shared.runtime.checkpoints import Validation, report_best
-from nemotron_shared.runtime.metrics import Metric, last_values
-from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_WEIGHTS
-from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.spec import Outcome
-from nemotron_shared.runtime.stop import Interrupted, Stopped
+from nemotron_shared.engine import checkpoints
+from nemotron_shared.engine.checkpoints import Validation, report_best
+from nemotron_shared.engine.spec import Outcome
+from nemotron_shared.models.weights import ADAPTER, ADAPTER_WEIGHTS
+from nemotron_shared.system import disk, distributed
+from nemotron_shared.system.atomic import link_or_copy
+from nemotron_shared.system.stop import Interrupted, Stopped
+from nemotron_shared.tracking.metrics import Metric, last_values
+from nemotron_shared.tracking.run import Run
 
 # Learning rate over steps, as a share of the peak.
 

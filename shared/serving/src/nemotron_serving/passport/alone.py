@@ -23,10 +23,10 @@ from nemotron_serving.layouts import ROUTER_BIAS
 from nemotron_serving.passport import few_bits, settings, tensors
 from nemotron_serving.passport.few_bits import SCALE, values_of
 from nemotron_serving.passport.parts import CONFIG, TENSORS, Part, Passport, reason
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import config_of, known_types, needs_code, settings_in
-from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG
+from nemotron_shared.models.folder import config_of, known_types, needs_code, settings_in
+from nemotron_shared.models.scales import BESIDE, FLOATS, block_of
+from nemotron_shared.models.weights import ADAPTER_CONFIG
+from nemotron_shared.system.errors import UserError
 
 NEAR, UNLIKE = 0.8, 0.5
 """Cosine of a trained matrix and its base, above which they are alike, and below which they are not. Measured of the

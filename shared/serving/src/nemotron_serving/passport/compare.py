@@ -13,10 +13,10 @@ from nemotron_serving.passport.runs import compare_adapter, compare_runs
 from nemotron_serving.programs import MEGATRON_BRIDGE
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import inputs
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_CONFIG
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.weights import ADAPTER, ADAPTER_CONFIG
+from nemotron_shared.system.console import say
+from nemotron_shared.system.errors import UserError
 
 
 def verified(store: Store, export: Path, source: Artifact, *, run: bool = True) -> Passport:

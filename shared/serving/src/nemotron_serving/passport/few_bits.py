@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 
 from nemotron_engines.modeling.stored import Stored
 from nemotron_serving.passport.parts import Part, few
-from nemotron_shared.atomic import read_json, write_text
-from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import (
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.scales import (
     BESIDE,
     FLOATS,
     QUANTIZED,
@@ -29,7 +28,8 @@ from nemotron_shared.runtime.models.scales import (
     small_in,
     told_otherwise,
 )
-from nemotron_shared.runtime.models.weights import INDICES
+from nemotron_shared.models.weights import INDICES
+from nemotron_shared.system.atomic import read_json, write_text
 
 SCALE = re.compile(r"(weight|input)_(global_)?scale|\.scales$")
 """Names of numbers that weights of few bits are multiplied with."""

@@ -18,9 +18,9 @@ from nemotron_engines.modeling.build import ONLY_MADE, load_model
 from nemotron_engines.modeling.stored import TYPES, Stored, size_of
 from nemotron_serving.passport.parts import Part
 from nemotron_serving.passport.rows import Row, Rows
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.machine import GB
-from nemotron_shared.runtime.models.scales import FLOATS
+from nemotron_shared.machine.machine import GB
+from nemotron_shared.models.scales import FLOATS
+from nemotron_shared.system.errors import UserError
 
 RANDOM, GREEDY = 96, 16
 """Tokens of the random prompt, and of an answer. A router's bias that was lost showed in random tokens only."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app import output
-from nemotron_shared.atomic import write_json, write_text
-from nemotron_shared.errors import UserError
+from nemotron_shared.system.atomic import write_json, write_text
+from nemotron_shared.system.errors import UserError
 
 PAGE, DATA = "passport.html", "passport.json"
 TENSORS, CONFIG, NUMBERS, TASK = "tensors", "config and tokens", "numbers", "task"

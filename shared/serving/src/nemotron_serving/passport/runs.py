@@ -22,10 +22,10 @@ from nemotron_serving.passport.rows import Row, Rows
 from nemotron_serving.passport.runtimes import through
 from nemotron_serving.programs import LLAMA_CPP, VLLM
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.machine import Machine
-from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import small_in
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.scales import small_in
+from nemotron_shared.system.errors import UserError
 
 WEIGHTS_ALONE = (
     "the figures of transformers are those of its weights in float32: what enters a layer is not rounded in them"

@@ -18,11 +18,11 @@ from nemotron_engines.modeling.stored import stored_in
 from nemotron_serving.gguf_file import Gguf, pre_tokenizer
 from nemotron_serving.passport.parts import Part, few, reason
 from nemotron_serving.passport.targets import ROTATED, is_unrolled
-from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.folder import FILE as GENERATION
-from nemotron_shared.runtime.models.folder import IDS, config_of, generation_of, settings_in
-from nemotron_shared.runtime.models.scales import QUANTIZED
-from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_ROOT
+from nemotron_shared.models.folder import FILE as GENERATION
+from nemotron_shared.models.folder import IDS, config_of, generation_of, settings_in
+from nemotron_shared.models.scales import QUANTIZED
+from nemotron_shared.models.weights import ADAPTER_CONFIG, ADAPTER_ROOT
+from nemotron_shared.system.errors import UserError
 
 WITHOUT_EFFECT = {
     "_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache",

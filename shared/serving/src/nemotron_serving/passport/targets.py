@@ -17,8 +17,8 @@ from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport.few_bits import factor_of, rounding_of
 from nemotron_serving.passport.parts import Part
-from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import BESIDE, FLOATS, block_of, is_small
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.scales import BESIDE, FLOATS, block_of, is_small
 
 LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 EXPERT = re.compile(r"(?:.+)\.experts\.(\d+)\.(\w+)\.weight")

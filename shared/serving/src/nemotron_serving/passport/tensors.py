@@ -13,8 +13,8 @@ from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving.layouts import DTYPES
 from nemotron_serving.passport.parts import Part, few
 from nemotron_serving.passport.targets import Counterpart
-from nemotron_shared.runtime.models.folder import config_of
-from nemotron_shared.runtime.models.scales import FLOATS
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.scales import FLOATS
 
 EXACT = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2")
 BOUNDS = {"Q8_0": 4.5e-3, "Q6_K": 2e-2, "Q5_1": 3.5e-2, "Q5_0": 6.5e-2, "Q4_K": 7.5e-2}

@@ -1,0 +1,1 @@
+"""The contract by which a step hands its work to a library."""

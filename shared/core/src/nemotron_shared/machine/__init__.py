@@ -1,0 +1,1 @@
+"""The computer that a step runs on, described without importing torch."""

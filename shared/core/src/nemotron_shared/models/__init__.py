@@ -1,0 +1,1 @@
+"""Model folders made elsewhere, from a name to a checked artifact."""

@@ -1,1 +1,0 @@
-"""Everything between a command line and a published artifact."""

@@ -1,0 +1,1 @@
+"""One start of a step, from its command line to its published artifact."""

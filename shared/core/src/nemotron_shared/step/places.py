@@ -1,0 +1,129 @@
+"""Links at paths chosen by the user: to a result, and while it is being made, to its run's folder.
+
+    run.publish_to=results/mine            -> artifacts/super3-sft-model/v3
+    logger.log_dir=logs                    -> runs/super3-sft-model-0123456789ab; if `logs` is a folder with files, a
+                                              link of that name inside it
+    checkpoint.checkpoint_dir=checkpoints  -> the checkpoints in that folder; at the end, the result
+
+Everything stays in the store and these paths link to it: nothing is copied, and no identity depends on them. A link is
+put in place with a single rename. It only ever replaces an earlier link into the same store, or an empty folder.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.training import TrainingConfig
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.step.plan import Plan
+from nemotron_shared.system.atomic import TEMPORARY_PREFIX, sync
+from nemotron_shared.system.errors import UserError, disk_remedy
+from nemotron_shared.system.findings import Problem
+from nemotron_shared.tracking.run import Run
+
+PUBLISH_TO, LOG_DIR, CHECKPOINT_DIR = "run.publish_to", "logger.log_dir", "checkpoint.checkpoint_dir"
+ANOTHER = "name a path that does not exist, or remove what is there"
+
+
+def place_problems(config: StageConfig, name: str, store: Store, machine: Machine) -> Iterator[Problem]:
+    """Problems with the chosen paths, found before the work rather than after it.
+
+    Args:
+        name: of the artifact being made.
+    """
+    chosen = _chosen(config) if machine.sees_files else {}
+    for key, path in chosen.items():
+        below = store.root / name if key == PUBLISH_TO else store.home
+        above = next(folder for folder in path.parents if folder.exists())
+        if path.parent.resolve().is_relative_to(store.home.resolve()):
+            yield Problem(f"{path} is inside the store", "choose a path outside of it", key)
+        elif not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+            yield Problem(f"{above}: not a folder that this account can write to", "choose another path", key)
+        elif key == LOG_DIR and _is_folder(path):
+            pass  # the link goes into it
+        elif taken := _taken(path, below):
+            yield Problem(f"{path} {taken}", ANOTHER, key)
+    if len(set(chosen.values())) < len(chosen):
+        yield Problem(f"{' and '.join(chosen)} name the same path", "name different paths", next(iter(chosen)))
+
+
+def show_run(plan: Plan, run: Run) -> None:
+    """Create the links to a run that starts or resumes.
+
+    Raises:
+        UserError: a path has been taken since it was checked, or is not writable.
+    """
+    chosen = _chosen(plan.config)
+    _show_logs(plan, chosen.get(LOG_DIR))
+    if path := chosen.get(CHECKPOINT_DIR):
+        _link(CHECKPOINT_DIR, path, run.checkpoints, plan.store.home)
+
+
+def show_result(plan: Plan, artifact: Artifact) -> None:
+    """Create the links to a result, just published or reused.
+
+    Raises:
+        UserError: as in `show_run`; the result is in the store anyway, and the same command retries the link.
+    """
+    chosen = _chosen(plan.config)
+    if plan.run_directory.is_dir():
+        _show_logs(plan, chosen.get(LOG_DIR))
+    for key, below in ((CHECKPOINT_DIR, plan.store.home), (PUBLISH_TO, plan.store.root / plan.name)):
+        if path := chosen.get(key):
+            _link(key, path, artifact.path, below)
+
+
+def _chosen(config: StageConfig) -> dict[str, Path]:
+    asked = {PUBLISH_TO: config.run.publish_to}
+    if isinstance(config, TrainingConfig):
+        asked |= {LOG_DIR: config.logger.log_dir, CHECKPOINT_DIR: config.checkpoint.checkpoint_dir}
+    return {key: Path(os.path.abspath(Path(text).expanduser())) for key, text in asked.items() if text is not None}  # noqa: PTH100 - without following links
+
+
+def _show_logs(plan: Plan, path: Path | None) -> None:
+    if path is None:
+        return
+    inside = _is_folder(path) and any(path.iterdir())
+    _link(LOG_DIR, path / plan.run_directory.name if inside else path, plan.run_directory, plan.store.home)
+
+
+def _link(key: str, path: Path, target: Path, below: Path) -> None:
+    """Link a path to a target, replacing only a link that leads below the folder `below`."""
+    if taken := _taken(path, below):
+        raise UserError(f"{key}: {path} {taken}", ANOTHER)
+    try:
+        if path.is_symlink() and path.readlink() == target:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}"
+        temporary.symlink_to(target)
+        try:
+            if _is_folder(path):
+                path.rmdir()
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EISDIR):  # filled since it was checked
+            raise UserError(f"{key}: {path} holds something already", ANOTHER) from error
+        raise UserError(f"{key}: {path}: cannot be made: {error.strerror}", disk_remedy(error)) from error
+
+
+def _taken(path: Path, below: Path) -> str | None:
+    """What occupies a path, if we may not replace it."""
+    if path.is_symlink():
+        target = path.readlink()
+        return None if target.is_absolute() and target.is_relative_to(below) else f"is a link to {target}"
+    if path.is_dir():
+        return "holds something already" if any(path.iterdir()) else None
+    return "is a file" if path.exists() else None
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -1,0 +1,273 @@
+"""Identity of a piece of work, and what its run's folder records: what is made, in which attempts, and with what.
+
+    identity.what       identifies the result: settings, inputs, raw sources. Another value is another result.
+    identity.how        may differ between attempts at one result: micro batch, checkpoint interval, processes.
+    identity.modules    the code the step really loads, a digest for each module.
+
+A run's folder is named by `what` alone, so an unfinished run continues after a change of the other two. A finished
+result is reused only if `what` and code are the same. If all attempts that made a result are alike, its bytes are those
+of an uninterrupted run.
+
+runs/super3-sft-model-1f0c.../what.json
+{"what": {"train.train_iters": 300, ...}, "modules": {"stages.sft.train": "5e88..."}}
+runs/super3-sft-model-1f0c.../segments.json
+[{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
+  "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "cores": 2, ...}}]
+"""
+
+import platform
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Producer
+from nemotron_shared.artifacts.artifact import utc
+from nemotron_shared.artifacts.manifest import Manifest
+from nemotron_shared.config.schema import Section
+from nemotron_shared.machine.machine import hardware
+from nemotron_shared.step.code import NEVER_COUNTS, modules_of
+from nemotron_shared.system.atomic import read_json
+from nemotron_shared.system.digest import json_digest
+from nemotron_shared.system.distributed import world_size
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.file_cache import FileCache
+from nemotron_shared.system.redaction import redact, redact_values
+from nemotron_shared.system.versions import environment, package_version
+from nemotron_shared.tracking.segments import Segment, read_segments
+
+PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
+LENGTH = "train.train_iters"
+"""Number of training steps. Part of `what`, but a finished training can be extended to more."""
+CONTENT = "content of "
+"""Prefix of a setting's key, for the digest of the content it refers to."""
+RULE = "rule of "
+"""Prefix of a key for a decision of our code, which no setting shows: `rule of weight decay`."""
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Flat values by dotted key, and digests by module."""
+
+    what: dict[str, Any]
+    how: dict[str, Any]
+    modules: dict[str, str]
+
+    @property
+    def result(self) -> str:
+        """Result id, ignoring code."""
+        return json_digest(self.what)
+
+    @property
+    def code(self) -> str:
+        """One digest over all modules."""
+        return json_digest(self.modules)
+
+    @property
+    def fingerprint(self) -> str:
+        """Id of the result together with its code."""
+        return json_digest({"what": self.result, "code": self.code})
+
+    @property
+    def series(self) -> str:
+        """Id of results that differ only in the number of training steps."""
+        return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
+
+
+def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split one section's values into `what` and `how`, by its schema."""
+    what: dict[str, Any] = {}
+    how: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = getattr(section, name)
+        if name in section.extra_keys() and not inner:
+            continue
+        if name in section.how_keys():
+            how[name] = value
+        elif isinstance(inner, Section) and isinstance(value, dict):
+            what[name], how[name] = what_and_how(value, inner)
+        else:
+            what[name] = value
+    return what, how
+
+
+def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
+    """Digests of the modules a step loads.
+
+    Args:
+        entries: the step's module, and the chosen engine's.
+        without: a module not to follow: the step that prepares the data, whose result counts by its content.
+        directory: the stage's folder.
+    """
+    stage = ".".join(entries[0].split(".")[:2])
+    roots = {stage: directory}
+    outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
+    for package in {*PACKAGES, *outside}:  # `outside`: the package of an engine outside this repository
+        if (spec := find_spec(package)) and spec.origin:
+            roots[package] = Path(spec.origin).parent
+    cache = FileCache(cache_file)
+    found = modules_of(entries, roots, cache, (*NEVER_COUNTS, *([without] if without else [])))
+    cache.save()
+    return found
+
+
+MOST_SHOWN = 8
+"""Differences that a line shows."""
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`train.micro_batch_size 8 -> 4` for each key whose value differs.
+
+    Digests are shortened; the content of a setting is left out if the setting itself differs.
+    """
+    unlike = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    found = []
+    for key in unlike:
+        is_of_another = key.startswith(CONTENT) and key.removeprefix(CONTENT) in unlike
+        if not is_of_another:
+            old, new = (_short(values.get(key, "(none)")) for values in (before, now))
+            found.append(f"{key} {old} -> {new}")
+    return found
+
+
+def listed(found: list[str]) -> str:
+    """Differences as one text, the first of many."""
+    sources = [one for one in found if one.startswith("source ")]
+    if len(sources) > 1:  # report a change of thousands of files as one
+        more = f"{sources[0]} and {len(sources) - 1:,} more source{'s' if len(sources) > 2 else ''}"
+        found = [*(one for one in found if not one.startswith("source ")), more]
+    more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    return "; ".join(found[:MOST_SHOWN]) + more
+
+
+def _short(value: Any) -> str:
+    text = DIGEST.sub(lambda found: found[0][:12], str(value))
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
+
+
+def producer(
+    stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str, words: Sequence[str]
+) -> Producer:
+    """Build the `producer` entry of a manifest; `words` are those of the command line."""
+    return Producer(
+        stage=stage,
+        verb=verb,
+        stage_version=package_version(f"nemotron-{stage}") or "not installed",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest=config_digest,
+        code_digest=code_digest,
+        git=git_commit(stage_directory),
+        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *words]),
+        environment=environment(),
+    )
+
+
+@cache
+def ask_git(directory: Path) -> subprocess.Popen[str] | None:
+    """Start asking git for the commit, so that it takes no time after the work; None without git."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that contains `directory`, with `-dirty` appended if it has changes; None outside one.
+
+    Code that travels with a job brings its commit along, because it may be unpacked inside another checkout.
+    """
+    if TRAVELLED.is_file():
+        return TRAVELLED.read_text(encoding="utf-8").strip() or None
+    git = ask_git(directory)
+    return (git.communicate()[0].strip() or None) if git else None
+
+
+WHAT = "what.json"
+FOLDER = "folder"
+"""Working folder of the command, in a segment's machine, for relative paths. It does not affect results."""
+MOST_NAMED = 6
+
+
+def is_recorded(config: Path) -> bool:
+    """Whether a config was recorded by a run: it then states every value, including defaults."""
+    return (config.parent / WHAT).is_file()
+
+
+def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
+    """The record of a run; None if it is damaged."""
+    with suppress(OSError, UserError):
+        content = read_json(file)
+        if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
+            return content
+    return None
+
+
+def new_segment(identity: Identity) -> Segment:
+    """A segment for an attempt starting here and now."""
+    folder = {FOLDER: redact(str(Path.cwd()))}
+    machine = {"host": platform.node(), **folder, "processes": world_size(), **hardware(), **environment()}
+    return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
+
+
+def changes(before: Segment, now: Segment) -> list[str]:
+    """Differences between two attempts, one phrase each: `how` settings, modules, libraries, machine."""
+    found = differences(before.how, now.how) + changed_modules(before.modules, now.modules)
+    machines = [{key: value for key, value in one.machine.items() if key != FOLDER} for one in (before, now)]
+    return found + differences(*machines)
+
+
+def promises_bytes(manifest: Manifest) -> bool:
+    """Whether an uninterrupted run gives the same bytes: all attempts had the same settings, code and machine."""
+    attempts = [_what_counts(one) for one in manifest.segments]
+    return bool(attempts) and all(one == attempts[0] for one in attempts)
+
+
+def _what_counts(segment: object) -> list[Any]:
+    """The parts to compare of a segment in a manifest."""
+    told = segment if isinstance(segment, dict) else {}
+    machine = told.get("machine")
+    machine = {key: value for key, value in machine.items() if key != FOLDER} if isinstance(machine, dict) else None
+    return [told.get("how"), told.get("modules"), machine]
+
+
+def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """One phrase naming the modules whose code differs; empty if none does."""
+    modules = sorted({name for name, _ in before.items() ^ now.items()})
+    more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
+    return [f"code of {', '.join(modules[:MOST_NAMED])}{more}"] if modules else []
+
+
+def segments_of_result(directory: Path, seconds: float) -> list[dict[str, Any]]:
+    """Attempts that made a result: the last one that started from scratch, and those that resumed it.
+
+    In the manifest's form: one digest for all modules, and the duration of the last attempt.
+    """
+    found = read_segments(directory)
+    starts = [index for index, segment in enumerate(found) if not segment.from_step]
+    made_in = found[starts[-1] :] if starts else found
+    written = [asdict(segment) | {"modules": json_digest(segment.modules)} for segment in made_in]
+    if written:
+        written[-1]["seconds"] = round(seconds, 1)
+    return written
+
+
+def made(manifest: Manifest, directory: Path) -> bool:
+    """Whether the attempts in a run's folder are those that made an artifact."""
+
+    def undated(attempts: list[Any]) -> list[Any]:
+        return [one | {"seconds": None} if isinstance(one, dict) else one for one in attempts]
+
+    return undated(segments_of_result(directory, 0)) == undated(manifest.segments)

@@ -1,0 +1,246 @@
+"""Run one small training step before anything is prepared, loaded or written.
+
+    rehearse_apart(checked)     # "rehearsed: one step on the first rows, with random weights (its own size), ..."
+
+A dry run and a start of a training do so where the model, or one that it was trained from, was not made here. The step
+runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model of the
+same architecture with random weights, the real tokenizer, and the real settings except for size and length. It finds
+failures that would otherwise appear after minutes, or when hours of training are to be saved. One that passed is
+remembered (`step/remembered.py`).
+
+Reinforcement learning samples short answers, whose rewards are made to differ, so that there is a gradient. Rewards of
+other packages are not called. A teacher or a reward model is replaced by a small one with random weights, too.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.compose import write_composed
+from nemotron_shared.config.overrides import override, override_key
+from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
+from nemotron_shared.engine.engine import Engine, engine_of, import_libraries, refuse
+from nemotron_shared.engine.spec import Made, Step
+from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.preflight import data_settings, preflight
+from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
+from nemotron_shared.step.start import Preflight, Start, load
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import ending_with_us, launch_command
+
+NOTHING_LEFT = re.compile(r"no \w+ is left")
+SHORT = (
+    "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}",
+    "train.train_iters=1", "train.micro_batch_size=1", "train.eval_interval=1",
+    "train.eval_rows=1", "scheduler.lr_warmup_iters=0", "scheduler.lr_wsd_decay_iters=0", "checkpoint.save_interval=1",
+    "checkpoint.keep_best=false", "checkpoint.publish_best=null", "checkpoint.checkpoint_dir=null",
+    "logger.tensorboard=false", "logger.log_dir=null",
+    "logger.wandb_project=null", "logger.mlflow_tracking_uri=null", "run.publish_to=null", "run.nproc_per_node=1",
+    "run.missing_data=prepare", "run.force=false",
+)  # fmt: skip
+"""What is other than asked, whatever the method: size, length, and who hears of it."""
+SHORTEST = 8
+"""Tokens of a sampled answer."""
+PASSED = "rehearsed: one step on the first rows"
+BEFORE = "rehearsed before, with this architecture, these settings and this code"
+ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
+LAUNCHER = re.compile(r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)")
+"""Variables of torchrun, which the rehearsal's single process must not see."""
+
+
+def is_rehearsed(checked: Preflight[Any]) -> bool:
+    """Whether a training is rehearsed before it starts: its model comes from elsewhere, and is here."""
+    arguments, model, config = checked.start.arguments, checked.inputs.get("model"), checked.config
+    asked = arguments.rehearse or arguments.rehearsed or arguments.machine
+    if not checked.step.trains or model is None or asked or checked.imports:  # its weights may not be here yet
+        return False
+    if config is None:  # where settings depend on data that does not exist yet, there is no config yet
+        return model.is_external or model.manifest.producer.verb == "import"
+    rehearses = isinstance(config, TrainingConfig) and engine_of(config).small_models is not None
+    return rehearses and comes_from_elsewhere(checked, model)
+
+
+def rehearse_apart(checked: Preflight[Any]) -> str:
+    """Rehearse in a process of its own, so that the training finds its own untouched; what `rehearse` returns.
+
+    Raises:
+        UserError: the training would fail, and why.
+    """
+    arguments = checked.start.arguments
+    if checked.config is not None and passed(checked.store.home, digest_of(checked, _short(checked.config))):
+        return BEFORE
+    with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
+        file = Path(folder) / "composed.yaml"
+        write_composed(file, checked.composed)
+        command = [*launch_command(checked.step.module, 1), "--composed", str(file), "--rehearse"]
+        command += ["--trust-code"] if arguments.trust_code else []
+        variables = {key: value for key, value in os.environ.items() if not LAUNCHER.fullmatch(key)}
+        done = subprocess.run(ending_with_us(command), capture_output=True, text=True, check=False, env=variables)
+    said = done.stderr.strip()
+    if done.returncode < 0:
+        raise UserError(f"the rehearsal of one step was killed by signal {-done.returncode}", "is there memory for it?")
+    if done.returncode:
+        message, _, remedy = f"\n{said}".rpartition("\nerror: ")[2].partition("\n")
+        raise UserError(message or f"the rehearsal ended with exit code {done.returncode}", remedy.strip() or None)
+    told = f"[{checked.step.stage}] "  # libraries may say something after it
+    return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
+
+
+def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str:
+    """What was rehearsed, or why nothing was; `train` is the script of the step.
+
+    Raises:
+        UserError: the training would fail, and why.
+    """
+    start = load(step, replace(arguments, dry_run=True))
+    arguments, checked = start.arguments, preflight(step, start)
+    refuse(checked.problems)  # not what is lacking: the training may have more processes, and was checked with them
+    if why := _why_not(checked):
+        return f"not rehearsed: {why}"
+    config: Any = checked.config
+    engine, model = engine_of(config), checked.inputs["model"]
+    assert engine.small_models is not None and model is not None, "see _why_not"
+    remembered_as = digest_of(checked, _short(config))
+    if passed(checked.store.home, remembered_as):
+        return BEFORE
+    small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
+    # data would be refused together with settings that are not its own, so prepare some with these, of fewer rows
+    data = None if data_settings(checked) else checked.inputs.get("data")
+    tokenizer = _tokenizer(step, start)
+    with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place, _rehearsing(engine):
+        small_models.require_tensors(model.path)
+        small_models.require_tokens(model.path)
+        for number, small in enumerate(small_models.smaller(model.path)):
+            folder = Path(place) / str(number) / "model"
+            try:
+                small.write(folder, config.run.seed)
+                others = _others(checked, small_models, folder.parent)
+                short = [word for word in _short(config) if data is None or not word.startswith("data_prep.")]
+                where = _places(folder, data, step, config, tokenizer)
+                made = _train(step, train, arguments, [*short, *where, *others])
+                small_models.load_again(made.path)
+            except UserError as error:
+                if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
+                    return "not rehearsed: none of the first rows can be trained on"
+                raise _as_in_the_training(error, folder, model.path, tokenizer) from error
+            except (MemoryError, ModuleNotFoundError):
+                raise
+            except Exception as error:
+                first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+                said = f"one step of this training fails with {type(error).__name__}: {first}"
+                if not small.narrow:
+                    raise UserError(f"{model.reference}: {said}", ANOTHER) from error
+                said = f"{small.told}, {said}"
+            else:
+                told = f"{PASSED}, with random weights ({small.told}), saved and loaded"
+                remember(checked.store.home, remembered_as, told)
+                return told
+    return f"not rehearsed: {said}; with its own sizes it may well run"
+
+
+def _why_not(checked: Preflight[Any]) -> str | None:
+    """Why a training cannot be rehearsed; None if it can."""
+    config, model = checked.config, checked.inputs.get("model")
+    if not isinstance(config, TrainingConfig):
+        return "its settings depend on data that does not exist yet"
+    if engine_of(config).small_models is None:
+        return f"the engine {config.engine.name} trains with other libraries"
+    if model is None:
+        return "the model is not here yet, or has random weights"
+    return "only the training itself runs the model's Python files" if model.trusted else None
+
+
+def _short(config: StageConfig) -> list[str]:
+    """Overrides that make a training one small step of its method."""
+    if isinstance(config, SupervisedConfig):
+        return [*SHORT, "train.global_batch_size=1"]
+    if not isinstance(config, GRPOConfig):
+        return [*SHORT]
+    found = [*SHORT, "data_prep.holdout.rows=null", "data_prep.holdout.fraction=null"]
+    if config.on_pairs is not None:
+        return [*found, f"{config.other_method}.global_batch_size=1"]
+    grpo = config.grpo
+    return [
+        *found,
+        f"grpo.num_prompts_per_step={grpo.updates_per_step}",
+        "grpo.num_generations_per_prompt=2",
+        f"grpo.max_new_tokens={min(grpo.max_new_tokens, SHORTEST)}",
+        f"grpo.overlong_buffer_length={min(grpo.overlong_buffer_length, 1)}",
+        "grpo.overlong_filtering=false",  # answers of random weights are cut, and would teach nothing
+        "grpo.sampling_mismatch_limit=null",
+    ]
+
+
+def _others(checked: Preflight[Any], small_models: Any, place: Path) -> list[str]:
+    """Small models in the place of a teacher and of a reward model, with weights of their own."""
+    found = []
+    for number, role in enumerate(checked.step.extra, start=1):
+        if (model := checked.inputs.get(role)) is not None:
+            folder = place / role
+            next(small_models.smaller(model.path)).write(folder, checked.run.seed + number)
+            found.append(override(f"run.{role}", str(folder)))
+    return found
+
+
+@contextlib.contextmanager
+def _rehearsing(engine: Engine[Any]) -> Generator[None]:
+    """What an engine changes for a rehearsal; it imports its libraries."""
+    if engine.rehearsing is None:
+        yield
+        return
+    import_libraries(type(engine))
+    module, _, name = engine.rehearsing.partition(":")
+    with getattr(importlib.import_module(module), name)():
+        yield
+
+
+def _as_in_the_training(error: UserError, small: Path, model: Path, tokenizer: str | None) -> UserError:
+    """The same error, with the user's model and tokenizer in place of the rehearsal's."""
+
+    def named(text: str) -> str:
+        text = text.replace(str(small), str(model))
+        prepared = rf"{re.escape(str(small.parent))}\S*/tokenizer\b"
+        return re.sub(prepared, lambda _: tokenizer or str(model), text)
+
+    return UserError(named(error.message), named(error.remedy or "") or None)
+
+
+def _tokenizer(step: Step, start: Start) -> str | None:
+    """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
+    if step.prepare is None:
+        return None
+    config: Any = preflight(step.prepare, start).config
+    return None if config is None or not hasattr(config.data_prep, "tokenizer") else config.data_prep.tokenizer.model
+
+
+def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig, tokenizer: str | None) -> list[str]:
+    """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
+    named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
+    there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
+    if tokenizer is not None and data is None:  # prepared data has its own
+        there["data_prep.tokenizer.model"] = tokenizer
+    return [override(key, value) for key, value in there.items()]
+
+
+@contextlib.contextmanager
+def _silent() -> Generator[None]:
+    """Keep what the step says to itself."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _train(step: Step, train: Callable[..., Any], arguments: Arguments, changes: Sequence[str]) -> Artifact:
+    given = {override_key(word) for word in changes}
+    asked = [word for word in arguments.overrides if override_key(word) not in given]
+    made: Made = train(load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes))))
+    return made.artifact

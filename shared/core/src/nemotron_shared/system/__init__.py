@@ -1,0 +1,1 @@
+"""The operating system as we use it: files, locks, processes, terminal."""

@@ -1,0 +1,102 @@
+"""Terminal output: lines for people on stderr, results on stdout, and one line that updates in place.
+
+Names, logs and answers may come from untrusted files and machines. Characters that could move the cursor, hide or
+reorder text are escaped here, and nowhere else.
+
+renew("step 10/900  1:20 left")     # on a terminal, the next line of either kind replaces it
+say("stopped after step 14")
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from nemotron_shared.system.distributed import rank
+from nemotron_shared.system.errors import printable
+from nemotron_shared.system.redaction import redact
+
+CLEAR = "\r\x1b[2K"
+BAR = 20
+"""Width of a full bar, in characters."""
+
+
+@dataclass
+class Doing:
+    """What this process is doing, for the heartbeat line."""
+
+    what: str = "starting"
+    since: float = field(default_factory=time.monotonic)
+    said: float = field(default_factory=time.monotonic)
+
+
+_doing = Doing()
+
+
+def doing(what: str) -> None:
+    """Set what is being done now: `importing libraries`, `at work on step 12/900`."""
+    _doing.what, _doing.since = what, time.monotonic()
+
+
+def work_at_hand() -> Doing:
+    """The current activity, and the time of the last line."""
+    return _doing
+
+
+def bar(share: float) -> str:
+    """Draw a share from 0 to 1 as a bar."""
+    full = round(min(max(share, 0.0), 1.0) * BAR)
+    return "━" * full + "─" * (BAR - full)
+
+
+def say(line: str) -> None:
+    """Print a line, from rank 0 only; on a terminal it replaces a line shown by `renew`."""
+    if rank() == 0:
+        _doing.said = time.monotonic()
+        # write the newline with the line: a forked process may print at the same time
+        print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}\n", end="", file=sys.stderr, flush=True)
+
+
+def tell(text: str = "", *, end: str = "\n", out: TextIO | None = None) -> None:
+    """Print a result."""
+    print(printable(text, keep="\n\t"), end=end, file=out or sys.stdout, flush=True)
+
+
+def tell_json(value: Any, indent: int | None = 2) -> None:
+    """Print a result for programs. Characters a terminal would act on are written as JSON escapes."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    print("".join(char if char.isprintable() or char == "\n" else _in_json(char) for char in text), flush=True)
+
+
+def _in_json(char: str) -> str:
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
+
+
+def pass_on(log: bytes) -> None:
+    """Print another program's output: verbatim to a file, escaped on a terminal."""
+    if sys.stdout.isatty():
+        tell(log.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"), end="")
+    else:
+        sys.stdout.buffer.write(log)
+        sys.stdout.flush()
+
+
+def renew(line: str) -> None:
+    """Show a line that the next one replaces; where that is impossible, print it."""
+    if not sys.stderr.isatty():
+        say(line)
+    elif rank() == 0:
+        _doing.said = time.monotonic()
+        print(f"{CLEAR}{_shown(line)}", end="", file=sys.stderr, flush=True)
+
+
+def _shown(line: str) -> str:
+    return printable(redact(line), keep="\n\t")
+
+
+def clock(seconds: float) -> str:
+    """Format 75 seconds as 1:15."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
