@@ -40,7 +40,8 @@ def own_kind(folder: Path) -> None:
 
 
 def dry_run(run, *words: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    return run(*nemotron("super3", "sft", "-c", "tiny", "--dry-run", "--json", *words), ok=ok)
+    config = () if "-c" in words else ("-c", "tiny")
+    return run(*nemotron("super3", "sft", *config, "--dry-run", "--json", *words), ok=ok)
 
 
 def look(run, *words: str) -> subprocess.CompletedProcess[str]:

@@ -98,7 +98,7 @@ def test_an_override_without_a_stage_is_for_every_stage_that_has_the_setting(ove
 def test_what_one_stage_s_engine_has_alone_is_for_that_stage() -> None:
     request = asked("rl.engine=nemo_rl", "policy.dtensor_cfg.cpu_offload=true")
     assert for_stage(request, "sft").overrides == ("run.family=super3",)
-    assert for_stage(request, "rl").overrides == ("engine=nemo_rl", *request.overrides[1:])
+    assert for_stage(request, "rl").overrides == (*request.overrides[1:], "engine=nemo_rl")
 
 
 def test_a_setting_that_not_all_stages_have_stops_none_of_them() -> None:

@@ -10,14 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support import make_model, make_reward_model, short
+from support import last_values_win, make_model, make_reward_model, short
 from zoo import write
 
 from nemotron_engines.modeling import cut
 from nemotron_shared.step import rehearsal, remembered
 from nemotron_shared.step.rehearsal import BEFORE, PASSED
+from stages.rl import train
 from stages.rl.engines.trl.trainer import JudgedTrainer
-from stages.rl.train import main
+
+main = last_values_win(train.main)
 
 METHODS = {
     "grpo": ("-c", "tiny"),

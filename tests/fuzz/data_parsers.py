@@ -436,9 +436,13 @@ def render_row(folder: Path, files: Files) -> Rendered:
     return messages, text, spans
 
 
+def _is_learnt(message: dict[str, Any]) -> bool:
+    return str(message.get("loss_mask")).strip().lower() not in ("0", "0.0", "-0.0", "false")
+
+
 def check_row(files: Files, made: Rendered) -> None:
     messages, text, spans = made
-    answers = [message for message in messages if message["role"] == "assistant"]
+    answers = [message for message in messages if message["role"] == "assistant" and _is_learnt(message)]
     assert answers and all(message["role"] in ROLES for message in messages)
     for message in messages:
         content, calls = message.get("content"), message.get("tool_calls")

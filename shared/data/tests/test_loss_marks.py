@@ -94,9 +94,9 @@ def test_other_fields_of_turns_are_left_to_the_template(name: str) -> None:
 )
 def test_a_part_of_an_answer_is_learnt_with_the_whole(part: dict[str, Any], ok: bool) -> None:
     parts = [{"type": "text", "text": "a", **part}, {"type": "text", "text": "b", "cache_control": None}]
-    assert plain_message(user(parts))["content"] == "ab", "what users say is never learnt"
+    assert plain_message(user(parts))["content"] == "a\nb", "what users say is never learnt"
     if ok:
-        assert plain_message(bot(parts))["content"] == "ab"
+        assert plain_message(bot(parts))["content"] == "a\nb"
         return
     with pytest.raises(UserError, match="a part of an answer with a mark of its own"):
         plain_message(bot(parts))

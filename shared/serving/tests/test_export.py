@@ -383,6 +383,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # lm-eval in this process is offline
     monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", address, raising=False)
     monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", address)
     yield server

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import last_values_win
 
 from nemotron_data.formats.eval_tasks import read_task_rows, read_tasks
 from nemotron_data.split import Split
 from nemotron_shared.config import registry
 from nemotron_shared.system.errors import UserError
-from stages.eval.data_prep import main
+from stages.eval import data_prep
 from stages.eval.tasks import TaskRows, installed_task
+
+main = last_values_win(data_prep.main)
 
 Prepare = Callable[..., Path]
 

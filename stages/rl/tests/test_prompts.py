@@ -36,15 +36,18 @@ def read(folder: Path, prompter: Prompter, *parameters: dict[str, Any]) -> tuple
 
 
 def test_turns_are_read_as_in_fine_tuning(tmp_path: Path, prompter: Prompter) -> None:
-    parts = [{"type": "input_text", "text": "3+"}, {"type": "input_text", "text": "4?"}]
-    plain, named, instructed, both, text = read(
+    parts = [{"type": "input_text", "text": "3+4?"}]
+    lines = [{"type": "input_text", "text": text} for text in ("Add:", "3+4?")]
+    plain, named, instructed, both, text, apart = read(
         tmp_path, prompter,
         {"input": [{"role": "system", "content": "Be brief."}, ASKED]},
         {"input": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]},
         {"input": [ASKED], "instructions": "Be brief.", "tools": [], "temperature": None},
         {"input": [{"role": "system", "content": "Add."}, ASKED], "instructions": "Be brief."},
         {"input": "3+4?"},
+        {"input": [{"role": "user", "content": lines}]},
     )[0]  # fmt: skip
+    assert "user\nAdd:\n3+4?<" in apart.text
     assert plain == named == instructed and "system" in plain.text and "Be brief." in plain.text
     assert "Be brief.\n\nAdd." in both.text
     render = prompter.tokenizer.apply_chat_template

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
+from support import last_values_win
 
 from nemotron_shared.system.errors import UserError
-from stages.rl.data_prep import main
+from stages.rl import data_prep
 from stages.rl.prompts import rows_held_out
 from stages.rl.schema import Holdout
+
+main = last_values_win(data_prep.main)
 
 MATH = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
 Prepare = Callable[..., Path]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from support import last_values_win
 from template_conversations import conversation
 from transformers import AutoTokenizer
 from transformers.utils import chat_template_utils
@@ -30,10 +31,12 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.engine.spec import Outcome
 from stages.sft import data_prep
-from stages.sft.data_prep import ROWS, main, open_splits, sources, write_split
+from stages.sft.data_prep import ROWS, open_splits, sources, write_split
 from stages.sft.encode import ChatWork, Rendering
 from stages.sft.ends import end_answers, end_of_answers
 from stages.sft.schema import SFTConfig, SFTData
+
+main = last_values_win(data_prep.main)
 
 CONFIG = Path(__file__).parent.parent / "config"
 ALL_IN_TRAIN = "data_prep.split={train: 1, valid: 0, test: 0}"
