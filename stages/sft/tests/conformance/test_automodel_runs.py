@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Forked, run_forked
+from support import Forked, last_values, run_forked
 
 ROOT = Path(__file__).parents[4]
 SHORT = ("-c", "tiny", "engine=automodel", "train.train_iters=8", "train.eval_interval=4", "train.eval_rows=8",
@@ -25,7 +25,8 @@ pytestmark = [pytest.mark.automodel, pytest.mark.slow]
 
 def command(*overrides: str, processes: int = 1) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    return [sys.executable, *launcher, str(ROOT / "stages" / "sft" / "train.py"), *SHORT, *overrides]
+    script = str(ROOT / "stages" / "sft" / "train.py")
+    return [sys.executable, *launcher, script, *last_values([*SHORT, *overrides])]
 
 
 def environment(home: Path) -> dict[str, str]:
