@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 from evaluator_support import tiny_model
+from support import last_values, last_values_win
 
-from stages.eval.train import main
+from stages.eval import train
 
+main = last_values_win(train.main)
 pytestmark = pytest.mark.evaluator
 
 ROWS = 200
@@ -79,7 +81,7 @@ def _same_likelihoods(here: list[dict[str, Any]], there: list[dict[str, Any]]) -
 
 def test_a_stop_leaves_nothing_behind_and_the_same_command_finishes(place: Path, asked: list[str]) -> None:
     few = ["evaluation.limit=6", "evaluation.tasks=[sums]", *with_evaluator()]
-    command = [sys.executable, "-m", "stages.eval.train", *asked, *few]
+    command = [sys.executable, "-m", "stages.eval.train", *last_values([*asked, *few])]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     said = ""
