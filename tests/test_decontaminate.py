@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import last_values
 
 from stages.eval.data_prep import main as prepare_eval
 from stages.pretrain.data_prep import main as prepare_pretrain
@@ -37,7 +38,8 @@ def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     """Run a step; give the artifact's folder, or None where it was refused, and what was said."""
 
     def run(main: Main, *overrides: str) -> tuple[Path | None, str]:
-        code = main(["-c", "tiny", f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides, "--json"])
+        words = ["-c", "tiny", f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides, "--json"]
+        code = main(last_values(words))
         said = capsys.readouterr()
         return (None if code else Path(json.loads(said.out.splitlines()[-1])["path"])), said.out + said.err
 

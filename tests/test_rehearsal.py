@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import make_model, short
+from support import last_values, make_model, short
 from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
@@ -26,7 +26,7 @@ def words(folder: Path, *overrides: str) -> list[str]:
     where = [f"run.home={folder.parent / 'home'}", f"run.model={folder}", f"data_prep.tokenizer.model={folder}"]
     data = [f"data_prep.source={folder.parent / 'chats.jsonl'}", "data_prep.pack_size=128", "run.missing_data=prepare"]
     plain = "data_prep.chat_template=plain"
-    return ["-c", "local", *where, *data, plain, *overrides]
+    return last_values(["-c", "local", *where, *data, plain, *overrides])
 
 
 def rehearse(folder: Path, *overrides: str) -> int:
