@@ -55,7 +55,7 @@ def test_pretraining_decays_no_vector_of_the_prediction_block_either(tmp_path: P
     main = import_module("stages.pretrain.train").main
     for decay in (0.0, 1.0):
         words = ["-c", "tiny_mtp", *SHORT["pretrain"], *ONE_STEP, f"optimizer.weight_decay={decay}"]
-        assert main([*words, f"run.home={tmp_path}"]) == 0
+        assert main(last_values([*words, f"run.home={tmp_path}"])) == 0
     without, decayed = (
         load_file(tmp_path / f"artifacts/super3-pretrain-model/v{version}/model.safetensors") for version in (1, 2)
     )

@@ -30,6 +30,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from support import last_values
+
 from nemotron_shared.system.errors import UserError
 
 SOURCE = Path(__file__).with_name("shim.c")
@@ -121,10 +123,13 @@ Disturbance = tuple[float, signal.Signals]
 
 @dataclass(frozen=True)
 class Command:
-    """A step: its module, and the words of its command line."""
+    """A step: its module, and the words of its command line, of which the last gives a key its value."""
 
     module: str
     words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(last_values(self.words)))
 
     def __str__(self) -> str:
         return shlex.join(["python", "-m", self.module, *self.words])

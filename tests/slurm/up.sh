@@ -20,7 +20,7 @@ while (($#)); do
     --account) ACCOUNT=yes ;;
     --sshd) SSHD=yes ;;
     --tied) TIED=yes ;;
-    --confined) cpus=$(nproc) select=CR_Core_Memory tasks=task/affinity memory=DefMemPerCPU=200 ;;
+    --confined) cpus=$(env -u OMP_NUM_THREADS nproc) select=CR_Core_Memory tasks=task/affinity memory=DefMemPerCPU=200 ;;
     *) echo "unknown option $1" >&2 && exit 2 ;;
     esac
     shift

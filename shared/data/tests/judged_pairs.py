@@ -313,7 +313,7 @@ def set_of_values(draw: Draw, same: bool) -> tuple[str, str, bool]:
     others = draw.sample(values, len(values))
     if not same:
         others[0] = others[0] + 1 if draw.random() < 0.7 else others[-1]
-        if set(others) == set(values):
+        if set(others) == set(values) or len(set(others)) == 1:  # nobody writes x=1 or x=1
             return set_of_values(draw, same)
     forms = draw.choice([(AS_SET, AS_SET), (AS_SET, EITHER), (EITHER, AS_SET)])
     return draw.choice(forms[0])(draw, values), draw.choice(forms[1])(draw, others), same
