@@ -43,18 +43,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stage in STAGES:
         for verb in ("data_prep", "train"):
             step = importlib.import_module(f"stages.{stage}.{verb}").STEP
-            if step.artifact_type == "EvalResultsArtifact":
+            if step.makes.type == "EvalResultsArtifact":
                 continue
             folder = store.home / "work"
             folder.mkdir()
             (folder / "file").write_text(f"{stage} {verb}")
-            if step.artifact_type == "ModelArtifact":
+            if step.makes.type == "ModelArtifact":
                 make_model(folder)
-            if step.artifact_type == "EvalDataArtifact":
+            if step.makes.type == "EvalDataArtifact":
                 (folder / "sums.jsonl").write_text('{"question": "2 + 2", "expected_answer": "4"}\n')
                 (folder / "tasks.json").write_text(json.dumps([{"name": "sums", "kind": "generate", "rows": 1}]))
             producer = Producer(stage, verb, "0", "0", "", "", None, f"python -m {step.module}", {})
-            name = step.produces.format(family="super3")
-            store.publish(folder, name=name, type=step.artifact_type, fingerprint=name, producer=producer)
+            name = step.makes.name("super3")
+            store.publish(folder, name=name, type=step.makes.type, fingerprint=name, producer=producer)
     store.set_alias("super3-sft-model", 1, "best")
     return store.home

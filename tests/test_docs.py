@@ -379,8 +379,7 @@ def test_the_file_map_names_everything() -> None:
 
 def test_artifact_names_of_the_documents_are_made_by_a_step() -> None:
     steps = [import_module(f"stages.{stage}.{verb}").STEP for stage in STAGES for verb in ("data_prep", "train")]
-    others = [made.name("{family}") for step in steps for made in step.other_results.values()]
-    names = others + [name for step in steps for name in (step.produces, *step.other_names)]
+    names = [made.name("{family}") for step in steps for made in (step.makes, *step.others)]
     known = {name.format(family=family) for name in names for family in families()}
     seen = set()
     for document in DOCUMENTS:

@@ -26,14 +26,16 @@ from nemotron_engines.checks import own_packages
 from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
 from nemotron_shared.config.compose import compose
+from nemotron_shared.engine.spec import Made, Outcome, Step
 from nemotron_shared.families import families
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.step import dry_run, start
 from nemotron_shared.step import step as runtime_step
 from nemotron_shared.step.arguments import Arguments, parse_arguments
+from nemotron_shared.step.dry_run import preview
 from nemotron_shared.step.plan import Plan
 from nemotron_shared.step.start import Start, load
-from nemotron_shared.step.step import Made, Outcome, Step, open_run, plan_run, preview, publish
+from nemotron_shared.step.step import open_run, plan_run, publish
 from nemotron_shared.system.errors import UserError
 
 OWN = {
@@ -120,16 +122,15 @@ class Case:
         file.write_text(yaml.safe_dump(self.machine))
         with monkeypatch.context() as patched:
             patched.setattr(Machine, "here", lambda folder, processes=1: Machine.described(file))
+            patched.setattr(runtime_step, "make", self.pretend_to_prepare)
             try:
-                plan = plan_run(self.step, self.load(None), self.pretend_to_prepare)
+                plan = plan_run(self.step, self.load(None))
             except UserError as error:
                 return [str(error)]
         first_step(plan, self.machine)
         return []
 
-    def pretend_to_prepare(self, start: Start) -> Made:
-        prepare = self.step.prepare
-        assert prepare is not None
+    def pretend_to_prepare(self, prepare: Step, start: Start) -> Made:
         plan = plan_run(prepare, start)
         with open_run(prepare, plan) as run:
             rows = {"rows": "pairs"} if self.tree.data_prep.get("pairs") else {}

@@ -90,7 +90,7 @@ def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
         "model": Store(made).resolve("pretrain"),
         "none": None,
     }
-    name, store = step.produces.format(family="super3"), Store(tmp_path / "home")
+    name, store = step.makes.name("super3"), Store(tmp_path / "home")
     identity = Identity({"train.train_iters": 1}, {}, {})
     folder = run_folder(store, name, identity.result)
     plan = Plan(name, config, values, {}, identity, inputs, [], folder, store, (), None, None)

@@ -9,11 +9,13 @@ from support import short
 
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.housekeeping import remove
+from nemotron_shared.engine.spec import Step
+from nemotron_shared.step import step
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.start import Start, load
-from nemotron_shared.step.step import Made, Preview, plan_run, preview, run_program
-from stages.rl import data_prep, train
-from stages.rl.data_prep import STEP, prepare_data
+from nemotron_shared.step.step import make, plan_run, run_program
+from stages.rl import train
+from stages.rl.data_prep import STEP
 
 
 def test_a_run_that_waited_for_the_lock_uses_what_was_made_meanwhile(
@@ -21,14 +23,14 @@ def test_a_run_that_waited_for_the_lock_uses_what_was_made_meanwhile(
 ) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     arguments = Arguments("tiny", short("rl")[2:], False, False)
-    made = prepare_data(load(STEP, arguments))
-    assert isinstance(made, Made) and (made.artifact.reference, made.reused) == ("super3-rl-data:v1", False)
+    made = make(STEP, load(STEP, arguments))
+    assert (made.artifact.reference, made.reused) == ("super3-rl-data:v1", False)
 
-    def planned_before(step: object, start: Start) -> object:
+    def planned_before(asked: object, start: Start) -> object:
         return replace(plan_run(STEP, start), finished=None)
 
-    monkeypatch.setattr(data_prep, "plan_run", planned_before)
-    assert prepare_data(load(STEP, arguments)) == Made(made.artifact, reused=True)
+    monkeypatch.setattr(step, "plan_run", planned_before)
+    assert make(STEP, load(STEP, arguments)) == made._replace(reused=True)
 
 
 def test_a_start_keeps_its_model_before_it_has_looked_for_it(
@@ -37,10 +39,10 @@ def test_a_start_keeps_its_model_before_it_has_looked_for_it(
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     publish(Store.open(), {"a": "1"})
 
-    def removing(start: Start) -> Made | Preview:
+    def removing(asked: Step, start: Start) -> None:
         remove(start.store, Reference(MODEL, 1))
-        return preview(train.STEP, start)
 
-    assert run_program(train.STEP, removing, ["-c", "tiny"]) == 2
+    monkeypatch.setattr(step, "make", removing)
+    assert run_program(train.STEP, ["-c", "tiny"]) == 2
     assert f"{MODEL}:v1 is needed by a step that is starting" in capsys.readouterr().err
     assert remove(Store.open(), Reference(MODEL, 1)) == []

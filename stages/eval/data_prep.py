@@ -16,7 +16,8 @@ The user's own rows give `questions`, from the test split only, and `texts` if a
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +29,8 @@ from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
-from nemotron_shared.step.step import (
-    Looked,
-    Made,
-    Outcome,
-    Preview,
-    Start,
-    Step,
-    Task,
-    open_run,
-    plan_run,
-    preview,
-    publish,
-    reuse,
-    run_program,
-)
+from nemotron_shared.engine.spec import Looked, Outcome, Step, Task
+from nemotron_shared.step.step import run_program
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError
 from stages.eval import benchmarks
@@ -141,14 +129,10 @@ def sources(config: EvalConfig) -> list[Source]:
 
 
 STEP = Step(
-    stage="eval",
-    verb="data_prep",
-    directory=DIRECTORY,
-    description=__doc__,
-    schema=EvalConfig,
-    produces="{family}-eval-data",
-    artifact_type="EvalDataArtifact",
-    sections=("data_prep",),
+    __file__,
+    __doc__,
+    EvalConfig,
+    prepare,
     sources=sources,
     look=look,
     contents=lambda config: {
@@ -160,25 +144,7 @@ STEP = Step(
         TASKS.module_of(name) for name in config.data_prep.tasks if rows_of_environment(name) is None
     ],
 )
-
-
-def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the configured data, or reuse an identical earlier result."""
-    if start.arguments.dry_run:
-        return preview(STEP, start)
-    plan = plan_run(STEP, start)
-    if plan.finished is not None:
-        return reuse(STEP, plan, plan.finished)
-    with open_run(STEP, plan) as run:
-        if run.finished is not None:
-            return Made(run.finished, reused=True)
-        return publish(STEP, plan, run, prepare(plan.task(run)))
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Load the config from the command line and prepare its data; return the exit code."""
-    return run_program(STEP, prepare_data, words)
-
+main = partial(run_program, STEP)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,8 +13,9 @@ the end-of-text id after it, in the split that the hash of its text decides. The
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -28,20 +29,8 @@ from nemotron_data.sources.datasets import Part, RowKind
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_shared.step.step import (
-    Made,
-    Outcome,
-    Preview,
-    Start,
-    Step,
-    Task,
-    open_run,
-    plan_run,
-    preview,
-    publish,
-    reuse,
-    run_program,
-)
+from nemotron_shared.engine.spec import Outcome, Step, Task
+from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
 from stages.pretrain.documents import DocumentWork, about_post_processor, require_usable, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
@@ -103,39 +92,17 @@ def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
 
 
 STEP = Step(
-    stage="pretrain",
-    verb="data_prep",
-    directory=DIRECTORY,
-    description=__doc__,
-    schema=PretrainConfig,
-    produces="{family}-pretrain-data",
-    artifact_type="PretrainBlendsArtifact",
-    sections=("data_prep",),
+    __file__,
+    __doc__,
+    PretrainConfig,
+    prepare,
     sources=lambda config: [
         *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
         *decontaminate.sources(config),
     ],
     look=lambda config: look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part)),
 )
-
-
-def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the configured data, or reuse an identical earlier result."""
-    if start.arguments.dry_run:
-        return preview(STEP, start)
-    plan = plan_run(STEP, start)
-    if plan.finished is not None:
-        return reuse(STEP, plan, plan.finished)
-    with open_run(STEP, plan) as run:
-        if run.finished is not None:
-            return Made(run.finished, reused=True)
-        return publish(STEP, plan, run, prepare(plan.task(run)))
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Load the config from the command line and prepare its data; return the exit code."""
-    return run_program(STEP, prepare_data, words)
-
+main = partial(run_program, STEP)
 
 if __name__ == "__main__":
     sys.exit(main())

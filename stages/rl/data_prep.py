@@ -18,7 +18,7 @@ to a question of another data set, is filled in from there. The steps:
 """
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -31,20 +31,8 @@ from nemotron_data.sources.files import InputFile, identity
 from nemotron_data.synthetic import BEGINNINGS, pairs, problems
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
-from nemotron_shared.step.step import (
-    Made,
-    Outcome,
-    Preview,
-    Start,
-    Step,
-    Task,
-    open_run,
-    plan_run,
-    preview,
-    publish,
-    reuse,
-    run_program,
-)
+from nemotron_shared.engine.spec import Outcome, Step, Task
+from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
 from stages.rl.pairs import FIELDS
 from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
@@ -127,39 +115,16 @@ def sources(config: RLConfig) -> list[Source]:
 
 
 STEP = Step(
-    stage="rl",
-    verb="data_prep",
-    directory=DIRECTORY,
-    description=__doc__,
-    schema=RLConfig,
-    produces="{family}-rl-data",
-    other_names=("{family}-rl-pairs",),
-    artifact_type="SplitJsonlDataArtifact",
-    sections=("data_prep",),
+    __file__,
+    __doc__,
+    RLConfig,
+    prepare,
     sources=sources,
     look=lambda config: look_ahead(
         kind_of(config.data_prep).parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
     ),
 )
-
-
-def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the configured data, or reuse an identical earlier result."""
-    if start.arguments.dry_run:
-        return preview(STEP, start)
-    plan = plan_run(STEP, start)
-    if plan.finished is not None:
-        return reuse(STEP, plan, plan.finished)
-    with open_run(STEP, plan) as run:
-        if run.finished is not None:
-            return Made(run.finished, reused=True)
-        return publish(STEP, plan, run, prepare(plan.task(run)))
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Load the config from the command line and prepare its data; return the exit code."""
-    return run_program(STEP, prepare_data, words)
-
+main = partial(run_program, STEP)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,6 +14,7 @@ conversations share one packed row and never see each other. The way of a conver
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +34,8 @@ from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import DEMONSTRATIONS, chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
-from nemotron_shared.step.step import (
-    Looked,
-    Made,
-    Outcome,
-    Preview,
-    Start,
-    Step,
-    Task,
-    open_run,
-    plan_run,
-    preview,
-    publish,
-    reuse,
-    run_program,
-)
+from nemotron_shared.engine.spec import Looked, Outcome, Step, Task
+from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
 from nemotron_shared.system.errors import UserError
 from stages.sft.accounts import about_rows, format_found, formats_found, mends, template_as_learnt
@@ -192,36 +180,14 @@ def sources(config: SFTConfig) -> list[Source]:
 
 
 STEP = Step(
-    stage="sft",
-    verb="data_prep",
-    directory=DIRECTORY,
-    description=__doc__,
-    schema=SFTConfig,
-    produces="{family}-sft-data",
-    artifact_type="SFTDataArtifact",
-    sections=("data_prep",),
+    __file__,
+    __doc__,
+    SFTConfig,
+    prepare,
     sources=sources,
     look=look,
 )
-
-
-def prepare_data(start: Start) -> Made | Preview:
-    """Prepare the configured data, or reuse an identical earlier result."""
-    if start.arguments.dry_run:
-        return preview(STEP, start)
-    plan = plan_run(STEP, start)
-    if plan.finished is not None:
-        return reuse(STEP, plan, plan.finished)
-    with open_run(STEP, plan) as run:
-        if run.finished is not None:
-            return Made(run.finished, reused=True)
-        return publish(STEP, plan, run, prepare(plan.task(run)))
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Load the config from the command line and prepare its data; return the exit code."""
-    return run_program(STEP, prepare_data, words)
-
+main = partial(run_program, STEP)
 
 if __name__ == "__main__":
     sys.exit(main())

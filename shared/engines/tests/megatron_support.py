@@ -10,9 +10,10 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
+from nemotron_shared.engine.spec import Task
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.start import artifact_field, load
-from nemotron_shared.step.step import Task
+from nemotron_shared.step.step import make
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.run import Run
 
@@ -36,7 +37,7 @@ def prepared(stage: str, home: Path, *overrides: str) -> Artifact:
     """Run the stage's real data preparation on a little of the synthetic data."""
     script = importlib.import_module(f"stages.{stage}.data_prep")
     words = (f"run.home={home}", "data_prep.workers=1", SMALL[stage], *overrides)
-    return script.prepare_data(load(script.STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
+    return make(script.STEP, load(script.STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
 
 
 def composed(stage: str, name: str, *overrides: str) -> Composed:

@@ -10,7 +10,7 @@ from nemotron_engines.megatron_bridge.loop import set_start
 from nemotron_engines.megatron_bridge.needs import problems
 from nemotron_engines.megatron_bridge.translate import CHECKPOINT_MARK, weights_folder
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.step.step import Task
+from nemotron_shared.engine.spec import Task
 
 
 def folder_with(path: Path, *files: str) -> Path:

@@ -8,8 +8,9 @@ import pytest
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.start import load
+from nemotron_shared.step.step import make
 from nemotron_shared.system.errors import UserError
-from stages.pretrain import train as script
+from stages.pretrain.train import STEP
 
 SMALL = ("data_prep.synthetic_documents=400", "data_prep.workers=1", "train.eval_rows=8", "logger.tensorboard=false",
          "train.seq_length=64", "scheduler.lr_wsd_decay_iters=1", "scheduler.lr_warmup_iters=2")  # fmt: skip
@@ -17,7 +18,7 @@ SMALL = ("data_prep.synthetic_documents=400", "data_prep.workers=1", "train.eval
 
 def train(home: Path, *overrides: str) -> Artifact:
     words = (f"run.home={home}", *SMALL, *overrides)
-    return script.train(load(script.STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
+    return make(STEP, load(STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
 
 
 def first_loss(artifact: Artifact) -> float:

@@ -51,6 +51,9 @@ class Stage:
         role: the key in evaluation's `run` section that names its model.
         other_data: what it reads instead with some methods.
         other_results: what it makes instead where the config has a section of that name.
+        reads: roles of its inputs, each a key of the config's `run` section.
+        optional: roles that are used if they exist.
+        extra: roles that only some methods have; they are no part of a result that is made without them.
     """
 
     name: str
@@ -63,6 +66,9 @@ class Stage:
     role: str | None = None
     other_data: tuple[Product, ...] = ()
     other_results: Mapping[str, Product] = field(default_factory=dict)
+    reads: tuple[str, ...] = ("data", "model")
+    optional: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
 
 
 STAGES = {
@@ -104,6 +110,7 @@ STAGES = {
             role="model",
             other_data=(Product("rl-pairs", "SplitJsonlDataArtifact", "rl data prep"),),
             other_results={"reward_modeling": Product("reward-model", "RewardModelArtifact", "rl")},
+            extra=("teacher", "reward_model"),
         ),
         Stage(
             "eval",
@@ -111,6 +118,7 @@ STAGES = {
             before="rl",
             data=Product("eval-data", "EvalDataArtifact", "eval data prep"),
             result=Product("eval-results", "EvalResultsArtifact", "eval"),
+            optional=("base", "sft"),
         ),
     )
 }

@@ -22,13 +22,13 @@ from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.engine.engine import refuse
+from nemotron_shared.engine.spec import Step
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.attempts import WHAT, what_it_was
 from nemotron_shared.step.plan import Plan, identify
 from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.records import FOLDER, Identity, changed_modules, differences, promises_bytes
 from nemotron_shared.step.start import load
-from nemotron_shared.step.step import Step
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.redaction import redact_values
 from nemotron_shared.system.versions import environment

@@ -1,12 +1,14 @@
-"""What a step is: what it reads and makes, and what its work is given and gives back.
+"""What a step is, and what its work is given and gives back.
 
-    STEP = Step(stage="sft", verb="train", schema=SFTConfig, produces="{family}-sft-model", ...)
+    STEP = Step(__file__, __doc__, SFTConfig, train, engines=ENGINES, prepare=data_prep.STEP, ...)
 
-Only data and hooks: what happens, and in which order, is written in the stage's script.
+What a step reads, makes and is called stands in the table of stages. The statements around its work, from the command
+line to the published artifact, stand in `step.step`. So a script says only what is special about its step.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple
@@ -20,12 +22,16 @@ from nemotron_shared.config.schema import HasSettings, RunSection, StageConfig
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.engine.needs import Estimate, Needs
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.stages import Product
+from nemotron_shared.stages import STAGES, Product, Stage
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.findings import Problem
 from nemotron_shared.tracking.run import Run
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=True)
+DATA = "data_prep"
+"""Section of the settings by which data is prepared; a training depends on the data that they made."""
+BESIDES = ("run", "logger")
+"""Sections that a training's result does not depend on, or not as a whole."""
 Inputs = Mapping[str, Artifact | None]
 """The artifact for each role; None if it is missing."""
 
@@ -80,50 +86,86 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a stage: what it reads and makes, and how its settings and inputs are checked.
+    """A step of a stage: its work, and how its settings and inputs are checked.
 
     Attributes:
-        stage, verb: "sft", "train"; the script is `stages/<stage>/<verb>.py`.
+        script: path of the script, `stages/<stage>/<verb>.py`; `description` is its docstring.
         schema: pydantic class of the stage's configuration.
-        produces: artifact name with `{family}` in it; `artifact_type`: its type.
-        other_names: names of that kind that `run.data` may ask for instead.
-        other_results: what is made instead where the config has a section of that name.
-        sections: config sections that the result depends on.
-        consumes: input roles, each a key of the config's `run` section.
-        optional: roles that are used if they exist.
-        extra: roles that only some methods have; they are no part of a result that is made without them.
+        work: makes the result, in the folder of a run.
+        engines: engines for the work; None for the preparation of data.
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
         check: problems with a config and its inputs, on any machine; the last argument is the family the config is
             a recipe for, or None.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
         look: for a dry run, problems found in the beginnings of those inputs.
         contents: content that settings refer to and the result depends on, by key, such as an architecture's fields.
-        engines: engines for the work; None for a step without engines.
         chosen: further modules chosen by the config, possibly outside this repository.
         estimate: memory, disk and time of the work, for `--dry-run` and `nemotron plan`.
     """
 
-    stage: str
-    verb: str
-    directory: Path
+    script: str
     description: str
     schema: type[StageConfig]
-    produces: str
-    artifact_type: ArtifactType
-    sections: tuple[str, ...]
-    other_names: tuple[str, ...] = ()
-    other_results: Mapping[str, Product] = field(default_factory=dict)
-    consumes: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    extra: tuple[str, ...] = ()
+    work: "Callable[[Task[Any]], Outcome]"
+    engines: Registry[type[HasSettings]] | None = None
     prepare: "Step | None" = None
     check: Callable[[Any, Inputs, str | None], Iterable[Problem]] = lambda config, inputs, recipe: ()
     sources: Callable[[Any], list[Source]] = lambda config: []
     look: Callable[[Any], Looked] = lambda config: Looked([], [])
     contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
-    engines: Registry[type[HasSettings]] | None = None
     chosen: Callable[[Any], list[str]] = lambda config: []
     estimate: Callable[[Any, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None
+
+    @cached_property
+    def directory(self) -> Path:
+        """The stage's folder."""
+        return Path(self.script).resolve().parent
+
+    @property
+    def stage(self) -> str:
+        """Name of the stage: "sft"."""
+        return self.directory.name
+
+    @property
+    def verb(self) -> str:
+        """Name of the script: "train" or "data_prep"."""
+        return Path(self.script).stem
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Config sections that the result depends on, beside `run`."""
+        trains = (name for name in self.schema.model_fields if name not in (DATA, *BESIDES))
+        return tuple(trains) if self.trains else (DATA,)
+
+    @property
+    def _row(self) -> Stage:
+        """The stage's row in the table."""
+        return STAGES[self.stage]
+
+    @property
+    def makes(self) -> Product:
+        """What it makes, if the config asks for nothing else."""
+        return self._row.result if self.trains else self._row.data
+
+    @property
+    def others(self) -> tuple[Product, ...]:
+        """Data that `run.data` may ask for instead, and results of configs with another method."""
+        return (*self._row.other_results.values(),) if self.trains else self._row.other_data
+
+    @property
+    def consumes(self) -> tuple[str, ...]:
+        """Roles of its inputs, each a key of the config's `run` section."""
+        return self._row.reads if self.trains else ()
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Roles that are used if they exist."""
+        return self._row.optional if self.trains else ()
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """Roles that only some methods have; they are no part of a result that is made without them."""
+        return self._row.extra if self.trains else ()
 
     @property
     def module(self) -> str:
@@ -141,19 +183,18 @@ class Step:
         Args:
             sections: of the config, by name.
         """
-        if (other := self._other_result(sections.get)) is not None:
-            return other.name(run.family)
         asked = (run.data or "").removeprefix(SCHEME).partition(":")[0]
-        names = [name.format(family=run.family) for name in (self.produces, *self.other_names)]
-        return asked if asked in names else names[0]
+        named = (one.name(run.family) for one in (() if self.trains else self.others))
+        return asked if asked in named else self._product(sections.get).name(run.family)
 
     def type_made(self, config: StageConfig) -> ArtifactType:
         """Type of the artifact that a config makes."""
-        other = self._other_result(lambda section: getattr(config, section))
-        return self.artifact_type if other is None else other.type
+        return self._product(lambda section: getattr(config, section)).type
 
-    def _other_result(self, section: Callable[[str], Any]) -> Product | None:
-        return next((made for name, made in self.other_results.items() if section(name) is not None), None)
+    def _product(self, section: Callable[[str], Any]) -> Product:
+        """What a config with these sections makes."""
+        others = self._row.other_results.items() if self.trains else ()
+        return next((made for name, made in others if section(name) is not None), self.makes)
 
     def engine_module(self, config: StageConfig) -> str | None:
         """Module of the engine the config chooses; None for a step without engines."""

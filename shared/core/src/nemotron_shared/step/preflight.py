@@ -104,7 +104,7 @@ def _described_data(checked: Preflight) -> DataChoice | UserError | list[UserErr
         made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))
         found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
         if _is_by_hand(checked, "run.data"):
-            named = store.resolve(str(run.data), family=run.family, expect=step.prepare.artifact_type)
+            named = store.resolve(str(run.data), family=run.family, expect=step.prepare.makes.type)
             if found is None or named.manifest.producer.config_digest != plan.identity.result:
                 before = record_of(store, named)
                 unlike = listed(differences(before, redact_values(plan.identity.what))) if before else ""

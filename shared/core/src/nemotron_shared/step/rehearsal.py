@@ -96,8 +96,8 @@ def rehearse_apart(checked: Preflight[Any]) -> str:
     return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
 
 
-def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str:
-    """What was rehearsed, or why nothing was; `train` is the script of the step.
+def rehearse(step: Step, make: Callable[[Step, Start], Made], arguments: Arguments) -> str:
+    """What was rehearsed, or why nothing was; `make` makes an artifact, as in every start.
 
     Raises:
         UserError: the training would fail, and why.
@@ -127,7 +127,7 @@ def rehearse(step: Step, train: Callable[..., Any], arguments: Arguments) -> str
                 others = _others(checked, small_models, folder.parent)
                 short = [word for word in _short(config) if data is None or not word.startswith("data_prep.")]
                 where = _places(folder, data, step, config, tokenizer)
-                made = _train(step, train, arguments, [*short, *where, *others])
+                made = _train(step, make, arguments, [*short, *where, *others])
                 small_models.load_again(made.path)
             except UserError as error:
                 if NOTHING_LEFT.match(error.message):  # the preparation reads more, and lists what it cannot use
@@ -239,8 +239,7 @@ def _silent() -> Generator[None]:
         yield
 
 
-def _train(step: Step, train: Callable[..., Any], arguments: Arguments, changes: Sequence[str]) -> Artifact:
+def _train(step: Step, make: Callable[[Step, Start], Made], arguments: Arguments, changes: Sequence[str]) -> Artifact:
     given = {override_key(word) for word in changes}
     asked = [word for word in arguments.overrides if override_key(word) not in given]
-    made: Made = train(load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes))))
-    return made.artifact
+    return make(step, load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes)))).artifact

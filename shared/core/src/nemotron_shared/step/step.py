@@ -1,19 +1,9 @@
-"""The statements of a stage's scripts, from the command line to the published artifact.
+"""The statements of every step, from the command line to the published artifact.
 
-def train(start: Start) -> Made | Preview:
-    if start.arguments.dry_run:
-        return preview(STEP, start)
-    plan = plan_run(STEP, start, data_prep.prepare_data)
-    if plan.finished is not None:
-        return reuse(STEP, plan, plan.finished)
-    with open_run(STEP, plan) as run:
-        if run.finished is not None:
-            return Made(run.finished, reused=True)
-        return publish(STEP, plan, run, run_engine(plan.task(run)))
+    if __name__ == "__main__":
+        sys.exit(run_program(STEP))           # the end of each script
 
-
-def main(words: Sequence[str] | None = None) -> int:
-    return run_program(STEP, train, words)
+`make` is a start: plan, open the run, let the work make the result, publish. A dry run shows what it would do.
 """
 
 import gc
@@ -22,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,11 +20,11 @@ from typing import Any
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.starting import inputs_kept, named_inputs
 from nemotron_shared.config.training import TrackerSection
-from nemotron_shared.engine.engine import engine_of, refuse, run_engine
-from nemotron_shared.engine.spec import Looked, Made, Outcome, Step, Task
+from nemotron_shared.engine.engine import engine_of, refuse
+from nemotron_shared.engine.spec import Made, Outcome, Step
 from nemotron_shared.step.arguments import parse_arguments
 from nemotron_shared.step.attempts import begin, finish, finish_again, has_begun
-from nemotron_shared.step.dry_run import CANNOT_RUN, Preview, preview, show
+from nemotron_shared.step.dry_run import CANNOT_RUN, preview, show
 from nemotron_shared.step.inputs import use_prepared
 from nemotron_shared.step.places import show_result, show_run
 from nemotron_shared.step.plan import Plan, identify, made_meanwhile, require_usable
@@ -51,17 +41,9 @@ from nemotron_shared.tracking.progress import heartbeat
 from nemotron_shared.tracking.run import Run, locked_run
 from nemotron_shared.tracking.trackers import tracked
 
-__all__ = [
-    "Looked", "Made", "Outcome", "Preview", "Start", "Step", "Task",
-    "open_run", "plan_run", "preview", "publish", "reuse", "run_engine", "run_program",
-]  # fmt: skip
 
-Script = Callable[[Start], Made | Preview]
-"""What a script does with a loaded start: `train` or `prepare_data`."""
-
-
-def run_program(step: Step, script: Script, words: Sequence[str] | None = None) -> int:
-    """Run a step's script from a command line, and return the exit code.
+def run_program(step: Step, words: Sequence[str] | None = None) -> int:
+    """Run a step from a command line, and return the exit code.
 
     Args:
         words: of the command line; None for those of this process, which then ends after this.
@@ -74,70 +56,75 @@ def run_program(step: Step, script: Script, words: Sequence[str] | None = None) 
     # The script's folder is first in sys.path, where `evaluate.py` would hide the library of that name.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != step.directory]
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' progress bars would overwrite ours
-    code = exit_code_of(lambda: _run(step, script, words))
+    code = exit_code_of(lambda: _run(step, words))
     if words is None:
         ignore_echoes()
         gc.freeze()  # at exit: a last garbage collection over everything imported takes 0.1 s
     return code
 
 
-def _run(step: Step, script: Script, words: Sequence[str] | None) -> int:
+def _run(step: Step, words: Sequence[str] | None) -> int:
     if words is None:
         heed_signals()
     arguments = parse_arguments(f"{step.stage}/{step.verb}.py", step.description, words)
     if arguments.dry_run and distributed.rank() != 0:
         return 0
     if arguments.rehearse:
-        say(f"[{step.stage}] {rehearse(step, script, arguments)}")
+        say(f"[{step.stage}] {rehearse(step, make, arguments)}")
         return 0
+    if arguments.dry_run:
+        shown = preview(step, load(step, arguments))
+        show(shown, as_json=arguments.json)
+        return CANNOT_RUN if shown.problems else 0
     keeping = ExitStack()
     try:
-        load_start = lambda: _kept(load(step, arguments), keeping)  # noqa: E731
-        ending = script(load_start() if arguments.dry_run else distributed.on_rank_zero(load_start))
+        made = make(step, distributed.on_rank_zero(lambda: _kept(load(step, arguments), keeping)))
     except Stopped as stopped:
         say(str(stopped))
         return STOPPED_EXIT_CODE
     finally:
         keeping.close()
         distributed.leave()
-    if isinstance(ending, Preview):
-        show(ending, as_json=arguments.json)
-        return CANNOT_RUN if ending.problems else 0
     if arguments.json and distributed.rank() == 0:
-        made = ending.artifact
-        tell_json({"artifact": made.reference, "path": str(made.path), "reused": ending.reused}, indent=None)
+        artifact = made.artifact
+        tell_json({"artifact": artifact.reference, "path": str(artifact.path), "reused": made.reused}, indent=None)
     return 0
 
 
 def _kept(start: Start, keeping: ExitStack) -> Start:
     """The same start, with its inputs kept from being removed; `nemotron` keeps those of its steps itself."""
-    if not start.arguments.dry_run:
-        keeping.enter_context(inputs_kept(start.store, named_inputs(start.store, start.run.model_dump())))
+    keeping.enter_context(inputs_kept(start.store, named_inputs(start.store, start.run.model_dump())))
     return start
 
 
-def plan_run(step: Step, start: Start, prepare: Script | None = None) -> Plan[Any]:
-    """Check everything, prepare missing data, and look for a finished result.
+def make(step: Step, start: Start) -> Made:
+    """Make a step's artifact, or use the one that the same settings, inputs and code have made before."""
+    plan = plan_run(step, start)
+    if plan.finished is not None:
+        return reuse(step, plan, plan.finished)
+    with open_run(step, plan) as run:
+        if run.finished is not None:
+            return Made(run.finished, reused=True)
+        return publish(step, plan, run, step.work(plan.task(run)))
 
-    Args:
-        prepare: the script that prepares missing data, if the config allows it.
+
+def plan_run(step: Step, start: Start) -> Plan[Any]:
+    """Check everything, prepare missing data if the config allows it, and look for a finished result.
 
     Raises:
         UserError: everything that prevents the step from running, before any work is done.
     """
-    return distributed.on_rank_zero(lambda: _plan_run(step, start, prepare))
+    return distributed.on_rank_zero(lambda: _plan_run(step, start))
 
 
-def _plan_run(step: Step, start: Start, prepare: Script | None) -> Plan[Any]:
+def _plan_run(step: Step, start: Start) -> Plan[Any]:
     checked = preflight(step, start)
     rehearsed = False
-    if checked.prepares and prepare is not None:
+    if checked.prepares and step.prepare is not None:
         refuse(checked.problems + checked.lacking)
         rehearsed = _rehearse(checked)
         say(f"{checked.prepares}: preparing it first")
-        made = prepare(start)
-        assert isinstance(made, Made), "a start prepares data, and previews none"
-        use_prepared(checked, made.artifact)
+        use_prepared(checked, make(step.prepare, start).artifact)
         complete(checked)
     plan = _decided_plan(checked)
     if plan.finished is None and not rehearsed and not has_begun(plan):

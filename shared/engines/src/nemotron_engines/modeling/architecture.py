@@ -14,7 +14,6 @@ from typing import Any
 from nemotron_data.sources.datasets import own_files
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.schema import EngineSection, ModelSection
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.families import LIKE, architecture
@@ -121,9 +120,14 @@ def own_file(name_or_path: str) -> str | None:
     return name_or_path if name_or_path.endswith((".yaml", ".yml")) else None
 
 
-def own_sources(model: ModelSection, engine: EngineSection) -> list[Source]:
+def own_sources(config: Any) -> list[Source]:
     """Manifest entries for the user's own files that a training or an evaluation reads besides its artifacts."""
-    return own_files(own_file(model.architecture), *engine.own_files())
+    return own_files(own_file(config.model.architecture), *config.engine.own_files())
+
+
+def own_architecture(config: Any) -> dict[str, Any]:
+    """The fields of a config's architecture, on which a result depends more than on its name."""
+    return {"model.architecture": load_architecture(config.model.architecture, {})}
 
 
 def load_architecture(name_or_path: str, overrides: dict[str, Any]) -> dict[str, Any]:
