@@ -24,9 +24,9 @@ STEP = Step(
     run_engine,
     engines=ENGINES,
     prepare=data_prep.STEP,
-    check=partial(training_problems, chats=False),
     sources=own_sources,
     contents=own_architecture,
+    check=partial(training_problems, chats=False),
     estimate=estimate_training,
 )
 main = partial(run_program, STEP)
