@@ -201,17 +201,19 @@ def reward_loss(pairs: Sequence[dict[str, Document]], centre: float) -> Loss:
     return loss
 
 
-def policy_loss(completions: Sequence[dict[str, Any]], temperature: float) -> Loss:
-    """GRPO's first update: ratios are 1, so the loss is minus the mean advantage over all own tokens."""
+def policy_loss(completions: Sequence[dict[str, Any]], temperature: float, most: float) -> Loss:
+    """GRPO's first update: ratios are 1, so the loss is minus the mean over all own tokens of the advantage, times the
+    token's probability here over that with which it was drawn, which is `most` at most.
+    """
 
     def loss(trainee: Trainee) -> Tensor:
-        total, count = torch.zeros(()), 0
+        terms = []
         for one in completions:
-            own = torch.tensor(one["own"])
-            logps = trainee.logps(one["prompt"] + one["completion"], temperature)[-len(own) :]
-            total = total - ((logps - logps.detach()).exp() * one["advantage"] * own).sum()
-            count += int(own.sum())
-        return total / count
+            own = torch.tensor(one["own"]).bool()
+            logps = trainee.logps(one["prompt"] + one["completion"], temperature)[-len(own) :][own]
+            weights = (logps.detach() - torch.tensor(one["logps"])).exp().clamp(max=most)
+            terms.append(-weights * one["advantage"] * (logps - logps.detach()).exp())
+        return torch.cat(terms).mean()
 
     return loss
 
@@ -305,11 +307,13 @@ def rewarding(
 
 def sampled(
     model: str, completions: list[dict[str, Any]], questions: list[str], temperature: float,
-    adapters: str | None = None, scale: float = 1.0, teacher: str | None = None, observed: str | None = None,
+    most: float = math.inf, adapters: str | None = None, scale: float = 1.0, teacher: str | None = None,
+    observed: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What a step of reinforcement learning or distillation did with the completions that it sampled.
 
     Args:
+        most: bound of a token's weight in the loss.
         observed: what an environment says between two turns, whose rewards are vowels of each turn; None: a completion
             is one answer, and its reward the share of vowels.
     """
@@ -332,7 +336,10 @@ def sampled(
             found["observed"] = [sum(observed in text for text in between), len(between)]
         found["reward"] = float(np.mean(rewards))
         found["advantages"] = advantages([tuple(one["prompt"]) for one in completions], rewards)
-    loss = distillation_loss(completions, teacher, temperature) if teacher else policy_loss(completions, temperature)
+        found["terms"] = float(np.mean([abs(one["advantage"]) for one in completions for own in one["own"] if own]))
+    loss = (
+        distillation_loss(completions, teacher, temperature) if teacher else policy_loss(completions, temperature, most)
+    )
     return found | two_steps(trainee, [loss], 0.0)
 
 

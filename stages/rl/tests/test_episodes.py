@@ -88,6 +88,8 @@ def test_masked_episodes_teach_nothing(
         failed = (one["tool_mask"] * one["completion_mask"]).sum(1) == 0
         assert line["environment/failed"] == pytest.approx(failed.mean())
         assert not one["advantages"][failed].any()
+        own = (one["tool_mask"] * one["completion_mask"]).sum()
+        assert line["completion_length"] == pytest.approx(own / (~failed).sum()), "of episodes that did not fail"
         assert np.isfinite(line["reward"])
 
 

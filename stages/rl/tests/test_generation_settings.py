@@ -63,13 +63,15 @@ def test_no_setting_of_the_file_changes_what_is_sampled(trainer: SamplingTrainer
     assert sampled(trainer, **{key: PLANTED[key]}) == (ids, logps)
 
 
-def test_a_start_and_a_dry_run_say_what_is_left_out(
+def test_a_start_and_a_dry_run_say_what_is_left_out_and_it_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The library would refuse to save `min_p` without `do_sample`, and put the tokenizer's tokens into both files."""
     folder = write("qwen3", tmp_path / "model")
-    (folder / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": [2, 9], "do_sample": True, "min_p": 0.9})
-    )
+    asked = {"eos_token_id": [2, 9], "pad_token_id": 7, "min_p": 0.9}
+    (folder / "generation_config.json").write_text(json.dumps(asked))
+    named = {"eos_token_id": 5, "pad_token_id": None, "bos_token_id": 6}
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | named))
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
     words = [*short("rl"), "--rehearsed", f"run.model={folder}"]
     assert main([*words, "--dry-run"]) == 0
@@ -79,4 +81,9 @@ def test_a_start_and_a_dry_run_say_what_is_left_out(
     monkeypatch.setattr(SamplingTrainer, "log", lambda self, *_: seen.append(self.eos_token_ids))
     assert main([*words, "train.train_iters=1", "train.eval_interval=9"]) == 0
     assert capsys.readouterr().err.count(told) == 1
-    assert [sorted(ids) for ids in seen[:1]] == [[0, 2, 9]], "of the file, the tokenizer and config.json"
+    assert [sorted(ids) for ids in seen[:1]] == [[0, 2, 5, 9]], "of the file, the tokenizer and config.json"
+    made, config = (
+        json.loads((tmp_path / "home/artifacts/super3-rl-model/v1" / name).read_text())
+        for name in ("generation_config.json", "config.json")
+    )
+    assert made | asked == made and {name: config[name] for name in named} == named

@@ -80,6 +80,8 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
     _played: Sequence[Episode] = ()
     _episodes_took: Mapping[str, float] = {}
     """The same for the current step's episodes."""
+    _lengths: Mapping[str, float] = {}
+    """Figures of the tokens of the current step's episodes, under TRL's names."""
     _began = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +92,9 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
     def _sampled(self) -> list[dict[str, Any]]:
         """Completions of a step, by pass; the step begins here."""
         self._began = time.monotonic()
-        return super()._sampled()
+        made = super()._sampled()
+        self._note("train", **self._lengths)
+        return made
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log with the time of the step outside its episodes: rewards, gradients and the update."""
@@ -162,10 +166,15 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         sums["environment/tokens"] = float(sum(len(one.own) - sum(one.own) for one in played))
         for kind in ("calls", "refused_calls"):
             sums[f"environment/{kind}"] = float(sum(one.counts[kind] for one in played))
-        whole = torch.tensor([len(played), *sums.values()], dtype=torch.float64)
+        ended = [one for one in played if one.ended != "failed"]
+        tokens = sum(sum(one.own) for one in ended)
+        cut = sum(one.ids[-1] not in self.eos_token_ids for one in ended)
+        whole = torch.tensor([len(played), len(ended), tokens, cut, *sums.values()], dtype=torch.float64)
         if distributed.world_size() > 1:
             torch.distributed.all_reduce(whole)
-        episodes, *values = whole.tolist()
+        episodes, judged, tokens, cut, *values = whole.tolist()
+        totals = {"completions/mean_length": tokens, "completions/clipped_ratio": cut} if judged else {}
+        self._lengths = {name: total / judged for name, total in totals.items()}
         figures = {name: value / episodes for name, value in zip(sums, values, strict=True)}
         named = {name for one in played for name in one.figures}
         if distributed.world_size() == 1:  # processes may have different names

@@ -69,7 +69,7 @@ class PairTrainer(StageTrainer):
     _metrics: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, data_collator=self.collate, **kwargs)  # ty: ignore[unknown-argument]
+        super().__init__(*args, data_collator=self.collate, **kwargs)
         self._pairs: dict[str, list[int]] = {"train": [], "eval": []}
 
     @staticmethod

@@ -148,17 +148,16 @@ class JudgedTrainer(TeachingRowsTrainer):
         processes = distributed.world_size()
         order = np.concatenate([self.batches.rows_of(process, processes) for process in range(processes)])
         in_batch_order = np.argsort(order)
-        self._rewards = self._rewards[in_batch_order]
-        penalties = self._penalties[in_batch_order].reshape(-1, self.batches.completions)
-        grouped = self._grouped(self._rewards) + penalties
+        self._rewards, self._penalties = self._rewards[in_batch_order], self._penalties[in_batch_order]
+        grouped = self._grouped(self._rewards, self._penalties)
         normalize = self.scale_rewards == "group"
         advantages = advantages_of(grouped, leave_one_out=self.leave_one_out, normalize=normalize).ravel()
         found["advantages"] = torch.from_numpy(advantages[self.rows]).to(found["advantages"])
         return found
 
-    def _grouped(self, rewards: np.ndarray) -> np.ndarray:
-        """The weighted sums of rewards, in batch order, by group: (groups, completions)."""
-        return self._summed(rewards).reshape(-1, self.batches.completions)
+    def _grouped(self, rewards: np.ndarray, penalties: np.ndarray | float = 0.0) -> np.ndarray:
+        """The weighted sums of rewards, in batch order, by group, with `penalties`: (groups, completions)."""
+        return (self._summed(rewards)[:, None] + penalties).reshape(-1, self.batches.completions)
 
     def _summed(self, rewards: np.ndarray) -> np.ndarray:
         """Weighted sum of each completion's rewards; equal rewards give equal sums."""
@@ -166,20 +165,20 @@ class JudgedTrainer(TeachingRowsTrainer):
             [math.fsum(weight * one for weight, one in zip(self.weights, row, strict=True)) for row in rewards]
         )
 
-    def _figures(self, rewards: np.ndarray) -> dict[str, float]:
-        """Figures of everything that a step sampled, under TRL's names."""
+    def _figures(self, rewards: np.ndarray, penalties: np.ndarray) -> dict[str, float]:
+        """Figures of everything that a step sampled, under TRL's names.
+
+        Rewards are those before the penalties; advantages, and so their share that is 0, come of both.
+        """
         grouped = self._grouped(rewards)
-        spread = np.array(
-            [mean_and_spread(group[~np.isnan(group)])[1] for group in grouped if not np.isnan(group).all()]
-        )
+        spread, judged = (_spreads(one) for one in (grouped, self._grouped(rewards, penalties)))
         means = {
             f"rewards/{name}/mean": _mean(one) for name, one in zip(self.reward_func_names, rewards.T, strict=True)
         }
-        zero = float((spread == 0).mean())
         return {
             "reward": float(grouped[~np.isnan(grouped)].mean()),
             "reward_std": float(spread.mean()),
-            "frac_reward_zero_std": zero,
+            "frac_reward_zero_std": float((judged == 0).mean()),
         } | means
 
     def _note(self, mode: str, **figures: float) -> None:
@@ -217,6 +216,11 @@ class JudgedTrainer(TeachingRowsTrainer):
         completions, _ = self._generate_single_turn(ids, None, {}, 1)
         texts = tokenizer.batch_decode(completions, skip_special_tokens=True)  # ty: ignore[missing-union-attribute]
         return self._judged(prompts, texts, [row["expected"] for row in rows], completions)
+
+
+def _spreads(grouped: np.ndarray) -> np.ndarray:
+    """Standard deviation of each group (groups, completions) that has a value, over those that are not NaN."""
+    return np.array([mean_and_spread(group[~np.isnan(group)])[1] for group in grouped if not np.isnan(group).all()])
 
 
 def _mean(values: np.ndarray) -> float:
@@ -281,7 +285,7 @@ class StepTrainer(JudgedTrainer):
         """Completions of a step, by pass."""
         step, batches = self.state.global_step, self.batches
         found = self._answered_apart(step) if self.most_batches else self._answered_batch(step)
-        self._note("train", **self._figures(self._rewards))
+        self._note("train", **self._figures(self._rewards, self._penalties))
         teaching = self.accelerator.reduce(found["advantages"].count_nonzero(), reduction="sum")
         self.steps_with[bool(teaching)] += 1
         size = len(self.rows) // self.passes
@@ -316,7 +320,7 @@ class StepTrainer(JudgedTrainer):
         Raises:
             UserError: the batches that may be sampled have too few such prompts.
         """
-        kept, rewards, completions = list[dict[str, Any]](), list[np.ndarray](), self.batches.completions
+        kept, sampled, completions = list[dict[str, Any]](), list[list[np.ndarray]](), self.batches.completions
         wanted, there = self.batches.per_step * completions, 0
         while there < wanted:
             if len(kept) == self.most_batches:
@@ -331,9 +335,10 @@ class StepTrainer(JudgedTrainer):
             apart = np.repeat(mean_and_spread(self._grouped(self._rewards))[1] > 0, completions)
             chosen = torch.from_numpy(apart.nonzero()[0][: wanted - there]).to(found["advantages"].device)
             kept.append({name: _chosen(value, chosen) for name, value in found.items()})
-            rewards.append(self._rewards)
+            sampled.append([self._rewards, self._penalties])
             there += len(chosen)
-        self._rewards, self.drawn_before = np.concatenate(rewards), 0
+        self._rewards, self._penalties = map(np.concatenate, zip(*sampled, strict=True))
+        self.drawn_before = 0
         self._note("train", dynamic_sampling_num_gen_batches=len(kept))
         tokenizer: Any = self.processing_class
         padding = dict.fromkeys(("prompt_ids", "completion_ids"), tokenizer.pad_token_id)

@@ -14,6 +14,7 @@ from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.engine import checkpoints
 from nemotron_shared.engine.checkpoints import Validation, validation_of, validations
+from nemotron_shared.models.folder import IDS
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.metrics import Metric, is_known
@@ -131,6 +132,26 @@ class RunCallback(TrainerCallback):
 
     def _tokens(self, state: TrainerState) -> int | None:
         return self.tokens_at(state.global_step) if self.tokens_at else None
+
+
+class OwnTokens(TrainerCallback):
+    """Keeps the special tokens that the files of a language model name, which are published with it.
+
+    At the start, transformers' Trainer puts those of the tokenizer into both configs (5.23, `align_special_tokens`). A
+    changed generation_config.json is then refused at every save if it has settings such as `min_p` without `do_sample`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        configs = (model.config.get_text_config(), model.generation_config) if model.can_generate() else ()
+        self._named = [(one, {name: getattr(one, name, None) for name in IDS}) for one in configs]
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Undo the change."""
+        for config, ids in self._named:
+            for name, number in ids.items():
+                setattr(config, name, number)
 
 
 class TensorBoardMetrics(TensorBoardCallback):

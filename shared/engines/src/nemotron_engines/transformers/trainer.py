@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -20,11 +20,12 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
 from nemotron_engines.lora.adapt import AdaptersReached, count, table
+from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling import roles, sharded
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.modeling.loaded import change_type, own_types, type_to_save
 from nemotron_engines.modeling.mtp import class_of
-from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
+from nemotron_engines.transformers.callback import OwnTokens, RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, InterruptibleTrainer, checkpoint_bytes, save_or_explain
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import OptimizerSection, SchedulerSection, TrainingConfig
@@ -74,6 +75,11 @@ class StageTrainer(InterruptibleTrainer):
 
     stage_config: TrainingConfig[LocalEngine]
     _parameters: list[torch.nn.Parameter] | None = None
+
+    def __init__(self, *args: Any, model: Any, **kwargs: Any) -> None:
+        own = OwnTokens(without_adapters(model))  # TRL changes them here already
+        super().__init__(*args, model=model, **kwargs)  # ty: ignore[unknown-argument]
+        self.add_callback(own)  # ty: ignore[missing-attribute]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Skip the library's count of all parameters at each step, which serves an unused metric."""
@@ -229,6 +235,10 @@ def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] 
     return chosen
 
 
+UNTRUE = ("trainer_state.json", "has new PAD/BOS/EOS tokens")
+"""Parts of the library's warnings about what is otherwise here."""
+
+
 def train_to_end(
     stage_trainer: StageTrainer,
     config: TrainingConfig[LocalEngine],
@@ -249,16 +259,17 @@ def train_to_end(
     assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
     trainer, stage_trainer.stage_run, stage_trainer.stage_config = stage_trainer, run, config
     trainer.remove_callback(PrinterCallback)
-    trained, total = count(trainer.model)  # ty: ignore[invalid-argument-type]
+    model: Any = trainer.model
+    trained, total = count(model)
     if (section := config.engine.peft) is not None:
         trainer.add_callback(AdaptersReached())
-        for line in table(cast(PeftModel, trainer.model), section):
+        for line in table(model, section):
             run.say(line)
     if config.engine.strategy == "fsdp2" or distributed.world_size() > 1:
         run.say(distributed.spread(config.engine.strategy))
-    # Intervals may change between attempts, and the current ones count; the library warns about it in three lines.
+    # Intervals may change between attempts, and the current ones count; and special tokens stay as they were.
     warnings = logging.getLogger("transformers.trainer_utils")
-    warnings.addFilter(lambda record: "trainer_state.json" not in record.getMessage())
+    warnings.addFilter(lambda record: not any(words in record.getMessage() for words in UNTRUE))
     checkpoint = distributed.on_rank_zero(lambda: checkpoints.resume_point(run.checkpoints, LAYOUT, run.say))
     if checkpoint is not None:
         run.goes_on_from(checkpoints.step_of(checkpoint))
@@ -274,7 +285,6 @@ def train_to_end(
     if distributed.any_rank(run.stop_requested):
         raise run.stopped()  # the last step has its checkpoint; a rerun only publishes
     run.require_all_steps(trainer.state.global_step, config.train.train_iters)
-    model: Any = trainer.model
     better = distributed.on_rank_zero(lambda: checkpoints.best_to_publish(run, LAYOUT, config.checkpoint.publish_best))
 
     def keep(best: Validation) -> str:
