@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from kinds_of_models import without_weights
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import distributed, nn
+from torch.distributed.tensor import DTensor
 from transformers import NemotronHConfig
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import random_like, save_model
+from nemotron_engines.modeling.packed import keep_apart, packed_inputs
 from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.config.schema import ModelLoadingEngine, TransformersEngine
 from nemotron_shared.engine.checkpoints import mark_complete, resume_point
@@ -92,6 +95,27 @@ def test_a_tied_head_is_published_once() -> None:
     assert weights is not None
     assert weights.keys() == {name for name, _ in without_weights("llama_tied").named_parameters()}
     assert "model.embed_tokens.weight" in weights and "lm_head.weight" not in weights
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "granite_moe_hybrid"])
+def test_a_sharded_hybrid_trains_after_it_has_refused_packed_rows(name: str) -> None:
+    """A pass that ends with an error leaves the shards gathered, where the next move between devices fails."""
+    model: Any = without_weights(name).to_empty(device="cpu")
+    for tensor in (*model.parameters(), *model.buffers()):
+        nn.init.constant_(tensor, 0.01)
+    model.tie_weights()
+    ids = torch.arange(3, 13)[None]
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        sharded.cut(model, "cpu", bfloat16=True)
+        assert "refuses packed rows" in str(keep_apart(model))
+        moved = model.to("cpu")  # as the Trainer does
+        loss = moved(input_ids=ids, labels=ids, shift_labels=ids, attention_mask=None, **packed_inputs([[0, 4]], 10)).loss
+        loss.backward()
+        assert all(isinstance(one, DTensor) for one in moved.parameters())
+        assert moved.get_input_embeddings().weight.grad is not None
+    finally:
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(

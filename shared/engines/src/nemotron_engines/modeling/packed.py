@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.utils.rnn import pad_sequence
 from transformers import NemotronHConfig
 from transformers.modeling_outputs import CausalLMOutput
@@ -105,6 +106,8 @@ def _why_not_packed(model: Any) -> str | None:
             model(input_ids=row, attention_mask=None, use_cache=False, **apart).logits[0, LENGTHS[0] :] for row in rows
         ]
     except ValueError as error:  # a package is missing that transformers needs for them
+        if isinstance(model, FSDPModule):  # the end of a whole pass lets go of what the broken one has gathered
+            model(input_ids=second[None], use_cache=False)
         return f"transformers refuses packed rows: {first_line(error)}"
     finally:
         model.train(was_training)
