@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import last_values_win, make_model, make_reward_model, short
-from zoo import write
+from zoo import Kind, chatml, write, write_kind
 
 from nemotron_engines.modeling import cut
 from nemotron_shared.step import rehearsal, remembered
@@ -168,3 +168,12 @@ def test_only_models_that_began_elsewhere_are_rehearsed(tmp_path: Path, monkeypa
 
     assert rehearsed("rl") == {"import:v1", "theirs:v1", "folder:v1", "lost:v2", "same:v1"}
     assert rehearsed("sft") == rehearsed("rl") - {"same:v1"}, "this code has trained it before"
+
+
+@pytest.mark.slow
+def test_a_head_that_trl_does_not_compute_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """RecurrentGemma caps its logits under a name that TRL does not look for."""
+    more = {"head_dim": 8, "attention_window_size": 32, "lru_width": 32, "num_hidden_layers": 3}
+    write_kind(Kind("recurrent_gemma", chatml, more), place / "capped")
+    assert main([*METHODS["pairs"], "run.model=./capped", "--dry-run"]) == 1
+    assert "TRL 1.16 computes other log-probabilities than this model" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from nemotron_data.prep.pipeline import Inputs, Prepared
 from nemotron_data.sources.datasets import Part, is_synthetic
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, marks_in, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
-from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.folder import context_of
 from nemotron_shared.system.errors import UserError
 from stages.sft.encode import (
     ANSWER_CUT,
@@ -126,14 +126,6 @@ def mends(prepared: Prepared[SFTData], settings: SFTData) -> dict[str, str]:
     template = "give a template that shows them, such as nano3 or a Jinja file: data_prep.chat_template=nano3"
     hidden = {reason: template for reason in prepared.totals.cut if reason.endswith(HIDDEN)}
     return {NO_ANSWER_WITHIN: size, ANSWER_CUT: size, TOO_LONG: size, **hidden}
-
-
-def context_of(model: Path) -> int | None:
-    """The longest text of the model in a folder, in tokens; None where no config.json says."""
-    config = config_of(model)
-    text = config.get("text_config")
-    known = [one.get("max_position_embeddings") for one in (config, text) if isinstance(one, dict)]
-    return next((length for length in known if isinstance(length, int) and length > 0), None)
 
 
 THOUGHT = {True: "with a thought", False: "without a thought"}

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from nemotron_engines.modeling.packed import keep_apart, packed_inputs
+from nemotron_engines.modeling.packed import keep_apart, packed_inputs, require_positions
+from nemotron_shared.system.errors import UserError
 
 SIZES = {"hidden_size": 32, "vocab_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 MAMBA2 = {"num_heads": 8, "head_dim": 8, "expand": 2, "state_size": 8, "n_groups": 2, "chunk_size": 8}
@@ -58,3 +59,29 @@ def test_packed_documents_are_computed_as_alone(kind: str, more: dict[str, Any],
     assert torch.allclose(packed.loss, wanted, atol=1e-5)
     packed.loss.backward()
     assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("gpt2", {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}),
+     ("opt", {"max_position_embeddings": 16, "ffn_dim": 32, "word_embed_proj_dim": 32}), ("llama", GROUPED)],
+)  # fmt: skip
+def test_texts_are_no_longer_than_a_table_of_positions(kind: str, more: dict[str, Any]) -> None:
+    """And where positions are computed, a line says that the model may not know them."""
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **(SIZES | {"pad_token_id": 1} | more)))
+    context, said = model.config.max_position_embeddings, list[str]()
+    require_positions(model, context, "data_prep.pack_size", said.append)
+    assert not said
+    ids = torch.ones(1, context + 1, dtype=torch.int64) + 1
+    if kind == "llama":
+        require_positions(model, context + 1, "data_prep.pack_size", said.append)
+        assert said == ["WARNING: texts have up to 65 tokens, and the model's context is 64: it may not have learnt to "
+                        "read further"]  # fmt: skip
+        model(ids)
+        return
+    with pytest.raises(UserError, match=r"up to 17 tokens, .* 16: it has no further positions") as error:
+        require_positions(model, context + 1, "data_prep.pack_size", said.append)
+    assert error.value.remedy == "set data_prep.pack_size=16, or shorten the texts"
+    model(ids[:, 1:])
+    with pytest.raises(IndexError):
+        model(ids)

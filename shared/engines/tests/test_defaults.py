@@ -71,8 +71,9 @@ def test_warm_up_and_intervals_fit_the_steps_that_somebody_asked_for(chosen) -> 
 
 
 def test_rows_are_as_long_as_they_need_to_be_and_the_model_allows(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048}))
-    assert [defaults.power_of_two(tokens, tmp_path) for tokens in (5, 129, 2000, 9000)] == [128, 256, 2048, 2048]
+    for said in ({"max_position_embeddings": 2048}, {"n_positions": 2048}, {"text_config": {"max_seq_len": 2048}}):
+        (tmp_path / "config.json").write_text(json.dumps(said))
+        assert [defaults.power_of_two(tokens, tmp_path) for tokens in (5, 129, 2000, 9000)] == [128, 256, 2048, 2048]
 
 
 def test_choices_are_kept_with_their_reasons_and_can_be_read_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from zoo import write
 
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.generation import ends_of
+from nemotron_engines.modeling.loaded import left_behind
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.errors import UserError
 
@@ -91,3 +92,26 @@ def test_a_head_beside_the_embeddings_that_it_is_said_to_be_is_refused(tmp_path:
     save_file(tensors | {"lm_head.weight": head + 1}, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match="the weights contain a separate head"):
         load_model(folder, ONLY_MADE)
+
+
+@pytest.mark.parametrize(("kind", "place"), [("deepseek_v3", "model.layers.61"), ("nemotron_h", "mtp.layers.0")])
+def test_a_block_that_is_not_trained_is_not_promised(tmp_path: Path, kind: str, place: str) -> None:
+    """transformers drops it without a word, and saves a config that still counts it."""
+    folder = write(kind, tmp_path / "model")
+    changed(folder / "config.json", num_nextn_predict_layers=1)
+    assert left_behind(folder, load_model(folder, ONLY_MADE)) is None, "there is none"
+    weights = load_file(folder / "model.safetensors")
+    weights |= {f"{place}.eh_proj.weight": torch.zeros(32, 64), f"{place}.enorm.weight": torch.ones(32)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(folder, ONLY_MADE)
+    assert left_behind(folder, model) == f"2 tensors ({place})"
+    save_model(model, folder, tmp_path / "again")
+    assert not read_json(tmp_path / "again/config.json")["num_nextn_predict_layers"]
+
+
+def test_masks_of_older_models_are_nothing_that_is_lost(tmp_path: Path) -> None:
+    folder = write("gpt2", tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert left_behind(folder, load_model(folder, ONLY_MADE)) is None

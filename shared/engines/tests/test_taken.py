@@ -1,20 +1,21 @@
 """What acts of a config.json in a training, and what is left out."""
 
+import re
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from zoo import ZOO
+from zoo import ZOO, Kind, chatml
 
 from nemotron_engines.modeling.taken import dropouts, without_dropout
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "phi3", "opt", "bloom", "gpt_neox", "nemotron_h"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "phi3", "opt", "bloom", "gpt_neox", "nemotron_h", "mixtral"])
 def test_a_model_without_dropout_computes_in_training_as_elsewhere(kind: str) -> None:
     """Attention keeps its rate in an attribute, where a search for torch's own modules does not see it."""
     config = ZOO[kind].config(ZOO[kind].tokenizer())
-    asked = [key for key in config.to_dict() if "dropout" in key or "pdrop" in key]
+    asked = [key for key in config.to_dict() if re.search("dropout|pdrop|layerdrop|jitter", key)]
     for key in asked:
         setattr(config, key, 0.5)
     torch.manual_seed(0)
@@ -30,3 +31,18 @@ def test_a_model_without_dropout_computes_in_training_as_elsewhere(kind: str) ->
     without_dropout(model)
     assert moved() < 1e-6
     assert dropouts(model.config) == dict.fromkeys(asked, 0.5), "what is published is what the folder says"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_threshold_is_no_dropout(noise: float) -> None:
+    """PhiMoE's routers leave out experts that are further from the best one than `router_jitter_noise`, always."""
+    kind = Kind("phimoe", chatml, {"num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": 0.4,
+                                   "input_jitter_noise": noise})  # fmt: skip
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(kind.config(chatml())).eval()
+    ids = torch.arange(2, 12)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        without_dropout(model)
+        assert torch.equal(model(ids).logits, before)
+    assert dropouts(model.config) == ({"input_jitter_noise": noise} if noise else {})

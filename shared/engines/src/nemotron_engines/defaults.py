@@ -13,7 +13,7 @@ from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_shared.config.files import Choice
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.atomic import read_json
+from nemotron_shared.models.folder import context_of
 from nemotron_shared.system.disk import size
 
 EPOCHS = 3
@@ -41,7 +41,7 @@ TRANSFORMERS = "transformers"
 
 def power_of_two(tokens: int, model: Path) -> int:
     """A row length for this many tokens, up to the model's context length."""
-    limit = read_json(model / "config.json").get("max_position_embeddings") or LONGEST
+    limit = context_of(model) or LONGEST
     length = SHORTEST
     while length < min(tokens, LONGEST, limit):
         length *= 2

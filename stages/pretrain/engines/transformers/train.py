@@ -5,6 +5,7 @@ from transformers import TrainingArguments, default_data_collator
 from nemotron_data.formats.bin_idx import IndexedDataset, data_set_of, read_blend
 from nemotron_engines.modeling.build import set_threads, starting_model
 from nemotron_engines.modeling.head_loss import chunk_head_loss
+from nemotron_engines.modeling.packed import require_positions
 from nemotron_engines.rows import BlendedRows, DocumentRows
 from nemotron_engines.transformers.supervised import ScheduledTrainer
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
@@ -21,6 +22,7 @@ def train(task: StageTask) -> Outcome:
     config, run = task.config, task.run
     set_threads(config.run.threads)
     data, model = task.input("data"), starting_model(task)
+    require_positions(model, config.train.seq_length, "train.seq_length", run.say)
     vocab_size = model.config.vocab_size
     rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size, vocab_size)
     valid = _rows(task, "valid", config.train.eval_rows, vocab_size)

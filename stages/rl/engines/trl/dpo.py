@@ -15,6 +15,7 @@ from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
 from nemotron_shared.engine.spec import Outcome, Task
 from stages.rl.engines.trl.library import DPOConfig, DPOTrainer
 from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, given
+from stages.rl.engines.trl.rehearsing import require_same_head
 from stages.rl.engines.trl.starting import load_beginning
 from stages.rl.schema import RLConfig, TRLEngine
 
@@ -77,5 +78,6 @@ def train_on_pairs(task: Task[RLConfig[TRLEngine]]) -> Outcome:
             ),
             **others,
         )
+    require_same_head(trainer.model)
     trainer.seed, trainer.averages = config.run.seed, config.dpo.preference_average_log_probs
     return train_to_end(trainer, config, run, begun.folder, RESULTS)

@@ -17,6 +17,7 @@ from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.prompts import read_prompts
+from stages.rl.engines.trl.rehearsing import require_same_head
 from stages.rl.engines.trl.reward import Scorer
 from stages.rl.engines.trl.routes import unmeasured
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
@@ -78,6 +79,8 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         trainer.loop = Loop(environments, prompter, tokenizer, trainer.eos_token_ids, grpo.max_new_tokens)
         for line in (*environments.told(), *environments.doubts()):
             run.say(line)
+    if config.distillation is None:
+        require_same_head(trainer.model, grpo.temperature)
     for line in begin_to_sample(trainer, config, begun.model):
         run.say(line)
     if config.run.reward_model is not None:

@@ -121,6 +121,23 @@ def config_of(folder: Path) -> dict[str, Any]:
     return values
 
 
+CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length", "context_length")
+"""Names of the longest text in config.json: the second is that of GPT-2 and GPT-J, the third of MPT and DBRX, the last
+two of Kimi Linear and RWKV (transformers 5.23)."""
+
+
+def context_of(folder: Path) -> int | None:
+    """The longest text of the model in a folder, in tokens; None where no config.json says.
+
+    Raises:
+        UserError: as `config_of`.
+    """
+    config = config_of(folder)
+    text = config.get("text_config")
+    known = [one.get(name) for one in (config, text) if isinstance(one, dict) for name in CONTEXT]
+    return next((length for length in known if isinstance(length, int) and length > 0), None)
+
+
 def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
     """Refuse kernels from a hub repository: `--trust-code` covers the folder's files, and those are not pinned."""
     for key, value in part.items():

@@ -29,6 +29,7 @@ from transformers import (
     dynamic_module_utils,
     set_seed,
 )
+from transformers import __version__ as transformers_version
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as library_logging
 from transformers.utils.logging import disable_progress_bar
@@ -42,6 +43,7 @@ from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
 from nemotron_engines.modeling.loaded import (
     is_quantized,
+    left_behind,
     require_kept_scales,
     require_numbers,
     require_one_head,
@@ -551,6 +553,9 @@ def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
         model = load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
         if small := next((name for name, one in model.named_parameters() if one.itemsize == 1), None):
             raise UserError(f"{base.path}: {small} has 8 bits, which cannot be trained", "give the model in bfloat16")
+        if lost := left_behind(base.path, model):
+            why = f"transformers {transformers_version} has no place for them"
+            task.run.say(f"{lost} of the starting model are neither trained nor published: {why}")
         return model
     made: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
     return made.to(dtype)

@@ -51,6 +51,33 @@ def require_same_tensors(path: Path, found: Mapping[str, Any]) -> None:
         raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
 
 
+BLOCKS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+"""Settings that count blocks which predict further tokens."""
+
+
+def left_behind(path: Path, model: Any) -> str | None:
+    """Tensors of a folder that its model's class drops without a word, `28 tensors (model.layers.61)`; None without any.
+
+    transformers 5.23 has no place for the blocks of DeepSeek-V3, GLM-4.5, Qwen3-Next and others that predict further
+    tokens (`_keys_to_ignore_on_load_unexpected`). The model's config then promises none either.
+    """
+    patterns = [re.compile(one) for one in model._keys_to_ignore_on_load_unexpected or ()]
+    there, own = stored_in(path), {name for name, _ in model.named_parameters()}
+    ignored = [name for name in there if name not in own and any(one.search(name) for one in patterns)]
+    names = [name for name in ignored if not name.endswith(MASKS)]
+    if not any(len(there[name].shape) > 1 for name in names):  # frequencies of older models
+        return None
+    for key in BLOCKS:
+        if getattr(model.config, key, None):
+            setattr(model.config, key, 0)
+    where = dict.fromkeys(PLACE.findall(name)[0] for name in names)
+    return f"{len(names)} tensors ({', '.join([*where][:3])}{', ...' if len(where) > 3 else ''})"
+
+
+PLACE = re.compile(r".*?\.\d+(?=\.)|[^.]+")
+"""The beginning of a name, up to the number of a layer."""
+
+
 def require_numbers(path: Path, model: Any) -> None:
     """Refuse weights that are not finite, or that were cast from a dtype other than floating point.
 

@@ -13,12 +13,12 @@ Falcon-H1, Zamba2, LFM2, Qwen3-Next) refuse packed rows without the packages cau
 computes their documents as rows of their own from then on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.utils.rnn import pad_sequence
 from transformers import NemotronHConfig
@@ -49,6 +49,30 @@ def packed_inputs(seq_start_id: Sequence[Sequence[int]], length: int) -> dict[st
         position_ids[row] -= torch.tensor(bounds[:-1]).repeat_interleave(sizes)
     return {"position_ids": position_ids, "seq_idx": seq_idx}
 
+
+def require_positions(model: Any, longest: int, setting: str, say: Callable[[str], None]) -> None:
+    """Refuse texts beyond a model's table of positions, and say where they are beyond what it has learnt to read.
+
+    Args:
+        longest: tokens of the longest text.
+        setting: what makes texts shorter, such as `data_prep.pack_size`.
+
+    Raises:
+        UserError: the model looks positions up in a table, as GPT-2 and OPT do, and it is too short.
+    """
+    base = without_adapters(model)
+    context = getattr(base.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(context, int) or longest <= context:
+        return
+    what = f"texts have up to {longest:,} tokens, and the model's context is {context:,}"
+    tables = [one for one in base.modules() if isinstance(one, nn.Embedding) and one is not base.get_input_embeddings()]
+    if any(context <= len(one.weight) <= context + MORE_POSITIONS for one in tables):
+        raise UserError(f"{what}: it has no further positions", f"set {setting}={context}, or shorten the texts")
+    say(f"WARNING: {what}: it may not have learnt to read further")
+
+
+MORE_POSITIONS = 2
+"""Rows of OPT's table that no position has."""
 
 # Architectures that ignore positions, or refuse packed rows.
 

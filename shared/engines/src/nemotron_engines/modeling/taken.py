@@ -6,19 +6,35 @@
 config.json itself is published with the model as it was.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-DROPOUT = ("dropout", "pdrop")
-"""Parts of the names of such settings, and of attributes of modules that hold them."""
+DROPOUT = ("dropout", "pdrop", "layerdrop", "jitter")
+"""Parts of the names of such settings, and of attributes of modules that hold them. Layers are dropped by OPT; what a
+router reads is jittered by Mixtral, MiniMax and DBRX."""
+THRESHOLDS = {"phimoe": ("router_jitter_noise",)}
+"""By `model_type`, settings so named that act outside of training, too: PhiMoE's says which experts are too far from
+the best one (transformers 5.23)."""
 
 
 def dropouts(config: Any) -> dict[str, float]:
-    """The settings of a config by which a training drops values at random."""
-    values = config.get_text_config().to_dict()
-    named = {key: value for key, value in values.items() if any(part in key for part in DROPOUT)}
-    return {key: value for key, value in named.items() if isinstance(value, float) and value > 0}
+    """The settings of a config by which a training drops values or changes them at random."""
+    text = config.get_text_config()
+    kept = THRESHOLDS.get(text.model_type, ())
+    return {key: value for key, value in _rates(text.to_dict()).items() if key not in kept}
+
+
+def _rates(values: Mapping[str, Any]) -> dict[str, float]:
+    """Of a config and the sections in it: `resid_pdrop` and DBRX's `ffn_config.moe_jitter_eps`."""
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {f"{key}.{name}": rate for name, rate in _rates(value).items()}
+        elif isinstance(value, float) and value > 0 and any(part in key for part in DROPOUT):
+            found[key] = value
+    return found
 
 
 def without_dropout(model: Any) -> None:
@@ -26,11 +42,12 @@ def without_dropout(model: Any) -> None:
 
     TRL's `disable_dropout` sees modules of torch alone (TRL 1.16); most attention reads an attribute of its own.
     """
+    kept = THRESHOLDS.get(model.config.get_text_config().model_type, ())
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in vars(module).items():
-            if isinstance(value, float) and any(part in name for part in DROPOUT):
+            if isinstance(value, float) and name not in kept and any(part in name for part in DROPOUT):
                 setattr(module, name, 0.0)
 
 
