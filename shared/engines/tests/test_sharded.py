@@ -110,7 +110,9 @@ def test_a_sharded_hybrid_trains_after_it_has_refused_packed_rows(name: str) -> 
         sharded.cut(model, "cpu", bfloat16=True)
         assert "refuses packed rows" in str(keep_apart(model))
         moved = model.to("cpu")  # as the Trainer does
-        loss = moved(input_ids=ids, labels=ids, shift_labels=ids, attention_mask=None, **packed_inputs([[0, 4]], 10)).loss
+        loss = moved(
+            input_ids=ids, labels=ids, shift_labels=ids, attention_mask=None, **packed_inputs([[0, 4]], 10)
+        ).loss
         loss.backward()
         assert all(isinstance(one, DTensor) for one in moved.parameters())
         assert moved.get_input_embeddings().weight.grad is not None

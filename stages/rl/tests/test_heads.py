@@ -43,5 +43,8 @@ def test_a_cap_under_another_name_is_refused() -> None:
     more = {"attention_window_size": 32, "lru_width": 32}
     model = changed("recurrent_gemma", 1.0, **more)
     require_same_head(model)  # outside of a rehearsal nothing is compared
-    with rewards_apart(), pytest.raises(UserError, match=r"^TRL 1\.16 computes other log-probabilities than this model"):
+    with (
+        rewards_apart(),
+        pytest.raises(UserError, match=r"^TRL 1\.16 computes other log-probabilities than this model"),
+    ):
         require_same_head(model)
