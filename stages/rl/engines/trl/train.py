@@ -79,8 +79,6 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         trainer.loop = Loop(environments, prompter, tokenizer, trainer.eos_token_ids, grpo.max_new_tokens)
         for line in (*environments.told(), *environments.doubts()):
             run.say(line)
-    if config.distillation is None:
-        require_same_head(trainer.model, grpo.temperature)
     for line in begin_to_sample(trainer, config, begun.model):
         run.say(line)
     if config.run.reward_model is not None:
@@ -96,7 +94,13 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
 
 
 def begin_to_sample(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], model: Any) -> Iterator[str]:
-    """Choose how completions are sampled; yields what a person should know about it."""
+    """Choose how completions are sampled; yields what a person should know about it.
+
+    Raises:
+        UserError: in a rehearsal: what is sampled is not what TRL would train.
+    """
+    if config.distillation is None:
+        require_same_head(trainer.model, config.grpo.temperature)
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
         yield f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training"

@@ -56,7 +56,7 @@ BLOCKS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 
 
 def left_behind(path: Path, model: Any) -> str | None:
-    """Tensors of a folder that its model's class drops without a word, `28 tensors (model.layers.61)`; None without any.
+    """Tensors of a folder that its model's class drops without a word: `28 tensors (model.layers.61)`, or None.
 
     transformers 5.23 has no place for the blocks of DeepSeek-V3, GLM-4.5, Qwen3-Next and others that predict further
     tokens (`_keys_to_ignore_on_load_unexpected`). The model's config then promises none either.
