@@ -25,6 +25,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
 from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
+from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.engine.spec import Made, Outcome, Step
 from nemotron_shared.families import families
@@ -528,6 +529,22 @@ def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Pa
     assert "the data was made with a different tokenizer than the model's" in said
     unprepared = told("sft", "super3", "tiny", words[1], home=tmp_path)[1]
     assert "the data was made with a different tokenizer than the model's" in unprepared
+
+
+def test_data_in_the_store_that_has_the_tokenizer_of_the_model_is_named(shelf: Path, tmp_path: Path) -> None:
+    """The first and third version have it; the latest one has not."""
+    producer = Producer("sft", "data-prep", "0", "0", "", "", None, "data prep sft", {})
+    for number in range(1, 5):
+        made = shutil.copytree(shelf / "data", tmp_path / "made")
+        (made / "rows").write_text(str(number))
+        if number in (2, 4):
+            (made / "tokenizer" / "tokenizer.json").write_text("{}")
+        store, key = Store.open(str(tmp_path)), str(number)
+        store.publish(made, name="super3-sft-data", type="SFTDataArtifact", fingerprint=key, producer=producer)
+    model = f"run.model={shelf / 'super3_tiny'}"
+    said = told("sft", "super3", "tiny", model, "run.data=super3-sft-data:latest", home=tmp_path)[1]
+    assert f"different tokenizer than the model's (super3-sft-data:v4, {shelf / 'super3_tiny'})" in said
+    assert "take run.data=super3-sft-data:v3, which has the model's, or prepare the data again with" in said
 
 
 def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ the missing models. With several processes, each evaluates its share of the mode
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -156,9 +156,26 @@ def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -
     table = as_table(results)
     write_text(output / "results.md", table)
     run.say("scores:\n" + table)
+    for line in other_verdict(results):
+        run.say(line)
     for line in as_lines(results["overlap"]):
         run.say(f"overlap with training data: {line}" if not line.startswith(" ") else line)
     return output
+
+
+MUCH = 0.2
+"""Share of answers from which on a difference between the two verdicts is told."""
+
+
+def other_verdict(results: dict[str, Any]) -> Iterator[str]:
+    """Where many answers have the right value, and not in the form that the strict verdict asks for."""
+    for entry in results["scores"]:
+        if entry["metric"] == METRICS["generate"] and entry.get("lenient", 0.0) - entry["value"] >= MUCH:
+            label = results["models"][entry["model"]]["label"]
+            yield (
+                f"{entry['task']}, {label}: {entry['lenient']:.1%} of the answers have the right value in any form, "
+                "such as within a sentence: evaluation.verdict=lenient counts these (docs/answers.md)"
+            )
 
 
 def outcome(output: Path, results: dict[str, Any]) -> Outcome:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemotron_shared.tracking.run import Run
-from stages.eval.evaluate import as_table, write_results
+from stages.eval.evaluate import as_table, other_verdict, write_results
 from stages.eval.scoring import bootstrap, compare, pass_at_k, score, standard_error, tango, wilson
 
 
@@ -174,3 +174,17 @@ def test_the_table_has_a_heading(tmp_path: Path, capsys: pytest.CaptureFixture[s
     write_results(Run(tmp_path, "eval-results"), {"tasks": {}, "models": {}, "scores": [], "overlap": {}}, {})
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert first == "[eval-results] scores:" and second.startswith("|")
+
+
+def test_right_values_in_another_form_are_told() -> None:
+    about = {"task": "sums", "model": "sft", "metric": "right"}
+    labels = {"models": {"sft": {"label": "after SFT"}}}
+
+    def told(**scores: float) -> list[str]:
+        return list(other_verdict({"scores": [about | scores], **labels}))
+
+    assert told(value=0.1, strict=0.1, lenient=0.7) == [
+        "sums, after SFT: 70.0% of the answers have the right value in any form, such as within a sentence: "
+        "evaluation.verdict=lenient counts these (docs/answers.md)"
+    ]
+    assert told(value=0.7, strict=0.1, lenient=0.7) == told(value=0.6, strict=0.6, lenient=0.7) == told(value=0.1) == []

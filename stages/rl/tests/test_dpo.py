@@ -12,6 +12,7 @@ from zoo import write
 
 from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.system.atomic import read_json
 from stages.rl import train
 from stages.rl.engines.trl.dpo import DPOPairTrainer
 from stages.rl.engines.trl.pairs import encoded
@@ -88,7 +89,16 @@ def test_the_loss_of_one_pair_is_that_of_its_margin(
     """
     monkeypatch.chdir(tmp_path)
     file = write("qwen3_moe", tmp_path / "model") / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"attention_dropout": 0.5}))
+    of_folder = {
+        "attention_dropout": 0.5,
+        "bos_token_id": None,
+        "eos_token_id": 7,
+        "pad_token_id": 3,
+        "use_cache": True,
+    }
+    file.write_text(json.dumps(json.loads(file.read_text()) | of_folder))
+    ends = {"eos_token_id": [7], "pad_token_id": 3}
+    file.with_name("generation_config.json").write_text(json.dumps(ends))
     pair = {"prompt": "2+2?", "chosen": "4", "rejected": "It is 5, as 2+3 is"}
     (tmp_path / "pair.jsonl").write_text(json.dumps(pair) + "\n")
     words = (
@@ -107,6 +117,10 @@ def test_the_loss_of_one_pair_is_that_of_its_margin(
         assert line["loss"] == pytest.approx(log1p(exp(-line["reward_margin"])), abs=1e-6)
         assert line["pair_accuracy"] == (line["reward_margin"] > 0)
     assert steps[2]["reward_margin"] > 1e-3
+    made = tmp_path / "artifacts/super3-rl-model/v1"  # the library has other special tokens, and no cache, in both
+    assert {key: read_json(made / "config.json")[key] for key in of_folder} == of_folder
+    said = read_json(made / "generation_config.json")
+    assert {key: said.get(key) for key in ("bos_token_id", *ends)} == {"bos_token_id": None, **ends}
 
 
 @pytest.mark.slow

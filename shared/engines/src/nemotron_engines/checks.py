@@ -7,6 +7,7 @@ local_needs(config, inputs, machine)           what an engine over transformers'
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from nemotron_engines.modeling.architecture import (
     parameters_in,
     parameters_of,
 )
-from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.schema import (
     LocalEngine,
     LoraSection,
@@ -89,12 +90,10 @@ def training_problems(
     if recipe == section.architecture and (wrong := differences(described, fields)):
         what = f"run.model: {model.reference} does not fit this recipe of {recipe}: {', '.join(wrong)}"
         yield Problem(what, "use a model of that size, or train this one with -c local or -c tiny")
-    ours, theirs = _data_tokenizer(config, inputs.get("data")), model.manifest.files.get(TOKENIZER)
-    if ours is not None and theirs is not None and ours != theirs.sha256:
-        what = f"the data was made with a different tokenizer than the model's ({model.path})"
-        named = config.run.model if "://" in str(config.run.model) else model.path
-        yield Problem(what, f"prepare the data again with data_prep.tokenizer.model={named}")
     data = inputs.get("data")
+    ours, theirs = _data_tokenizer(config, data), model.manifest.files.get(TOKENIZER)
+    if ours is not None and theirs is not None and ours != theirs.sha256:
+        yield _other_tokenizer(config, model, data, theirs.sha256)
     ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, rows_of(described)
     if rows is None:
         return
@@ -102,6 +101,29 @@ def training_problems(
         yield Problem(f"run.model: {model.reference} has {rows} token ids, but the data has {ids}", "check run.data")
     elif wrong := _unembedded(config, model, data, rows, chats):
         yield Problem(wrong.message, wrong.remedy or "", "run.model")
+
+
+def _other_tokenizer(config: TrainingConfig, model: Artifact, data: Artifact | None, wanted: str) -> Problem:
+    """The problem that the data has another tokenizer, with the newest version of it that has the model's, if any."""
+    of_data = "" if data is None else f"{data.reference}, "
+    what = f"the data was made with a different tokenizer than the model's ({of_data}{model.reference})"
+    text = str(config.run.model)
+    tokenizer = text if "://" in text else model.reference if model.is_external else f"art://{model.reference}"
+    again = f"prepare the data again with data_prep.tokenizer.model={tokenizer}"
+    fits = None if data is None or data.is_external else _version_with(config, data.manifest.name, wanted)
+    return Problem(what, again if fits is None else f"take run.data={fits}, which has the model's, or {again}")
+
+
+def _version_with(config: TrainingConfig, name: str, tokenizer: str) -> str | None:
+    """The newest version of some data whose tokenizer has this digest."""
+    store = Store.open(config.run.home)
+    for version in reversed(store.versions(name)):
+        with suppress(UserError):  # damaged
+            found = store.load(name, version)
+            entry = found.manifest.files.get(f"tokenizer/{TOKENIZER}")
+            if entry is not None and entry.sha256 == tokenizer:
+                return found.reference
+    return None
 
 
 def _unembedded(

@@ -87,7 +87,8 @@ class Registry(Generic[Item]):
     def unknown(self, name: str) -> UserError:
         """The error for an unknown name."""
         known = list(self.places())
-        return UserError(f"no {self.kind} named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
+        there = f"there are: {', '.join(known)}; a package adds one with an entry point in the group {self.group}"
+        return UserError(f"no {self.kind} named '{name}'", did_you_mean(name, known, there))
 
     def _place(self, name: str) -> str:
         if place := self.places().get(name):

@@ -346,7 +346,7 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
         engine, rate = self.engine, self.optimizer.lr
         if not isinstance(engine, LocalEngine) or engine.peft is None or rate >= self.least_adapter_rate:
             return []
-        usual = f"they usually take about ten times as much, such as optimizer.lr={4 * self.least_adapter_rate:g}"
+        usual = f"these usually take 10 to 20 times as much: try optimizer.lr={4 * self.least_adapter_rate:g}"
         return [f"optimizer.lr={rate:g} is a rate for all weights, and adapters (engine.peft) are trained: {usual}"]
 
     @model_validator(mode="after")

@@ -498,17 +498,21 @@ def save_model(
     for one in (model.state_dict() if weights is None else weights).values():
         values[one.dtype] += one.numel() if one.is_floating_point() else 0
     # the library records that of one of the model's own weights, and a few may have another
-    _say_type(directory / "config.json", max(values, key=values.__getitem__))
+    _correct(directory / "config.json", model, max(values, key=values.__getitem__))
     if own.__module__.startswith("transformers_modules."):  # custom code is saved along with the model
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)
 
 
-def _say_type(file: Path, kind: torch.dtype) -> None:
-    config = read_json(file)
-    if config.get("dtype") != (told := str(kind).removeprefix("torch.")):
-        write_text(file, json.dumps(config | {"dtype": told}, indent=2, sort_keys=True) + "\n")
+def _correct(file: Path, model: PreTrainedModel, kind: torch.dtype) -> None:
+    """Write the type of the weights, and of the folder that the model is from the setting that trainers switch off."""
+    config, told = read_json(file), {"dtype": str(kind).removeprefix("torch.")}
+    begun = Path(model.name_or_path) / "config.json"
+    if model.name_or_path and begun.is_file() and "use_cache" in (before := read_json(begun)):
+        told["use_cache"] = before["use_cache"]
+    if told != {key: config.get(key) for key in told}:
+        write_text(file, json.dumps(config | told, indent=2, sort_keys=True) + "\n")
 
 
 # What a training starts from: the model of `run.model`, or random weights; with adapters where they are trained.
