@@ -508,8 +508,8 @@ def save_model(
 def _correct(file: Path, model: PreTrainedModel, kind: torch.dtype) -> None:
     """Write the type of the weights, and of the folder that the model is from the setting that trainers switch off."""
     config, told = read_json(file), {"dtype": str(kind).removeprefix("torch.")}
-    begun = Path(model.name_or_path) / "config.json"
-    if model.name_or_path and begun.is_file() and "use_cache" in (before := read_json(begun)):
+    before = config_of(Path(model.name_or_path)) if model.name_or_path else {}
+    if "use_cache" in before:
         told["use_cache"] = before["use_cache"]
     if told != {key: config.get(key) for key in told}:
         write_text(file, json.dumps(config | told, indent=2, sort_keys=True) + "\n")
