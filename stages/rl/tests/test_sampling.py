@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
+from peft import LoraConfig
 from support import last_values_win, short
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from zoo import write
 
 from stages.rl import train
-from stages.rl.engines.trl.sampling import weighed
+from stages.rl.engines.trl.batches import Batches
+from stages.rl.engines.trl.library import GRPOConfig
+from stages.rl.engines.trl.sampling import SamplingTrainer, weighed
+from stages.rl.engines.trl.train import named
 
 main = last_values_win(train.main)
 
@@ -62,3 +69,44 @@ def test_truncated_importance_sampling_weighs_tokens_that_training_would_have_dr
     trained = torch.tensor([[0.5, 0.25, 0.9], [1.0, 0.1, 0.1]]).log()
     expected = [[1.0, 0.5, 1.5], [-3.0, -2.0, -2.0]]  # 0.9 / 0.5 and 1 / 0.25 are more than 1.5; padding stays
     torch.testing.assert_close(weighed(inputs, trained, 1.5), torch.tensor(expected))
+
+
+def test_completions_are_drawn_without_the_dropout_of_adapters(tmp_path: Path) -> None:
+    """Their probabilities, and those that updates of a step are compared with, are the model's own; the loss drops."""
+    folder = write("qwen3", tmp_path / "model")
+    settings = {"output_dir": str(folder / "out"), "report_to": [], "use_cpu": True, "bf16": False, "max_steps": 1}
+    trainer = SamplingTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder),
+        reward_funcs=[named("strict")],
+        args=GRPOConfig(**settings, max_completion_length=8, num_generations=2, per_device_train_batch_size=2),
+        train_dataset=Dataset.from_list([{"prompt": "a", "expected": "b"}]),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        peft_config=LoraConfig(r=4, lora_dropout=0.9, target_modules=["q_proj", "v_proj"], init_lora_weights=False),
+    )
+    model = trainer.model.train()
+    trainer.batches, trainer.rows, prompts = Batches(4, 2, 2, 1, 0), [0, 1], [[5, 6, 7, 8], [9, 10, 11, 12]]
+    completions, drawn = trainer._generate_single_turn(prompts, None, {}, 1)
+    assert model.training, "the next pass is of a training"
+    ids = torch.tensor([one + said for one, said in zip(prompts, completions, strict=True)])
+
+    def logps(training: bool) -> torch.Tensor:
+        with torch.no_grad():
+            every = model.train(training)(input_ids=ids, use_cache=False).logits[:, 3:-1].log_softmax(-1)
+        return every.gather(2, ids[:, 4:, None])[..., 0]
+
+    torch.testing.assert_close(torch.tensor(drawn), logps(False), rtol=0, atol=1e-4)
+    assert (logps(True) - logps(False)).abs().max() > 1e-2, "a training drops values"
+    with torch.no_grad():
+        before, *_ = trainer._get_per_token_logps_and_entropies(model.train(), ids, torch.ones_like(ids), 8)
+    torch.testing.assert_close(before, logps(False), rtol=0, atol=1e-4)
+
+
+def test_bits_that_dropout_changes_are_not_said_to_be_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("engine=trl_lora", "engine.peft.dropout=0.5", "engine.peft.layers=[attention]", "train.train_iters=1")
+    (entry,) = trained(tmp_path, monkeypatch, *words)
+    told = capsys.readouterr().err
+    assert "engine.peft.dropout=0.5: completions are drawn without it and learnt with it" in told
+    assert "sampling: transformers' generate (adapters drop values in training)" in told
+    assert entry["differing_tokens"] > 0

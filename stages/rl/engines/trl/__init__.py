@@ -88,6 +88,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         ours = model is None or config_of(model.path).get("model_type") == NEMOTRON_H
         on_gpu = bool(machine.gpus) and engine.device != "cpu"
         exact = engine.exact_sampling and engine.dtype == "float32" and config.run.threads == 1 and not on_gpu
+        exact = exact and not section.dropout
         if config.dpo is not None or not (ours and exact):
             method = "dpo" if config.dpo is not None else "grpo without exact sampling"
             what = f"engine.peft adapts lm_head, whose adapter has no effect in {method}: TRL reads the weight alone"

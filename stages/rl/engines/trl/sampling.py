@@ -66,6 +66,17 @@ def sampling_alone(model: Any) -> Generator[None]:
 
 
 @contextmanager
+def computing_as_served(model: Any) -> Generator[None]:
+    """Let nothing drop values inside this block, as the adapters of a model in training do."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
 def recording(model: Any, temperature: float) -> Generator[Recorder]:
     """Record everything that `model.generate` samples inside this block."""
     recorder = Recorder(temperature)
@@ -206,6 +217,7 @@ class SamplingTrainer(StepTrainer):
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
             self.begin_to_draw(self.state.global_step, unwrapped.training, self.drawn_before + self.rows[0], *self.turn)
             with (
+                computing_as_served(unwrapped),
                 sampling_alone(unwrapped),
                 recording(unwrapped, self.temperature) as recorder,
                 noting_routes(unwrapped) as routes,
@@ -216,11 +228,9 @@ class SamplingTrainer(StepTrainer):
             rows = zip(torch.stack(tokens, 1), completions, strict=True) if tokens else ()
             self._sampled_experts = [codes[: len(ids)] for codes, ids in rows]
             return completions, recorder.logps(completions)
-        training = model.training
-        draws = self._draws(training)
-        model.eval()
-        answers = sample(model, prompt_ids, draws, self.eos_token_ids, self.temperature, self.top_p)
-        model.train(training)
+        draws = self._draws(model.training)
+        with computing_as_served(model):
+            answers = sample(model, prompt_ids, draws, self.eos_token_ids, self.temperature, self.top_p)
         self._sampled_experts = [code(torch.stack(answer.routes)) for answer in answers if answer.routes]
         return [answer.ids for answer in answers], [answer.logps for answer in answers]
 
@@ -242,8 +252,11 @@ class SamplingTrainer(StepTrainer):
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
         """See the base class; also uses them to weight the current loss."""
-        noted = nullcontext(Routes()) if self._exact else noting_routes(self.accelerator.unwrap_model(model))
-        with noted as routes:  # `score_exactly` records its own
+        own = self.accelerator.unwrap_model(model)
+        noted = nullcontext(Routes()) if self._exact else noting_routes(own)
+        # before the first update, the probabilities are those of the model that samples
+        as_drawn = computing_as_served(own) if self._inputs is None else nullcontext()
+        with noted as routes, as_drawn:  # `score_exactly` records its own
             found = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
             )

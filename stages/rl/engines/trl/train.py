@@ -101,8 +101,11 @@ def begin_to_sample(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], 
     """
     if config.distillation is None:
         require_same_head(trainer.model, config.grpo.temperature)
+    dropout = config.engine.peft.dropout if config.engine.peft else 0.0
+    if dropout:
+        yield f"engine.peft.dropout={dropout:g}: completions are drawn without it and learnt with it"
     if config.engine.exact_sampling:
-        reason = trainer.sample_exactly()
+        reason = "adapters drop values in training" if dropout else trainer.sample_exactly()
         yield f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training"
     if kind := unmeasured(model):
         yield f"router_flips are not measured: {kind} of this transformers does not say which experts it chose"
