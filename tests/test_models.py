@@ -401,3 +401,24 @@ def test_a_model_of_the_hub_trains_and_again_without_the_hub(tmp_path: Path) -> 
     for file in filter(Path.is_file, store.home.rglob("*")):
         content = file.read_bytes()
         assert not [secret for secret in secrets if secret.encode() in content], file
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"model_type": "zamba2", "layers_block_type": ["mamba", "hybrid"] * 2}, True),
+        ({"model_type": "zamba2", "layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 2}, False),
+        ({"model_type": "zamba"}, True),
+        ({"model_type": "llama"}, False),
+    ],
+)
+def test_shards_of_layers_that_share_weights_are_refused_ahead(
+    run, folder: Path, fields: dict[str, object], refused: bool
+) -> None:
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | fields))
+    machine = json.loads((folder.parent / "machine.yaml").read_text())
+    for processes, strategy in ((2, "fsdp2"), (2, "ddp"), (1, "fsdp2")):
+        (folder.parent / "machine.yaml").write_text(json.dumps(machine | {"processes": processes}))
+        problems = last_json(look(run, "run.model=./model", f"engine.strategy={strategy}"))["problems"]
+        told = [one for one in problems if "share their weights, and FSDP2 of torch 2.13 shards no such layers" in one]
+        assert len(told) == (refused and (processes, strategy) == (2, "fsdp2")), problems

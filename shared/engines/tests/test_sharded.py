@@ -1,6 +1,8 @@
 """Checkpoints in shards: read whole, and set aside where damaged. Several processes: tests/test_attempts.py."""
 
+import dataclasses
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
-from transformers import NemotronHConfig
+from transformers import AutoModelForCausalLM, NemotronHConfig
+from zoo import MATRIX
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling import sharded
@@ -137,3 +140,18 @@ def test_what_cannot_be_sharded_is_refused(changed: dict, says: str) -> None:
     assert TransformersEngine(**(plain | changed), strategy="ddp")
     with pytest.raises(ValidationError, match=says):
         TransformersEngine(**(plain | changed), strategy="fsdp2")
+
+
+def test_layers_that_share_weights_are_not_sharded_by_torch() -> None:
+    """Which is why `checks` refuses them; a model whose layers share nothing is sharded."""
+    for blocks, refused in ((1, True), (2, False)):
+        more = {"layers_block_type": ["mamba", "hybrid"] * 2, "num_hidden_layers": 4, "num_mem_blocks": blocks}
+        kind = dataclasses.replace(MATRIX["zamba2"], more=MATRIX["zamba2"].more | more)
+        model: Any = AutoModelForCausalLM.from_config(kind.config(kind.tokenizer()))
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        try:
+            sharded.cut(model, "cpu", bfloat16=False)
+            with pytest.raises(ValueError, match="shared with a parameter") if refused else nullcontext():
+                model(torch.arange(3, 13)[None], use_cache=False)
+        finally:
+            distributed.destroy_process_group()

@@ -1,5 +1,6 @@
 """What acts of a config.json in a training, and what is left out."""
 
+import copy
 import re
 from typing import Any
 
@@ -10,11 +11,17 @@ from zoo import ZOO, Kind, chatml
 
 from nemotron_engines.modeling.taken import dropouts, without_dropout
 
+KINDS = ZOO | {"persimmon": Kind("persimmon", chatml, {}, ("num_key_value_heads",))}
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "phi3", "opt", "bloom", "gpt_neox", "nemotron_h", "mixtral"])
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "gpt2", "phi3", "opt", "bloom", "gpt_neox", "nemotron_h", "mixtral", "falcon", "persimmon"]
+)
 def test_a_model_without_dropout_computes_in_training_as_elsewhere(kind: str) -> None:
-    """Attention keeps its rate in an attribute, where a search for torch's own modules does not see it."""
-    config = ZOO[kind].config(ZOO[kind].tokenizer())
+    """Attention keeps its rate in an attribute, where a search for torch's own modules does not see it, or reads the
+    config, whatever the attributes are.
+    """
+    config = KINDS[kind].config(KINDS[kind].tokenizer())
     asked = [key for key in config.to_dict() if re.search("dropout|pdrop|layerdrop|jitter", key)]
     for key in asked:
         setattr(config, key, 0.5)
@@ -31,6 +38,8 @@ def test_a_model_without_dropout_computes_in_training_as_elsewhere(kind: str) ->
     without_dropout(model)
     assert moved() < 1e-6
     assert dropouts(model.config) == dict.fromkeys(asked, 0.5), "what is published is what the folder says"
+    model.set_attn_implementation("eager")
+    assert copy.deepcopy(model)(ids).logits.isfinite().all(), "layers see what else of it changes"
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

@@ -270,6 +270,7 @@ def local_needs(
         others.append(Problem(what, how_to_add("wandb")))
     others += _no_block(config, inputs)
     others += _adapters_of_a_tied_head(config, inputs)
+    others += _shards_of_shared_layers(config, inputs, machine)
     bytes_of_moments = isinstance(engine, LocalEngine) and engine.optimizer == "adamw_8bit"
     if bytes_of_moments and machine.version_of("bitsandbytes") is None:
         what = "engine.optimizer=adamw_8bit: the package bitsandbytes is not installed"
@@ -344,6 +345,23 @@ def _adapters_of_a_tied_head(config: StageConfig[ModelLoadingEngine], inputs: In
     wanted = [name for name in {*matrices, *pair} if is_chosen(name, section.layers or (), section)]
     if fault := tied_fault(sorted(wanted), pair):
         yield Problem(f"{model.reference}: {fault.message}", fault.remedy, "engine.peft.target_modules")
+
+
+def _shards_of_shared_layers(
+    config: StageConfig[ModelLoadingEngine], inputs: Inputs, machine: Machine
+) -> Iterator[Problem]:
+    """Report shards of a model of which several layers have the same weights: one group of shards has to hold those."""
+    engine, model = config.engine, inputs.get("model")
+    several = isinstance(engine, LocalEngine) and engine.strategy == "fsdp2" and machine.processes > 1
+    described = config_of(model.path) if several and model is not None else {}
+    kind = described.get("model_type")
+    if model is None or kind not in ("zamba", "zamba2"):
+        return
+    layers = described.get("layers_block_type") or described.get("layer_types") or []
+    blocks = described.get("num_mem_blocks", 1) if kind == "zamba2" else 1
+    if not layers or layers.count("hybrid") > blocks:
+        what = f"{model.reference}: layers of {kind} share their weights, and FSDP2 of torch 2.13 shards no such layers"
+        yield Problem(what, "set engine.strategy=ddp", "engine.strategy")
 
 
 def own_packages(distribution: str) -> tuple[Requirement, ...]:

@@ -6,10 +6,11 @@
 config.json itself is published with the model as it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 DROPOUT = ("dropout", "pdrop", "layerdrop", "jitter")
 """Parts of the names of such settings, and of attributes of modules that hold them. Layers are dropped by OPT; what a
@@ -37,11 +38,29 @@ def _rates(values: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+class WithoutRates:
+    """The config that a layer sees: that of the model, with rates of 0.
+
+    Args:
+        rates: their names.
+    """
+
+    def __init__(self, config: Any, rates: Iterable[str]) -> None:
+        self.__dict__.update(dict.fromkeys(rates, 0.0), _config=config)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_config":  # not there while an object is copied
+            raise AttributeError(name)
+        return getattr(self._config, name)
+
+
 def without_dropout(model: Any) -> None:
     """Let a model compute in training as it computes otherwise.
 
-    TRL's `disable_dropout` sees modules of torch alone (TRL 1.16); most attention reads an attribute of its own.
+    TRL's `disable_dropout` sees modules of torch alone (TRL 1.16); most attention reads an attribute of its own, and
+    Falcon and Persimmon read the config where they compute (transformers 5.23).
     """
+    rates = dropouts(model.config)
     kept = THRESHOLDS.get(model.config.get_text_config().model_type, ())
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -49,6 +68,8 @@ def without_dropout(model: Any) -> None:
         for name, value in vars(module).items():
             if isinstance(value, float) and name not in kept and any(part in name for part in DROPOUT):
                 setattr(module, name, 0.0)
+        if rates and not isinstance(module, PreTrainedModel) and hasattr(module, "config"):
+            module.config = WithoutRates(module.config, rates)
 
 
 def loss_of_routers(config: Any) -> float:
