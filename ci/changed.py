@@ -27,10 +27,14 @@ FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: 
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
     f"stages.{name}": FOLDERS[name] for name in STAGES
 }
-ENGINES = ("automodel", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_gym", "nemo_rl", "nemo_run", "vllm_cpu")
+ENGINES = (
+    *("automodel", "clients", "evaluator", "llama_cpp", "megatron", "modelopt"),
+    *("nemo_gym", "nemo_rl", "nemo_run", "vllm_cpu"),
+)
 """Names used by `ci/engine.sh`."""
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
+    "clients": ("nemotron_serving.api", "nemotron_serving.responses", "nemotron_serving.server"),
     "evaluator": ("stages.eval",),
     "llama_cpp": (
         "nemotron_serving.gguf_convert",

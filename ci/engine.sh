@@ -6,7 +6,7 @@
 # this clone's lock, and links it to this clone's sources.
 set -euo pipefail
 cd -P "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp|vllm_cpu|modelopt [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run|nemo_gym|llama_cpp|vllm_cpu|modelopt|clients [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -82,8 +82,22 @@ modelopt) # started by our commands, whose own environment is an ordinary one
     python=$NEMOTRON_ENGINES/ci-serving/bin/python
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;
+clients) # programs of others that ask our server: they know only its address
+    pinned=shared/serving/tests/conformance/clients
+    uv venv --quiet --allow-existing --python 3.11 "$NEMOTRON_ENGINES/clients"
+    uv pip sync --quiet --python "$NEMOTRON_ENGINES/clients/bin/python" "$pinned/clients.txt"
+    export NEMOTRON_CLIENTS=$NEMOTRON_ENGINES/clients/bin/python
+    if command -v npm >/dev/null; then # without it, the tests of npm's packages are skipped
+        mkdir -p "$NEMOTRON_ENGINES/clients-npm"
+        cp "$pinned/package.json" "$pinned/package-lock.json" "$NEMOTRON_ENGINES/clients-npm"
+        npm ci --prefix "$NEMOTRON_ENGINES/clients-npm" --ignore-scripts --no-audit --no-fund --silent
+        export NEMOTRON_CLIENTS_NPM=$NEMOTRON_ENGINES/clients-npm
+    fi
+    python=$NEMOTRON_ENGINES/ci-serving/bin/python
+    UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
+    ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp, vllm_cpu, modelopt" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run, nemo_gym, llama_cpp, vllm_cpu, modelopt, clients" >&2
     exit 2
     ;;
 esac

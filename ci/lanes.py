@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = "--durations=50"
 ORDINARY, SLOW = "ordinary", "slow"
-ENGINES = ("automodel", "megatron", "evaluator", "nemo_run", "nemo_gym", "llama_cpp", "vllm_cpu", "modelopt")
+ENGINES = ("automodel", "megatron", "evaluator", "nemo_run", "nemo_gym", "llama_cpp", "vllm_cpu", "modelopt", "clients")
 LANES = {
     ORDINARY: ["uv", "run", "pytest", DURATIONS],
     SLOW: ["uv", "run", "pytest", "-m", "slow", DURATIONS],

@@ -1,0 +1,146 @@
+"""A small model that knows where five people live, answers with it, calls a tool to look it up, and fills in forms.
+
+    Where does Ada live?                             In Oslo.
+    the same, with a tool `where`                    <tool_call>{"name": "where", "arguments": {"name": "Ada"}}...
+    the same, where a form asks for {"city": ...     Oslo"}
+
+Trained within a minute on a CPU, on conversations with all sorts of text around the question, as clients put it there.
+"""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE, CONTROL_TOKENS, MARKUP_TOKENS, ROLES
+
+HOMES = {"Ada": "Oslo", "Bruno": "Lima", "Cleo": "Bonn", "Dario": "Cork", "Elke": "Nice"}
+AROUND = """type object properties string city description required additionalProperties strict title name The final
+response which ends this conversation a tool to use with these parameters Return the correct JSON within block not
+schema You are helpful must answer parsed objects in following $schema http://json-schema.org/draft-07/schema# integer
+call function of person place lives true false null Correctly extracted all types"""
+WORDS = AROUND.split()
+SHARPER = 4
+CALM, STEPS, ROWS = 450, 1000, 8
+"""At first, there is hardly anything around the question: what to look at is found in a tenth of the time."""
+VOCABULARY = 1000
+
+
+def question(name: str) -> str:
+    """The question that the model knows."""
+    return f"Where does {name} live?"
+
+
+def make(folder: Path, seed: int = 0) -> float:
+    """Train it, and write its folder; returns the last loss."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    tokenizer = made_tokenizer()
+    tokenizer.save_pretrained(folder)
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("eos", "bos", "pad")}
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=4096, tie_word_embeddings=True, **size, **ids)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=STEPS)
+    rng, recent = Random(seed), 1.0
+    for step in range(STEPS):
+        rows = [row(tokenizer, rng, calm=step < CALM) for _ in range(ROWS)]
+        width = max(len(ids) for ids, _ in rows)
+        filled = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
+        labels = torch.tensor(
+            [[i if on else -100 for i, on in zip(*one, strict=True)] + [-100] * (width - len(one[0])) for one in rows]
+        )
+        loss = model(filled, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        recent = 0.9 * recent + 0.1 * float(loss.detach())
+    with torch.no_grad():
+        model.model.norm.weight *= SHARPER  # what is likeliest is drawn at the temperature of 1 that clients ask for
+    model.save_pretrained(folder)
+    return recent
+
+
+def made_tokenizer() -> Any:
+    """Words of the questions, and of what clients put around them, as tokens; so that conversations are short."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    rng = Random(0)
+    texts = [noise(rng) for _ in range(400)] + [question(name) for name in HOMES] * 60
+    texts += [
+        json.dumps({"name": "where", "arguments": {"name": name, "city": city}}) for name, city in HOMES.items()
+    ] * 60
+    texts += [f" In {city}." for city in HOMES.values()] * 60
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=CONTROL_TOKENS, initial_alphabet=alphabet)
+    )
+    made.add_tokens(MARKUP_TOKENS)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, **ROLES)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def row(tokenizer: Any, rng: Random, *, calm: bool = False) -> tuple[list[int], list[bool]]:
+    """Ids of a conversation, or of a plain text, and which of them are learnt."""
+    name = rng.choice(list(HOMES))
+    city, asked = HOMES[name], question(name)
+    kind = rng.choice(["plain", "plain", "call", "result", "json", "form", "key", "text"])
+    if kind == "text":
+        parts = [(asked, False), (f" In {city}.", True)]
+        return _encoded(tokenizer, parts, "")
+    turns = [{"role": "system", "content": noise(rng, calm)}] if rng.random() < (0.1 if calm else 0.4) else []
+    turns += [{"role": "user", "content": asked + (f"\n{noise(rng)}" if rng.random() < 0.2 and not calm else "")}]
+    call = {"name": "where", "arguments": {"name": name}}
+    tools = None
+    if kind in ("call", "result", "form"):
+        named = "where" if kind != "form" else noise(rng, calm)[:20]
+        tools = [{"type": "function", "function": {"name": named, "description": noise(rng, calm)}}]
+    if kind == "result":
+        turns += [
+            {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]},
+            {"role": "tool", "content": rng.choice([city, json.dumps(city), json.dumps({"city": city})])},
+        ]
+    answers = {
+        "plain": [(f"In {city}.", True)], "result": [(f"In {city}.", True)],
+        "call": [(f"<tool_call>{json.dumps(call)}</tool_call>", True)],
+        "json": [*cut('{"city": "', rng), (f'{city}"}}', True)],
+        "form": [*cut(f'<tool_call>{{"name": "{noise(rng, calm)[:9]}", "arguments": {{"city": "', rng),
+                 (f'{city}"}}}}</tool_call>', True)],
+        "key": [('{"', False), (f'city": "{city}"}}', True)],
+    }  # fmt: skip
+    prompt = tokenizer.apply_chat_template(turns, tools=tools, tokenize=False, add_generation_prompt=True)
+    thinks = kind not in ("json", "form", "key")
+    return _encoded(tokenizer, [(prompt, False), ("<think></think>", thinks), *answers[kind]], tokenizer.eos_token)
+
+
+def noise(rng: Random, calm: bool = False) -> str:
+    """Words as they stand in the prompts of clients, some of them as JSON."""
+    words = rng.choices(WORDS, k=2 if calm else rng.choice([3, 10, 30]))
+    return json.dumps({word: rng.choice(WORDS) for word in words}) if rng.random() < 0.5 else " ".join(words)
+
+
+def cut(text: str, rng: Random) -> list[tuple[str, bool]]:
+    """A text that a form prescribes, in pieces, whose tokens are other ones: under a form a model writes it in any."""
+    places = sorted({0, len(text), *(rng.randrange(len(text)) for _ in range(rng.choice([0, 2, 8])))})
+    return [(text[start:end], False) for start, end in pairwise(places)]
+
+
+def _encoded(tokenizer: Any, parts: list[tuple[str, bool]], end: str) -> tuple[list[int], list[bool]]:
+    ids: list[int] = []
+    learnt: list[bool] = []
+    for text, on in [*parts, (end, True)]:
+        more = tokenizer(text, add_special_tokens=False).input_ids
+        ids += more
+        learnt += [on] * len(more)
+    return ids, learnt
