@@ -103,6 +103,38 @@ def test_a_call_is_judged_alike_in_training_and_as_a_prompt(given: Any) -> None:
         asked_messages(turns)
 
 
+BY_TEXT = bot('<tool_call>{"name": "now", "arguments": {}}</tool_call>')
+UNNAMED = {"function": {"name": "now", "arguments": {}}}
+
+
+@pytest.mark.parametrize(
+    ("turns", "reason"),
+    [
+        ([calling(CALL), tool(tool_call_id="c1")], None),
+        ([calling(UNNAMED), tool()], None),
+        ([calling(UNNAMED), tool(tool_call_id="any")], None),
+        ([calling(CALL, UNNAMED), tool(), tool(tool_call_id="c1")], None),
+        ([BY_TEXT, tool()], None),
+        ([calling(CALL), tool(tool_call_id="c1"), bot(), user(), tool(tool_call_id="c1")], None),
+        ([tool()], "tool message without a tool call"),
+        ([tool(tool_call_id="c1"), calling(CALL)], "tool message without a tool call"),
+        ([bot("Wait."), tool(tool_call_id="c1")], "tool message without a tool call"),
+        ([calling(CALL), tool()], "tool message without tool_call_id"),
+        ([calling(CALL), tool(tool_call_id="c2")], "tool_call_id of no tool call"),
+    ],
+)
+def test_a_result_is_judged_alike_in_training_and_as_a_prompt(turns: list[Any], reason: str | None) -> None:
+    turns = [user("Time?"), *turns]
+    learnt = messages_of({"messages": [*turns, bot("Noon.")]})
+    assert validate_messages(learnt) == reason
+    if reason is None:
+        assert asked_messages(turns) == learnt[:-1]
+        return
+    place = next(number for number, turn in enumerate(turns) if turn["role"] == "tool")
+    with pytest.raises(ValueError, match=re.escape(f"messages[{place}]: {reason}")):
+        asked_messages(turns)
+
+
 @pytest.mark.parametrize("name", CHAT_FORMATS)
 def test_the_example_of_every_format_becomes_the_same_messages(name):
     chosen = CHAT_FORMATS[name]

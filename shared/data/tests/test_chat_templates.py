@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.rows import validate_messages
-from nemotron_data.chat.shown import EndToken, Hidden, calls_untold, learnt_end, told, with_thought
+from nemotron_data.chat.shown import CALLS, EndToken, Hidden, calls_untold, learnt_end, told, with_thought
 from nemotron_data.chat.template import ChatTemplate, find_template, template_file
 from nemotron_data.encoders.masks import mask_by_offsets
 from nemotron_data.tokenizers.folder import TokenizerFolder, copy_tokenizer
@@ -443,14 +443,14 @@ TURN = "{{ '<|' + m.role + '|>' + (m.content or '') + '<|end|>' }}"
 LOOP = "{% for m in messages %}" + TURN + "{% endfor %}"
 LESS = {
     "tools": LOOP,
-    "tool calls": LOOP,
+    CALLS: LOOP,
     "tool results": "{% for m in messages %}{% if m.role != 'tool' %}" + TURN + "{% endif %}{% endfor %}",
     "system prompts": "{% for m in messages %}{% if m.role != 'system' %}" + TURN + "{% endif %}{% endfor %}",
     "reasoning": LOOP,
 }
 CALL = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": {"a": "user"}}}
 SAYS: dict[str, list[dict[str, Any]]] = {
-    "tool calls": [{"role": "assistant", "content": "", "tool_calls": [CALL]}],
+    CALLS: [{"role": "assistant", "content": "", "tool_calls": [CALL]}],
     "tool results": [{"role": "tool", "tool_call_id": "c1", "content": "user"}],
     "system prompts": [{"role": "system", "content": "user"}],
     "reasoning": [{"role": "assistant", "content": "x", "reasoning_content": "user"}],
@@ -469,7 +469,7 @@ def test_a_template_that_shows_less_is_told_from_one_that_shows_all(kind: str) -
 
 def test_arguments_alone_are_lost_too_and_thoughts_within_the_text() -> None:
     names = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}{% endfor %}"
-    assert Hidden(ChatTemplate(LOOP + names)).of([ASKED, *SAYS["tool calls"]], None) == ("tool calls",)
+    assert Hidden(ChatTemplate(LOOP + names)).of([ASKED, *SAYS[CALLS]], None) == (CALLS,)
     bare = {**CALL, "function": {"name": "get", "arguments": {}}}
     assert Hidden(ChatTemplate(LOOP + names)).of([ASKED, {"role": "assistant", "tool_calls": [bare]}], None) == ()
     strips = LOOP.replace("(m.content or '')", "(m.content or '').split('</think>')[-1]")
@@ -490,17 +490,17 @@ def test_names_of_speakers_are_lost_where_a_template_shows_none() -> None:
 
 def test_a_template_that_wants_more_than_a_skeleton_is_not_judged() -> None:
     refuses = ChatTemplate("{{ raise_exception('no') if messages[-1].role == 'tool' }}" + LOOP)
-    assert Hidden(refuses).of([ASKED, *SAYS["tool calls"], *SAYS["tool results"]], NAMED_TOOLS) == ()
+    assert Hidden(refuses).of([ASKED, *SAYS[CALLS], *SAYS["tool results"]], NAMED_TOOLS) == ()
 
 
 def test_the_sentence() -> None:
-    assert told(("tools", "tool calls")) == "the chat template shows no tools, no tool calls"
+    assert told(("tools", "tool results")) == "the chat template shows no tools, no tool results"
 
 
 def test_a_call_is_untold_unless_a_system_prompt_names_it() -> None:
-    assert calls_untold([ASKED, *SAYS["tool calls"]], None)
-    assert not calls_untold([ASKED, *SAYS["tool calls"]], NAMED_TOOLS)
-    assert not calls_untold([{"role": "system", "content": "You may get()."}, *SAYS["tool calls"]], None)
+    assert calls_untold([ASKED, *SAYS[CALLS]], None)
+    assert not calls_untold([ASKED, *SAYS[CALLS]], NAMED_TOOLS)
+    assert not calls_untold([{"role": "system", "content": "You may get()."}, *SAYS[CALLS]], None)
     assert not calls_untold([ASKED], None)
 
 

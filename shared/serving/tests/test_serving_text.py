@@ -289,9 +289,10 @@ def test_a_call_that_is_not_closed_is_one_if_nothing_is_missing(text: str, whole
 
 
 def test_a_tools_answer_in_the_marks_of_the_template_loses_them() -> None:
-    (message,) = asked_messages([{"role": "tool", "content": "<tool_response>\nrain\n</tool_response>"}])
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": {}}}]}
+    _, message = asked_messages([call, {"role": "tool", "content": "<tool_response>\nrain\n</tool_response>"}])
     assert message["content"] == "rain"
-    (message,) = asked_messages([{"role": "tool", "content": "<tool_response>a</tool_response> b"}])
+    _, message = asked_messages([call, {"role": "tool", "content": "<tool_response>a</tool_response> b"}])
     assert message["content"] == "<tool_response>a</tool_response> b"
 
 

@@ -368,10 +368,10 @@ def test_what_no_template_shows_is_a_loss(tmp_path: Path, home: Path, capsys: py
     made = prepare(home, source, ALL_IN_TRAIN, template, LONG)
     assert stats(made)["counts"]["cut"] == {
         "system prompts that the chat template does not show": 1,
-        "tools, tool calls that the chat template does not show": 1,
+        "tools, tool calls with their arguments that the chat template does not show": 1,
     }
     said = "".join(capsys.readouterr())
-    assert "the chat template shows no tools, no tool calls: 1 rows lose theirs" in said
+    assert "the chat template shows no tools, no tool calls with their arguments: 1 rows lose theirs" in said
     assert "the chat template shows no system prompts: 1 rows lose theirs" in said
     shown = prepare(home, source, ALL_IN_TRAIN, LONG, "data_prep.max_lost=0.1")
     assert stats(shown)["counts"]["cut"] == {}

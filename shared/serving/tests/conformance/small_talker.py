@@ -4,10 +4,11 @@
     the same, with a tool `where`                    <tool_call>{"name": "where", "arguments": {"name": "Ada"}}...
     the same, where a form asks for {"city": ...     Oslo"}
 
-Trained within a minute on a CPU, on conversations with all sorts of text around the question, as clients put it there.
+Trained within half a minute on a CPU, on conversations with all sorts of text around the question, as clients put it there.
 """
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -26,8 +27,11 @@ schema You are helpful must answer parsed objects in following $schema http://js
 call function of person place lives true false null Correctly extracted all types"""
 WORDS = AROUND.split()
 SHARPER = 4
-CALM, STEPS, ROWS = 450, 1000, 8
+LEARNING_RATE = 8e-3
+CALM, STEPS, ROWS, POOL = 100, 450, 8, 64
 """At first, there is hardly anything around the question: what to look at is found in a tenth of the time."""
+SPREAD = 0.1
+"""Of the first weights: with the usual 0.02, so small a model sees nothing for hundreds of steps."""
 VOCABULARY = 1000
 
 
@@ -45,13 +49,15 @@ def make(folder: Path, seed: int = 0) -> float:
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("eos", "bos", "pad")}
     model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=4096, tie_word_embeddings=True, **size, **ids)
+        LlamaConfig(
+            **{"vocab_size": len(tokenizer), "max_position_embeddings": 4096, "tie_word_embeddings": True},
+            **{"initializer_range": SPREAD, **size, **ids},
+        )
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=STEPS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=STEPS)
     rng, recent = Random(seed), 1.0
-    for step in range(STEPS):
-        rows = [row(tokenizer, rng, calm=step < CALM) for _ in range(ROWS)]
+    for rows in batches(tokenizer, rng):
         width = max(len(ids) for ids, _ in rows)
         filled = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
         labels = torch.tensor(
@@ -68,6 +74,18 @@ def make(folder: Path, seed: int = 0) -> float:
         model.model.norm.weight *= SHARPER  # what is likeliest is drawn at the temperature of 1 that clients ask for
     model.save_pretrained(folder)
     return recent
+
+
+def batches(tokenizer: Any, rng: Random) -> Iterator[list[tuple[list[int], list[bool]]]]:
+    """Rows of about one length together, so that little is padded."""
+    for calm, steps in ((True, CALM), (False, STEPS - CALM)):
+        made: list[list[tuple[list[int], list[bool]]]] = []
+        while len(made) < steps:
+            pool = sorted((row(tokenizer, rng, calm=calm) for _ in range(POOL)), key=lambda one: len(one[0]))
+            groups = [pool[start : start + ROWS] for start in range(0, POOL, ROWS)]
+            rng.shuffle(groups)
+            made += groups
+        yield from made[:steps]
 
 
 def made_tokenizer() -> Any:
@@ -95,7 +113,7 @@ def row(tokenizer: Any, rng: Random, *, calm: bool = False) -> tuple[list[int], 
     """Ids of a conversation, or of a plain text, and which of them are learnt."""
     name = rng.choice(list(HOMES))
     city, asked = HOMES[name], question(name)
-    kind = rng.choice(["plain", "plain", "call", "result", "json", "form", "key", "text"])
+    kind = rng.choice(["plain", "plain", "call", "result", "again", "json", "form", "key", "text"])
     if kind == "text":
         parts = [(asked, False), (f" In {city}.", True)]
         return _encoded(tokenizer, parts, "")
@@ -106,13 +124,16 @@ def row(tokenizer: Any, rng: Random, *, calm: bool = False) -> tuple[list[int], 
     if kind in ("call", "result", "form"):
         named = "where" if kind != "form" else noise(rng, calm)[:20]
         tools = [{"type": "function", "function": {"name": named, "description": noise(rng, calm)}}]
-    if kind == "result":
+    if kind in ("result", "again"):
         turns += [
             {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]},
             {"role": "tool", "content": rng.choice([city, json.dumps(city), json.dumps({"city": city})])},
         ]
+    if kind == "again":  # without the tool that was called before
+        turns += [{"role": "assistant", "content": f"In {city}."}, {"role": "user", "content": asked}]
     answers = {
         "plain": [(f"In {city}.", True)], "result": [(f"In {city}.", True)],
+        "again": [(f"In {city}.", True)],
         "call": [(f"<tool_call>{json.dumps(call)}</tool_call>", True)],
         "json": [*cut('{"city": "', rng), (f'{city}"}}', True)],
         "form": [*cut(f'<tool_call>{{"name": "{noise(rng, calm)[:9]}", "arguments": {{"city": "', rng),

@@ -19,7 +19,7 @@ from nemotron_serving.api import Api
 from nemotron_serving.model import ready
 from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Store
-from nemotron_shared.runtime.models.importing import import_folder
+from nemotron_shared.models.importing import import_folder
 
 pytestmark = pytest.mark.clients
 

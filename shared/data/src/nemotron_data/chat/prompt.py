@@ -21,7 +21,16 @@ from typing import Any
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
-from nemotron_data.chat.rows import Message, plain_message, problem_of, to_json, tools_of, turns_of
+from nemotron_data.chat.rows import (
+    Message,
+    ids_of_calls,
+    plain_message,
+    problem_of,
+    problem_of_result,
+    to_json,
+    tools_of,
+    turns_of,
+)
 from nemotron_data.chat.shown import Hidden
 from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import CLOSE, OPEN, opens_thought, switch_of
@@ -254,7 +263,8 @@ def asked_messages(messages: Iterable[Any]) -> list[Message]:
     Raises:
         ValueError: a message that no template could show.
     """
-    made = []
+    made: list[Message] = []
+    call_ids: list[Any] = []
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ValueError(f"messages[{number}] is not an object")
@@ -264,8 +274,9 @@ def asked_messages(messages: Iterable[Any]) -> list[Message]:
             raise ValueError(f"messages[{number}]: {error.message}") from error
         if plain.get("role") == "assistant" and plain.get("content") is None and not plain.get("tool_calls"):
             plain = {**plain, "content": ""}  # an answer with only reasoning, or nothing
-        if problem := problem_of(plain):
+        if problem := problem_of(plain) or problem_of_result(plain, call_ids):
             raise ValueError(f"messages[{number}]: {problem}")
+        call_ids += ids_of_calls(plain)
         made.append(plain)
     return made
 

@@ -536,10 +536,9 @@ def validate_messages(messages: Any) -> str | None:
     for number, message in enumerate(messages):
         if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
             continue
-        if reason := problem_of(message) or _no_lesson(message) or _problem_of_answer(message, call_ids):
+        if reason := problem_of(message) or _no_lesson(message) or problem_of_result(message, call_ids):
             return reason.replace(f"{MALFORMED}: ", f"{MALFORMED}: messages[{number}].")
-        call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
-        call_ids += [None] if calls_in_text(message) else []
+        call_ids += ids_of_calls(message)
     answers = [message for message in messages if message["role"] == "assistant"]
     if not answers:
         return "no assistant turn"
@@ -600,8 +599,14 @@ def _wrong_in(calls: Sequence[Any]) -> Iterator[str]:
             yield f"[{number}].function.arguments is not an object, nor the JSON text of one"
 
 
-def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
-    """A tool message must name the call it answers, if the calls have ids."""
+def ids_of_calls(message: Message) -> list[Any]:
+    """The ids of the calls in a message, None for each without one."""
+    ids = [call.get("id") for call in message.get("tool_calls") or ()]
+    return [*ids, None] if calls_in_text(message) else ids
+
+
+def problem_of_result(message: Message, call_ids: Sequence[Any]) -> str | None:
+    """A tool message must name the call it answers, if the calls before it have ids."""
     if message["role"] != "tool":
         return None
     if not call_ids:

@@ -1,7 +1,7 @@
 """What a chat template does with a conversation: the parts that it does not show, and the token that ends answers.
 
     hidden = Hidden(template)
-    hidden.of(messages, tools)      # ("tools", "tool calls")
+    hidden.of(messages, tools)      # ("tools", "tool calls with their arguments")
     "...<|im_start|>assistant\\nZanswerz<|im_end|>\\n"   ->   EndToken(5, "<|im_end|>")
 
 Checks the skeleton of a conversation instead of its text: the same turns, with a unique word in place of each text. A
@@ -23,7 +23,7 @@ from nemotron_shared.system.errors import UserError
 
 TOOLS, CALLS, RESULTS, SYSTEM, REASONING, NAMES = KINDS = (
     "tools",
-    "tool calls",
+    "tool calls with their arguments",
     "tool results",
     "system prompts",
     "reasoning",
@@ -95,7 +95,7 @@ class Hidden:
 
 
 def told(hidden: Iterable[str]) -> str:
-    """Message such as "the chat template shows no tools, no tool calls"."""
+    """Message such as "the chat template shows no tools, no tool results"."""
     return "the chat template shows " + ", ".join(f"no {kind}" for kind in hidden)
 
 

@@ -86,8 +86,8 @@ class Totals:
                 allowed = min(1.0, lost.total() / rows + 0.01)
                 remedy += f"; or allow the loss: data_prep.max_lost={allowed:.2f}"
             raise TooManyLost(
-                f"{lost.total():,} of {rows:,} rows ({share(lost.total(), rows)}) would be {what}, and"
-                f" data_prep.max_lost allows {most:.0%}\n  mostly: {self.main_reason(lost)}",
+                f"{lost.total():,} of {rows:,} rows ({share(lost.total(), rows)}) would be {what}, mostly:"
+                f" {self.main_reason(lost)}; data_prep.max_lost allows {most:.0%}",
                 remedy,
             )
 
