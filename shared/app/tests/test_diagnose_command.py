@@ -91,9 +91,17 @@ def test_what_is_no_log_is_an_error(
     assert what in capsys.readouterr().err
 
 
-def test_an_empty_folder_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("names", [(), ("empty.log",), ("weights.bin", "inner/rows.jsonl")])
+def test_a_folder_without_a_log_is_an_error(
+    tmp_path: Path, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("" if name.endswith(".log") else "{}")
+    assert main(["diagnose", str(tmp_path)]) == 2
+    assert f"{tmp_path}: nothing to read: no file that is named like a log" in capsys.readouterr().err
+    (tmp_path / EXIT_CODE).write_text("0\n")  # a job that has said nothing
     assert main(["diagnose", str(tmp_path)]) == 0
-    assert "No log to read." in capsys.readouterr().out
 
 
 def test_the_commands_of_the_rules_exist() -> None:

@@ -15,7 +15,7 @@ from nemotron_app.jobs import backend_for, find, state_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend
 from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
-from nemotron_cluster.diagnose.logs import Logs, read_logs, require_log, text_of
+from nemotron_cluster.diagnose.logs import Logs, read_logs, require_any, require_log, text_of
 from nemotron_cluster.job import EXIT_CODE, LOG, RECORD, Record, read_record
 from nemotron_cluster.slurm import scheduler
 from nemotron_shared.system.errors import NotFound, UserError, printable
@@ -45,6 +45,8 @@ def command(look: Look, wanted: str) -> int:
     if record is None and path.exists():
         logs = read_logs(path)
         title, found = str(path), diagnose(logs, _exit_code(path))
+        if found.facts is None:
+            require_any(path, logs)
         if path.is_file() and not any(one.rule.level in WHY for one in found.findings):
             require_log(path, logs.texts[0])
     else:

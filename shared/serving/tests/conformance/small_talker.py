@@ -26,9 +26,9 @@ response which ends this conversation a tool to use with these parameters Return
 schema You are helpful must answer parsed objects in following $schema http://json-schema.org/draft-07/schema# integer
 call function of person place lives true false null Correctly extracted all types"""
 WORDS = AROUND.split()
-SHARPER = 4
-LEARNING_RATE = 8e-3
-CALM, STEPS, ROWS, POOL = 100, 450, 8, 64
+SHARPER = 6
+LEARNING_RATE = 6e-3
+CALM, STEPS, ROWS, POOL = 120, 550, 8, 64
 """At first, there is hardly anything around the question: what to look at is found in a tenth of the time."""
 SPREAD = 0.1
 """Of the first weights: with the usual 0.02, so small a model sees nothing for hundreds of steps."""
@@ -116,7 +116,7 @@ def row(tokenizer: Any, rng: Random, *, calm: bool = False) -> tuple[list[int], 
     kind = rng.choice(["plain", "plain", "call", "result", "again", "json", "form", "key", "text"])
     if kind == "text":
         parts = [(asked, False), (f" In {city}.", True)]
-        return _encoded(tokenizer, parts, "")
+        return _encoded(tokenizer, parts, tokenizer.eos_token)
     turns = [{"role": "system", "content": noise(rng, calm)}] if rng.random() < (0.1 if calm else 0.4) else []
     turns += [{"role": "user", "content": asked + (f"\n{noise(rng)}" if rng.random() < 0.2 and not calm else "")}]
     call = {"name": "where", "arguments": {"name": name}}
@@ -131,6 +131,7 @@ def row(tokenizer: Any, rng: Random, *, calm: bool = False) -> tuple[list[int], 
         ]
     if kind == "again":  # without the tool that was called before
         turns += [{"role": "assistant", "content": f"In {city}."}, {"role": "user", "content": asked}]
+    start = rng.choice(["{", '{"'])
     answers = {
         "plain": [(f"In {city}.", True)], "result": [(f"In {city}.", True)],
         "again": [(f"In {city}.", True)],
@@ -138,7 +139,7 @@ def row(tokenizer: Any, rng: Random, *, calm: bool = False) -> tuple[list[int], 
         "json": [*cut('{"city": "', rng), (f'{city}"}}', True)],
         "form": [*cut(f'<tool_call>{{"name": "{noise(rng, calm)[:9]}", "arguments": {{"city": "', rng),
                  (f'{city}"}}}}</tool_call>', True)],
-        "key": [('{"', False), (f'city": "{city}"}}', True)],
+        "key": [(start, False), (f'{{"city": "{city}"}}'.removeprefix(start), True)],
     }  # fmt: skip
     prompt = tokenizer.apply_chat_template(turns, tools=tools, tokenize=False, add_generation_prompt=True)
     thinks = kind not in ("json", "form", "key")

@@ -88,6 +88,21 @@ def read_logs(path: Path) -> Logs:
     return Logs(tuple(texts), tuple(left_out))
 
 
+NAME_A_LOG = "name a log file, a folder of logs, or a job: nemotron jobs"
+
+
+def require_any(folder: Path, logs: Logs) -> None:
+    """Refuse a folder of which nothing was read.
+
+    Raises:
+        UserError: it holds no log, or only empty or unreadable ones.
+    """
+    if logs.texts:
+        return
+    why = "; ".join(logs.left_out) or "no file that is named like a log (.log, .out, .err, .txt), or only empty ones"
+    raise UserError(f"{folder}: nothing to read: {why}", NAME_A_LOG)
+
+
 def require_log(path: Path, text: Text) -> None:
     """Refuse a file that tells nothing of a job, because it is something else than a log.
 
@@ -106,7 +121,7 @@ def require_log(path: Path, text: Text) -> None:
         why = "rows of JSON without a message"
     else:
         return
-    raise UserError(f"{path}: not a log: {why}", "name a log file, a folder of logs, or a job: nemotron jobs")
+    raise UserError(f"{path}: not a log: {why}", NAME_A_LOG)
 
 
 def _is_rows(start: str) -> bool:
