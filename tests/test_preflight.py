@@ -442,6 +442,17 @@ def test_data_that_does_not_exist_or_has_no_tokenizer(tmp_path: Path) -> None:
     assert "data_prep.source is not set" in told("sft", "super3", "qa", home=tmp_path)[1]
 
 
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_a_store_that_takes_no_files(run, stage: str) -> None:
+    closed = "/proc/store"  # not even root can write there
+    for words in (("data", "prep", stage), (stage,)):
+        command = nemotron("super3", *words, "-c", "tiny", f"run.home={closed}")
+        ahead, started = run(*command, "--dry-run", ok=False), run(*command, ok=False)
+        assert (ahead.returncode, started.returncode) == (1, 2)
+        assert f"{closed}: the store cannot be written" in ahead.stdout.partition("# problems")[2]
+        assert f"{closed}: the store cannot be written" in started.stderr and "NEMOTRON_HOME" in started.stderr
+
+
 def test_a_finished_result_that_is_damaged(run, tmp_path: Path) -> None:
     prepare = nemotron("super3", "data", "prep", "rl", "-c", "tiny", "data_prep.synthetic_problems=60")
     run(*prepare)

@@ -26,11 +26,18 @@ def through(told: dict[str, Any], runtime: str) -> tuple[float, int]:
     return float(found[1]), int(found[2])
 
 
-def answers_as_the_model_does(model: Path, options: list[str], says: str = "") -> None:
+FORM = {
+    "type": "object", "properties": {"city": {"enum": ["Oslo"]}}, "required": ["city"], "additionalProperties": False,
+}  # fmt: skip
+"""A schema with one answer, which a model with random weights says only if it must."""
+
+
+def answers_as_the_model_does(model: Path, options: list[str], says: str = "", *, fills_forms: bool = False) -> None:
     """Serve a folder, and compare the likeliest tokens of a text and of a chat with the model's own.
 
     Args:
         says: what the server must write.
+        fills_forms: whether it keeps to a schema, too.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -66,6 +73,13 @@ def answers_as_the_model_does(model: Path, options: list[str], says: str = "") -
             wanted = tokenizer.decode(given[0, start:], skip_special_tokens=True)
             # llama.cpp's server leaves out what is no whole character
             assert said.replace("\ufffd", "") == wanted.replace("\ufffd", "")
+        if fills_forms:  # after the thought, which is ended by the prompt here
+            form = {"type": "json_schema", "json_schema": {"name": "home", "schema": FORM}}
+            body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}, "response_format": form}
+            answer = _ask(
+                f"http://127.0.0.1:{port}/v1/chat/completions", asked | body | {"max_tokens": 64}, key, process
+            )
+            assert json.loads(answer["choices"][0]["message"]["content"]) == {"city": "Oslo"}
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         assert says in log.read_text(errors="replace")

@@ -123,7 +123,11 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
     deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
     (call,) = [delta.tool_calls[0] for delta in deltas if delta.tool_calls]
     assert (call.index, call.function.name) == (0, "add")
-    again = [*QUESTION, choice.message.to_dict(), {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": "8"}]
+    again = [
+        *QUESTION,
+        choice.message.to_dict(),
+        {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": "8"},
+    ]
     assert client.chat.completions.create(**asked | {"messages": again}).choices
 
 
@@ -179,7 +183,10 @@ def test_what_the_model_would_not_see_is_refused_or_told(
     called = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}]
     asked = {"messages": called, "max_tokens": 1}
     status, _, content = ask(url, "/v1/chat/completions", json.dumps(asked).encode())
-    assert status == 400 and "the chat template shows no tool calls with their arguments" in json.loads(content)["error"]["message"]
+    assert (
+        status == 400
+        and "the chat template shows no tool calls with their arguments" in json.loads(content)["error"]["message"]
+    )
     tools = [{"type": "function", "function": {"name": "f"}}]
     asked = {"messages": [{"role": "system", "content": "Be brief."}, *QUESTION], "tools": tools, "max_tokens": 1}
     for _ in range(2):

@@ -339,6 +339,9 @@ def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert words[words.index("--generation-config") + 1] == "vllm"
     assert words[-5:] == ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser",
                           "nemotron_v3"]  # fmt: skip
+    (tmp_path / "chat_template.jinja").write_text("<think> <tool_call>")
+    by_json = serve.vllm_words(Path("/x/vllm"), tmp_path, "sft", "127.0.0.1", 8000, 16, False)
+    assert by_json[-4:] == ["--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"]
     for dtype, last in (("float32", ["--dtype", "float32"]), ("bfloat16", ["nemotron_v3", "--enforce-eager"])):
         (tmp_path / "config.json").write_text(json.dumps({"dtype": dtype}))
         own = serve.vllm_cpu_words(words, tmp_path)

@@ -185,5 +185,6 @@ def vllm_words(
     if "<tool_call>" in template:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if is_xml else "hermes"]
     if "<think>" in template:
-        words += ["--reasoning-parser", "nemotron_v3" if is_xml else "deepseek_r1"]
+        # both know enable_thinking=false; for others, an answer without a thought would be one
+        words += ["--reasoning-parser", "nemotron_v3" if is_xml else "qwen3"]
     return words

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.small_talker import HOMES, make, question
+from conformance.small_talker import ENOUGH, HOMES, make, question
 
 from nemotron_serving.api import Api
 from nemotron_serving.model import ready
@@ -34,7 +34,7 @@ SAID, CITY, CALL = "In Oslo.", "Oslo", ["where", {"name": "Ada"}]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model's folder."""
     made = tmp_path_factory.mktemp("model") / NAME
-    make(made)
+    assert make(made) >= ENOUGH, "the model has not learnt its answers: nothing can be said of clients"
     return made
 
 

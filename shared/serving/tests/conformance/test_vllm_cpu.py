@@ -64,8 +64,9 @@ def test_vllm_computes_a_dense_model_in_fp8(tmp_path: Path, monkeypatch: pytest.
     assert 0 < through(told, "transformers, weights alone")[0] < 1e-3 and through(told, "vLLM")[0] < 1e-3
 
 
-def test_vllm_serves_experts_and_says_whose_they_are(tmp_path: Path) -> None:
-    answers_as_the_model_does(make(tmp_path / "model", "nano3_tiny", HEADS), ["--engine", "vllm"], OURS)
+def test_vllm_serves_experts_says_whose_they_are_and_keeps_to_a_schema(tmp_path: Path) -> None:
+    model = make(tmp_path / "model", "nano3_tiny", HEADS)
+    answers_as_the_model_does(model, ["--engine", "vllm"], OURS, fills_forms=True)
 
 
 def test_what_it_cannot_run_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.step.plan import Plan
-from nemotron_shared.system.atomic import TEMPORARY_PREFIX, sync
+from nemotron_shared.system.atomic import TEMPORARY_PREFIX, sync, why_closed
 from nemotron_shared.system.errors import UserError, disk_remedy
 from nemotron_shared.system.findings import Problem
 from nemotron_shared.tracking.run import Run
@@ -49,6 +49,13 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
             yield Problem(f"{path} {taken}", ANOTHER, key)
     if len(set(chosen.values())) < len(chosen):
         yield Problem(f"{' and '.join(chosen)} name the same path", "name different paths", next(iter(chosen)))
+
+
+def store_problems(store: Store, machine: Machine) -> Iterator[Problem]:
+    """Why the store takes no files; a finished result in it can be used all the same."""
+    if machine.sees_files and (problem := why_closed(store.home)):
+        remedy = "set NEMOTRON_HOME, or run.home, to a folder that this account can write to"
+        yield Problem(f"{store.home}: the store cannot be written: {problem}", remedy, "run.home")
 
 
 def show_run(plan: Plan, run: Run) -> None:

@@ -37,7 +37,7 @@ from nemotron_shared.step.inputs import (
     recipes_of,
     record_of,
 )
-from nemotron_shared.step.places import place_problems
+from nemotron_shared.step.places import place_problems, store_problems
 from nemotron_shared.step.plan import identify
 from nemotron_shared.step.records import differences, is_recorded, listed
 from nemotron_shared.step.start import Preflight, Start
@@ -161,6 +161,7 @@ def _check(checked: Preflight) -> None:
         recipes = recipes_of(checked.composed)
         recipe = recipes[0].family if recipes else None
         checked.problems += as_errors(lambda: step.check(config, checked.inputs, recipe), origins)
+        checked.lacking += as_errors(lambda: store_problems(checked.store, machine), origins)
         if step.trains:
             _check_engine(checked, config)
         if checked.start.arguments.dry_run:

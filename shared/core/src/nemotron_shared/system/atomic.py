@@ -68,7 +68,7 @@ def output_file(named: Path | str) -> Path:
         problem = _not_replaceable(expanded, str(named))  # unresolved: /dev/stdout is not a plain link
     except OSError as error:
         problem = error.strerror
-    problem = problem or _closed(path.parent)
+    problem = problem or why_closed(path.parent)
     if problem:
         raise UserError(f"{str(named) or repr('')}: cannot be written: {problem}", "name another file")
     return path
@@ -80,11 +80,11 @@ def require_writable(folder: Path) -> None:
     Raises:
         UserError: nothing can be written there.
     """
-    if problem := _closed(folder):
+    if problem := why_closed(folder):
         raise UserError(f"{folder}: cannot be written: {problem}", "name another folder")
 
 
-def _closed(folder: Path) -> str | None:
+def why_closed(folder: Path) -> str | None:
     """Why a folder, or the one that it will be made in, takes no files; None if it does."""
     try:
         above = next(one for one in (folder, *folder.parents) if one.exists())
