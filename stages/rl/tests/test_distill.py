@@ -2,11 +2,13 @@
 
 from math import exp, fsum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from support import last_values_win, made_in, make_model, short
+from transformers import LlamaConfig
 
 from stages.rl import train
 from stages.rl.engines.trl.distill import DistillingTrainer, divergence
@@ -62,6 +64,25 @@ def test_it_is_the_loss_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monkey
         expected = fsum(terms[step]) / len(terms[step])
         assert line["loss"] == pytest.approx(expected, rel=1e-4) == pytest.approx(line["kl"], rel=1e-4)
     assert steps[2]["loss"] < steps[1]["loss"]
+
+
+@pytest.mark.parametrize("wider", ["teacher", "student"])
+def test_logits_of_no_token_are_left_out(monkeypatch: pytest.MonkeyPatch, wider: str) -> None:
+    """As models of one family have: the same tokens, and rows beyond them for round numbers."""
+    logits = torch.randn(2, 1, 5, 8, generator=torch.Generator().manual_seed(0))
+    logits[..., 6:] += 9.0  # would be most of the distribution
+    sizes = {"student": 6, "teacher": 6, wider: 8}
+    student, teacher = (SimpleNamespace(config=LlamaConfig(vocab_size=sizes[name])) for name in ("student", "teacher"))
+    trainer: Any = object.__new__(DistillingTrainer)
+    trainer.temperature, trainer.model = 1.0, student
+    trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+    trainer.learn_from(teacher, "reverse")
+    inputs = {"prompt_ids": torch.ones(1, 2), "prompt_mask": torch.ones(1, 2), "completion_ids": torch.ones(1, 4),
+              "completion_mask": torch.ones(1, 4)}  # fmt: skip
+    for one, name in zip(logits, sizes, strict=True):
+        given = SimpleNamespace(logits=one[..., : sizes[name]])
+        found = trainer._distributions(lambda given=given, **_: given, inputs)
+        assert torch.allclose(found, one[:, :-1, :6].log_softmax(-1))
 
 
 @pytest.mark.slow

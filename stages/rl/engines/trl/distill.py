@@ -18,7 +18,7 @@ from nemotron_engines.modeling.build import load_model
 from nemotron_shared.engine.spec import Task
 from nemotron_shared.system import distributed
 from stages.rl.engines.trl.sampling import SamplingTrainer
-from stages.rl.engines.trl.starting import require_same_vocabulary
+from stages.rl.engines.trl.starting import require_same_vocabulary, tokens_of
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -28,6 +28,13 @@ class DistillingTrainer(SamplingTrainer):
     teacher: PreTrainedModel | None = None
     """None: train by GRPO."""
     kl_type = "reverse"
+    known: int | None = None
+    """The first so many logits are compared: models of one tokenizer may have more logits than it has tokens."""
+
+    def learn_from(self, teacher: PreTrainedModel, kl_type: str) -> None:
+        """Learn a teacher's distributions from now on."""
+        self.teacher, self.kl_type = teacher, kl_type
+        self.known = min(tokens_of(self.accelerator.unwrap_model(self.model)), tokens_of(teacher))
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The pass's share of the mean over the tokens of the step."""
@@ -43,12 +50,13 @@ class DistillingTrainer(SamplingTrainer):
         return (apart * mask).sum() * distributed.world_size() / inputs["num_items_in_batch"].clamp(min=1)
 
     def _distributions(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Log-probabilities of every token of the vocabulary, (rows, completion's tokens, vocabulary) float32."""
+        """Log-probabilities of every token of both vocabularies, (rows, completion's tokens, known) float32."""
         ids, mask = (
             torch.cat([inputs[f"prompt_{one}"], inputs[f"completion_{one}"]], dim=1) for one in ("ids", "mask")
         )
         kept = inputs["completion_ids"].shape[1] + 1  # and the position before the first
-        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept, use_cache=False).logits[:, :-1]
+        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=kept, use_cache=False).logits
+        logits = logits[:, :-1, : self.known]
         return (logits.float() / self.temperature).log_softmax(-1)
 
 

@@ -67,5 +67,10 @@ def require_same_vocabulary(
         UserError: naming the role; also if its tokenizer is missing or damaged.
     """
     theirs = vocabulary_of(role, found)
-    if theirs != tokenizer.get_vocab() or other.config.vocab_size != model.config.vocab_size:
+    if theirs != tokenizer.get_vocab() or min(tokens_of(other), tokens_of(model)) <= max(theirs.values()):
         raise another_vocabulary(role, found)
+
+
+def tokens_of(model: PreTrainedModel) -> int:
+    """How many tokens a model has embeddings for, which may be more than its tokenizer knows."""
+    return model.config.get_text_config().vocab_size

@@ -84,7 +84,7 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     if config.run.reward_model is not None:
         trainer.scorer = Scorer(task, begun.model, tokenizer)
     if config.distillation is not None:
-        trainer.teacher, trainer.kl_type = load_teacher(task, begun.model, tokenizer), config.distillation.kl_type
+        trainer.learn_from(load_teacher(task, begun.model, tokenizer), config.distillation.kl_type)
     elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(begun.reference(task), penalty)
     made = train_to_end(trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
