@@ -10,7 +10,7 @@ bfloat16.
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -186,11 +186,13 @@ def preference_loss(pairs: Sequence[dict[str, Document]], start: str, beta: floa
     return loss
 
 
-def reward_loss(pairs: Sequence[dict[str, Document]], centre: float) -> Loss:
-    """Bradley-Terry, and the square of the sum of both rewards, mean over the pairs; texts end with their answers."""
+def reward_loss(pairs: Sequence[dict[str, Document]], centre: float, ends: Collection[int]) -> Loss:
+    """Bradley-Terry, and the square of the sum of both rewards, mean over the pairs; texts end with their answers, at
+    one of the tokens that do not belong to the text.
+    """
 
     def value(trainee: Trainee, one: Document) -> Tensor:
-        last = max(place for place, wanted in enumerate(one["wanted"]) if wanted)
+        last = max(place for place, wanted in enumerate(one["wanted"]) if wanted and one["ids"][place] in ends)
         return trainee.value(one["ids"][: last + 1])
 
     def loss(trainee: Trainee) -> Tensor:
@@ -301,7 +303,7 @@ def rewarding(
     """A reward model, whose random score is given."""
     body = load(model, AutoModel)
     trainee = Trainee(body, dict(body.named_parameters()), score=torch.tensor(score, requires_grad=True))
-    loss = reward_loss(_pairs(model, pairs), centre)
+    loss = reward_loss(_pairs(model, pairs), centre, tokenizer_of(model).all_special_ids)
     return two_steps(trainee, [loss, loss], rate)
 
 

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from support import last_values_win, made_in, make_model, make_reward_model, short
+from zoo import write
 
-from nemotron_engines.modeling.build import ONLY_MADE
+from nemotron_data.chat.prompt import Prompter
+from nemotron_engines.modeling.build import ONLY_MADE, load_tokenizer
 from nemotron_engines.modeling.scoring import load_scoring, score_of
 from stages.rl import train
-from stages.rl.engines.trl.reward import RewardPairTrainer
+from stages.rl.engines.trl.reward import RewardPairTrainer, end_of_answers, up_to_the_end
 from stages.rl.engines.trl.trainer import JudgedTrainer
 
 main = last_values_win(train.main)
@@ -199,3 +202,21 @@ def test_a_reward_model_of_another_vocabulary_is_refused(
     make_model(tmp_path / "policy")
     assert main((*short("rl"), *WITH_MODEL, "run.model=./policy", "--dry-run")) == 1
     assert "run.reward_model: " in (said := capsys.readouterr().out) and said.count("has another vocabulary") == 1
+
+
+def test_a_reward_is_read_where_sampled_answers_end(tmp_path: Path) -> None:
+    """Behind the token that closes an answer, ChatML has a line feed, which is learnt if both are one piece."""
+    write("qwen2", tmp_path / "model")  # another token ends its texts
+    write("llama", tmp_path / "plain")  # no template
+    tokenizer = load_tokenizer(tmp_path / "model")
+    closing = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    row: dict[str, list[int]] = {}
+    for name, said in (("chosen", "In Oslo."), ("rejected", "In Rome, or Bonn.")):
+        turns = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": said}]
+        row[name], row[f"{name}_mask"] = Prompter(tokenizer).answered(turns, None)
+        assert row[name][-1] != closing and row[f"{name}_mask"][-1] == 1
+    rows, end = Dataset.from_list([row]), end_of_answers(tmp_path / "model")
+    assert end == closing and end_of_answers(tmp_path / "plain") is None
+    assert up_to_the_end(rows)[0] == row
+    for name, found in up_to_the_end(rows, end)[0].items():
+        assert found == row[name][:-1]

@@ -23,7 +23,7 @@ def train(task: StageTask) -> Outcome:
     set_threads(config.run.threads)
     data, model = task.input("data"), starting_model(task)
     require_positions(model, config.train.seq_length, "train.seq_length", run.say)
-    vocab_size = model.config.vocab_size
+    vocab_size = model.config.get_text_config().vocab_size
     rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size, vocab_size)
     valid = _rows(task, "valid", config.train.eval_rows, vocab_size)
     trainer = ScheduledTrainer(

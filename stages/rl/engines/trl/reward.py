@@ -7,16 +7,21 @@ The loss of a pair is that of the README.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from nemotron_data.chat.shown import learnt_end
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.modeling.scoring import load_scoring, score_of, with_score
 from nemotron_engines.transformers.trainer import train_to_end, trainer_settings
 from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.system.errors import UserError
 from stages.rl.engines.trl.library import RewardConfig, RewardTrainer
 from stages.rl.engines.trl.pairs import RESULTS, PairTrainer, given
 from stages.rl.engines.trl.starting import load_beginning, require_same_vocabulary
@@ -61,7 +66,8 @@ def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     section = config.reward_modeling
     assert section is not None, "the engine chose this method"
     begun = load_beginning(task)
-    others = given(task, begun, up_to_the_end)
+    end = end_of_answers(begun.folder)
+    others = given(task, begun, lambda rows: up_to_the_end(rows, end))
     valid = others["eval_dataset"]
     trainer = RewardPairTrainer(
         model=with_score(begun.model, config.run.seed),
@@ -86,12 +92,33 @@ def make_reward_model(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     return replace(made, metrics={**made.metrics, **before})
 
 
-def up_to_the_end(rows: Dataset) -> Dataset:
-    """Each conversation without what its template shows after the token that ends the answer."""
+def end_of_answers(folder: Path) -> int | None:
+    """The token with which the template of a tokenizer's folder closes an answer; None if it is closed by text."""
+    tokenizer = TokenizerFolder(folder)
+    template, found = tokenizer.own_template(), None
+    if template is not None:
+        with suppress(UserError):
+            found = learnt_end(template, f"the chat template of {folder}", tokenizer)
+    return found.id if found else None
+
+
+def up_to_the_end(rows: Dataset, end: int | None = None) -> Dataset:
+    """Each conversation without what its template shows after the token that ends the answer.
+
+    A line feed behind that token may be learnt, where a template has both in one piece (`<|im_end|>\\n`); sampled
+    answers, which are scored later, end without it.
+
+    Args:
+        end: the token that ends answers; None, or none in an answer: the last that is learnt does.
+    """
+
+    def length(ids: list[int], mask: list[int]) -> int:
+        learnt = [place for place, wanted in enumerate(mask) if wanted]
+        return max([place for place in learnt if ids[place] == end] or learnt) + 1
 
     def cut(row: dict[str, list[int]]) -> dict[str, list[int]]:
-        ends = {name: len(row[f"{name}_mask"]) - row[f"{name}_mask"][::-1].index(1) for name in (CHOSEN, REJECTED)}
-        return {name: values[: ends[name.removesuffix("_mask")]] for name, values in row.items()}
+        lengths = {name: length(row[name], row[f"{name}_mask"]) for name in (CHOSEN, REJECTED)}
+        return {name: values[: lengths[name.removesuffix("_mask")]] for name, values in row.items()}
 
     return Dataset.from_list([cut(row) for row in rows])
 

@@ -26,7 +26,7 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
     if reason := keep_apart(model):
         run.say(f"the documents of packed rows are computed one by one: {reason}")
     num_rows = config.train.train_iters * config.train.global_batch_size
-    vocab_size = model.config.vocab_size
+    vocab_size = model.config.get_text_config().vocab_size
     file, held_out = data.path / "train.parquet", data.path / "valid.parquet"
     packed = read_packed(file)
     rows, others = PackedRows(packed, num_rows, config.run.seed, vocab_size, file), list[PackedRow]()
