@@ -1,5 +1,7 @@
 """Advantages: those of NeMo-RL's recipes, those of whole groups, and none at all where nothing is to be told apart."""
 
+from math import nan
+
 import numpy as np
 import pytest
 
@@ -43,3 +45,14 @@ def test_equal_rewards_give_none(size: int, reward: float) -> None:
 def test_others_that_are_equal_are_no_scale() -> None:
     found = advantages_of(np.array([[0.2] * 7 + [1.2]]), leave_one_out=True, normalize=True)[0]
     assert found[-1] == 1.0, "and not 1 over the rounding of seven times 0.2"
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_group_that_lost_completions_is_made_of_the_others(leave_one_out: bool, normalize: bool) -> None:
+    """Its neighbours are not filled up from it, nor it from them; one that is left alone is compared with none."""
+    how = {"leave_one_out": leave_one_out, "normalize": normalize}
+    found = advantages_of(np.array([[1, 0, nan, 0.5], [nan, nan, 7, nan], [0, 3, 0, 1]]), **how)
+    assert found[0, [0, 1, 3]].tolist() == advantages_of(np.array([[1, 0, 0.5]]), **how)[0].tolist()
+    assert found[0, 2] == 0 and not found[1].any()
+    assert found[2].tolist() == advantages_of(np.array([[0.0, 3, 0, 1]]), **how)[0].tolist()
