@@ -303,7 +303,8 @@ def rewarding(
     """A reward model, whose random score is given."""
     body = load(model, AutoModel)
     trainee = Trainee(body, dict(body.named_parameters()), score=torch.tensor(score, requires_grad=True))
-    loss = reward_loss(_pairs(model, pairs), centre, tokenizer_of(model).all_special_ids)
+    ends = [number for number, token in tokenizer_of(model).added_tokens_decoder.items() if token.special]
+    loss = reward_loss(_pairs(model, pairs), centre, ends)
     return two_steps(trainee, [loss, loss], rate)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from kinds_of_models import without_weights
+from kinds_of_models import SIZES, without_weights
 from peft import PeftModel
 from torch import nn
-from transformers import AutoModelForCausalLM, NemotronHConfig
+from transformers import AutoModelForCausalLM, Gemma3Config, Gemma3ForConditionalGeneration, NemotronHConfig
 from twins import TWINS
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -277,3 +277,32 @@ def test_adapters_elsewhere_than_chosen_are_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("nemotron_engines.lora.adapt.names_as_they_are", nullcontext)
     with pytest.raises(UserError, match="does not adapt what was chosen, such as"):
         adapted(drawn("deepseek_v3"), section(dim=2, layers=["shared_experts"]), 1)
+
+
+def reading_images() -> Any:
+    """A Gemma 3 with a small tower for images, after one step on text."""
+    text = SIZES | {"num_hidden_layers": 2, "vocab_size": 72}
+    images = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4, boi_token_index=66, eoi_token_index=67,
+                          image_token_index=65)  # fmt: skip
+    return Gemma3ForConditionalGeneration(config)
+
+
+def stepped(model: Any) -> Any:
+    """After a step on text, in which the second matrix of each pair gets a gradient."""
+    ids = torch.arange(3, 13)[None]
+    model.train()(input_ids=ids, labels=ids).loss.backward()
+    return model
+
+
+def test_parts_that_read_no_text_get_no_adapters() -> None:
+    model = adapted(reading_images(), section(dim=2), 1)
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert len(trained) == 2 * 2 * 7 and all(".language_model.layers." in name for name in trained)
+    assert require_reached(stepped(model))
+    everywhere = {"dim": 2, "target_modules": ["*_proj"]}
+    with pytest.raises(UserError, match=r"vision_tower\S+, .* and \d more, which get no gradient") as caught:
+        require_reached(stepped(adapted(reading_images(), section(**everywhere), 1)))
+    advised = str(caught.value.remedy).partition("exclude_modules=['")[2].rstrip("]'")
+    assert require_reached(stepped(adapted(reading_images(), section(**everywhere, exclude_modules=[advised]), 1)))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from nemotron_engines.lora.kinds import BESIDE_TEXT
 from nemotron_engines.modeling.architecture import DEFAULTS, Parameters
 from nemotron_shared.models.scales import is_small
 from nemotron_shared.models.weights import Header, header_of
@@ -24,8 +25,6 @@ from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.errors import UserError
 
 LAYER = re.compile(r"(?P<stack>.*?)\b(?:layers|layer|blocks|block|h)\.(?P<number>\d+)\.(?P<rest>.+)")
-BESIDE_TEXT = re.compile(r"vision|visual|audio|image|speech")
-"""Names of stacks that read no text."""
 ATTENTION = re.compile(r"att|(?:^|\.)(?:q|k|v|o|qkv)_proj\.")
 SHARED_EXPERT = re.compile(r"shared_(?:expert|mlp)")
 CONVOLUTION = re.compile(r"conv")
@@ -34,7 +33,7 @@ STATE = "A_log"
 OUT = re.compile(r"out_proj\.weight$")
 KEYS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
-    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "experts": ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
     "chosen": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk", "moe_k"),
     "state": ("ssm_state_size", "state_size", "mamba_d_state", "linear_key_head_dim"),

@@ -35,8 +35,14 @@ PATTERNS = {
 inside an attention or an MLP belong to it under any name (`query_key_value`, `c_fc`, `fc1`)."""
 
 
+BESIDE_TEXT = re.compile(r"vision|visual|audio|image|speech|multi_modal")
+"""Names of parts that read no text: nothing here trains them."""
+
+
 def kind_of(name: str) -> str:
     """Kind of a layer by its module's name, or for experts by the tensor's name."""
+    if BESIDE_TEXT.search(name):
+        return OTHER
     return next((kind for kind, pattern in PATTERNS.items() if re.search(rf"({pattern})$", name)), OTHER)
 
 
