@@ -284,8 +284,8 @@ def reading_images() -> Any:
     text = SIZES | {"num_hidden_layers": 2, "vocab_size": 72}
     images = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
               "image_size": 28, "patch_size": 14}  # fmt: skip
-    config = Gemma3Config(text_config=text, vision_config=images, mm_tokens_per_image=4, boi_token_index=66, eoi_token_index=67,
-                          image_token_index=65)  # fmt: skip
+    tokens = {"boi_token_index": 66, "eoi_token_index": 67, "image_token_index": 65, "mm_tokens_per_image": 4}
+    config = Gemma3Config(text_config=text, vision_config=images, **tokens)
     return Gemma3ForConditionalGeneration(config)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -257,7 +257,9 @@ def require_reached(model: PeftModel) -> bool:
         raise SystemExit(2)  # every process sees the same gradients; one prints the error
     more = f" and {len(passed_by) - 3} more" if len(passed_by) > 3 else ""
     ends = {name.rpartition(".")[2] for name in passed_by}
-    pattern = f"*{ends.pop()}" if len(ends) == 1 else f"{commonprefix(passed_by)}*"
+    columns = zip(*(name.split(".") for name in passed_by), strict=False)
+    within = ".".join(parts[0] for parts in takewhile(lambda parts: len({*parts}) == 1, columns))
+    pattern = f"*{ends.pop()}" if len(ends) == 1 else f"{within}.*"
     raise UserError(
         f"engine.peft adapts {', '.join(passed_by[:3])}{more}, which get no gradient: they read no text, or a kernel "
         "reads the weight without calling the layer, so the adapter would never train",
