@@ -35,6 +35,7 @@ from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.preflight import data_settings, preflight
 from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
 from nemotron_shared.step.start import Preflight, Start, load
+from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.process import ending_with_us, launch_command
 
@@ -79,6 +80,7 @@ def rehearse_apart(checked: Preflight[Any]) -> str:
     arguments = checked.start.arguments
     if checked.config is not None and passed(checked.store.home, digest_of(checked, _short(checked.config))):
         return BEFORE
+    say(f"[{checked.step.stage}] rehearsing one step with a small model")
     with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
         file = Path(folder) / "composed.yaml"
         write_composed(file, checked.composed)
