@@ -226,6 +226,9 @@ def test_nothing_to_ask_is_an_error_before_anything_is_asked(step, folders) -> N
     (folders["mmlu"] / "all" / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MMLU[:5]))
     _, said = step(data_prep, *chosen(folders, "mmlu"))
     assert "0 example rows of the field 'virology', but lm-eval shows 5 with each question" in said
+    (folders["mmlu"] / "all" / "test.jsonl").write_text(json.dumps(MMLU[0] | {"subject": "railways"}) + "\n")
+    _, said = step(data_prep, *chosen(folders, "mmlu"))
+    assert "test.jsonl:1: no field of MMLU: its subject is 'railways'" in said
     _, said = step(train, "run.model=null", "evaluation.tasks=[]")
     assert "evaluation.tasks" in said and "at least 1 item" in said
 

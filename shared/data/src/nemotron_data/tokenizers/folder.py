@@ -122,7 +122,8 @@ class TokenizerFolder:
         """
         template = self.own_template()
         if template is None:
-            raise UserError(f"{self.path}: the tokenizer has no chat template", "set data_prep.chat_template to a file")
+            remedy = "set data_prep.chat_template: to plain, which suits any tokenizer with an eos_token, or to a file"
+            raise UserError(f"{self.path}: the tokenizer has no chat template", remedy)
         return template
 
     def own_template(self) -> str | None:
