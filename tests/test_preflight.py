@@ -558,6 +558,18 @@ def test_data_in_the_store_that_has_the_tokenizer_of_the_model_is_named(shelf: P
     assert "take run.data=super3-sft-data:v3, which has the model's, or prepare the data again with" in said
 
 
+@pytest.mark.parametrize("wrong", ["adapter_config.json", "model.safetensors.index.json", None])
+def test_a_model_that_cannot_be_used_is_one_problem(shelf: Path, tmp_path: Path, wrong: str | None) -> None:
+    """Not the size of the architecture that the config would have without a model, Super's."""
+    given = tmp_path / "given"
+    if wrong is not None:
+        (shutil.copytree(shelf / "super3_tiny", given) / wrong).write_text("{}")
+    found = told("sft", "super3", "local", f"run.data={shelf / 'data'}", f"run.model={given}", home=tmp_path / "home")[
+        1
+    ]
+    assert found.startswith(f"run.model: {given}") and len(found.splitlines()) <= 2, found
+
+
 def test_tokens_without_embeddings_are_told_before_the_start(shelf: Path, tmp_path: Path) -> None:
     few = shutil.copytree(shelf / "super3_tiny", tmp_path / "few")
     described = json.loads((few / "config.json").read_text())

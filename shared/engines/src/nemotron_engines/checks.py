@@ -31,6 +31,8 @@ from nemotron_engines.modeling.architecture import (
     parameters_of,
 )
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.artifact import is_folder
+from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.config.schema import (
     LocalEngine,
     LoraSection,
@@ -224,6 +226,13 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     return parameters_of(fields, vocabulary_of(config, fields, inputs.get("data")))
 
 
+def is_refused(config: StageConfig, inputs: Inputs, machine: Machine) -> bool:
+    """Whether `run.model` names a folder that is missing or cannot be used, so that the model's size is unknown."""
+    named = getattr(config.run, "model", None)
+    looked_for = named is not None and machine.sees_files and (is_path(named) or is_folder(named))
+    return looked_for and inputs.get("model") is None
+
+
 def vocabulary_of(config: StageConfig, fields: Mapping[str, Any], data: Artifact | None) -> int:
     """Vocabulary size from the architecture or the data, else from the tokenizer that will be made."""
     told = fields.get("vocab_size") or (data.manifest.metadata.get("vocab_size") if data else None)
@@ -256,7 +265,8 @@ def local_needs(
     Args:
         more: packages in addition to those that all engines share.
     """
-    engine, parameters = config.engine, size_of(config, inputs).total
+    engine, known = config.engine, not is_refused(config, inputs, machine)
+    parameters = size_of(config, inputs).total if known else 0
     kernels = bool(machine.gpus) and engine.device != "cpu" and all(map(machine.version_of, KERNELS))
     others: list[Problem] = []
     slow = parameters > LARGEST_REFERENCE_MODEL and not (kernels or engine.allow_reference_kernels)

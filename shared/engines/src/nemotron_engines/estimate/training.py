@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemotron_engines.checks import VOCABULARY, size_of, vocabulary_of
+from nemotron_engines.checks import VOCABULARY, is_refused, size_of, vocabulary_of
 from nemotron_engines.estimate.counted import counted
 from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
 from nemotron_engines.estimate.speed import Work, active_parameters, core_seconds, step_seconds, work_of
@@ -32,6 +32,8 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     Raises:
         UserError: the model cannot be counted.
     """
+    if is_refused(config, inputs, machine):
+        raise UserError("the model that run.model names cannot be used")
     fields, parameters = _described(config, inputs)
     vocab = vocabulary_of(config, fields, inputs.get("data"))
     parameters = parameters if parameters.total else parameters_of(fields, vocab)
