@@ -71,7 +71,19 @@ def test_marks_that_contradict_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mask", "masks", "no_loss", "ignoreLoss", "train_detail", "token_weights", "is_learned", "unmasked", "skip"],
+    [
+        "mask",
+        "masks",
+        "no_loss",
+        "ignoreLoss",
+        "train_detail",
+        "token_weights",
+        "is_learned",
+        "unmasked",
+        "skip",
+        "requires_grad",
+        "backprop",
+    ],
 )
 @pytest.mark.parametrize("value", [True, False, 0, "user", [{"begin_offset": 0, "train": False}]])
 def test_a_mark_of_no_known_meaning_is_refused_and_never_called_harmless(name: str, value: object) -> None:
@@ -100,6 +112,43 @@ def test_a_part_of_an_answer_is_learnt_with_the_whole(part: dict[str, Any], ok: 
         return
     with pytest.raises(UserError, match="a part of an answer with a mark of its own"):
         plain_message(bot(parts))
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"weight": 0, "train": False}}}
+
+
+@pytest.mark.parametrize(
+    ("turn", "place"),
+    [
+        (bot(tool_calls=[CALL]), None),  # what a tool is asked is no mark
+        (bot(tool_calls=[CALL, {**CALL, "loss_mask": 0}]), "tool_calls[1].loss_mask"),
+        (bot(tool_calls=[{**CALL, "function": {**CALL["function"], "weight": 0.0}}]), "tool_calls[0].function.weight"),
+        (bot(tool_calls=[{**CALL, "trainable": True}]), None),
+        (bot(metadata={"loss_mask": False}), "metadata.loss_mask"),
+        (bot(extra={"masked": 1}), "extra.masked"),
+        (bot(metadata={"loss": 1.73, "weight": 75, "train": "part 2", "masked": False}), None),
+    ],
+)
+def test_a_mark_within_an_answer_is_not_passed_over(turn: dict[str, Any], place: str | None) -> None:
+    reason = validate_messages([user(metadata={"train": False}), turn])
+    assert reason == (place and f"a part of an answer with a mark of its own: '{place}'")
+    assert place is None or "give the mark to the whole turn" in str(remedy_of(str(reason)))
+
+
+@pytest.mark.parametrize(
+    ("beside", "inner"),
+    [
+        ({"loss_mask": [0, 0, 0, 1]}, "loss_mask"), ({"trainable": False}, "trainable"), ({"Masked": True}, "Masked"),
+        ({"loss_mask": [1, 1], "loss": 0.0, "label": False, "weight": 0, "train": 0, "mask": "<mask>"}, None),
+    ],
+)  # fmt: skip
+def test_a_mark_in_an_object_of_the_row_is_not_passed_over(beside: dict[str, Any], inner: str | None) -> None:
+    row = {"messages": [user(), bot()], "metadata": beside}
+    if inner is None:
+        assert marks_of_row(row) == {}
+        return
+    with pytest.raises(UserError, match=f"a mark of no known meaning: 'metadata.{inner}' of the row"):
+        marks_of_row(row)
 
 
 ROWS: list[tuple[dict[str, Any], str | None]] = [

@@ -11,7 +11,7 @@ a bad row, because a wrong guess would be learnt. Case, white space and undersco
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -58,10 +58,12 @@ MARKS = {
     "label": Mark("TRL and ms-swift, KTO: false is an unwanted answer", in_rows=(bool,), in_turns=False),
     "kto_tag": Mark("LLaMA-Factory, KTO", in_rows=(bool,), in_turns=False),
 }
-ABOUT_LOSS = re.compile("(un)?(loss|mask|weight|train|learn|supervis|gradient|ignor|skip|exclud)")
+ABOUT_LOSS = re.compile("(un)?(loss|mask|weight|train|learn|supervis|gradient|grads?$|backprop|ignor|skip|exclud)")
 """A field of a turn may be a mark if a word of its name begins so."""
 ABOUT_MASKS = re.compile("(un)?mask")
 """The same for a field of a row, where the other words are about many things."""
+ABOUT_LOSSES = re.compile("loss|mask|trainable")
+"""The same for a field of an object in a row, where most words are about the row."""
 NO_MARKS = frozenset({"attention_mask"})
 ROLE_NOT_LEARNT = ("user", "human", "prompter")
 """`mask` of a row in NeMo's chat files names the role whose turns are not learnt."""
@@ -83,6 +85,7 @@ RENAME = (
     "rename the field to loss_mask, with 1 for learnt and 0 for not; or remove it, if it says something else; or"
     f" {LEAVE_OUT}"
 )
+BESIDE = f"write it beside the messages, or remove it, if it says something else; or {LEAVE_OUT}"
 WITHOUT_MEDIA = f"remove the field, if the answers do not depend on it; or {LEAVE_OUT}"
 REMEDIES = {
     UNKNOWN: RENAME,
@@ -164,8 +167,10 @@ def wish_of(turn: Mapping[str, Any]) -> bool | None:
 
 def problem_of_marks(turn: Mapping[str, Any]) -> str | None:
     """Why the marks of a turn cannot be followed, or None."""
-    if turn.keys() <= USUAL:
+    if turn.keys() <= USUAL and not turn.get("tool_calls"):
         return None
+    if turn.get("role") == "assistant" and (place := next(_hiding_within(turn), None)):
+        return f"{OF_PART}: '{place}'"
     role, wishes = turn.get("role"), dict[str, bool]()
     for name, value in turn.items():
         kind = kind_in_turn(name)
@@ -186,6 +191,20 @@ def problem_of_marks(turn: Mapping[str, Any]) -> str | None:
     if len(set(wishes.values())) > 1:
         return f"{BOTH}: {' and '.join(f'{name!r} is {turn[name]!r}' for name in wishes)}"
     return None
+
+
+def _hiding_within(turn: Mapping[str, Any]) -> Iterator[str]:
+    """Marks of calls, and of objects beside the text, that say "not learnt" of less than the answer or of it all."""
+    calls = turn.get("tool_calls")
+    parts = {name: value for name, value in turn.items() if isinstance(value, dict)}
+    for number, call in enumerate(calls if isinstance(calls, list) else ()):
+        if isinstance(call, dict):
+            parts |= {f"tool_calls[{number}]": call, f"tool_calls[{number}].function": call.get("function")}
+    for place, part in parts.items():
+        for name, value in part.items() if isinstance(part, dict) else ():
+            kind = kind_in_turn(name)
+            if isinstance(kind, Mark) and meaning_of(value) is kind.hides:
+                yield f"{place}.{name}"
 
 
 def refuse_marks_of_part(part: Mapping[str, Any]) -> None:
@@ -218,6 +237,8 @@ def marks_of_row(row: Mapping[str, Any], used: Collection[str] = ()) -> dict[str
     found: dict[str, Any] = {}
     for name, value in row.items():
         kind = kind_in_row(name)
+        if isinstance(value, dict) and name not in used and (inner := _loss_within(value)):
+            raise UserError(f"{UNKNOWN}: '{name}.{inner}' of the row is {str(value[inner])[:80]!r}", BESIDE)
         if kind is None or value in NOTHING or name in used:
             continue
         if kind == "media":
@@ -231,6 +252,21 @@ def marks_of_row(row: Mapping[str, Any], used: Collection[str] = ()) -> dict[str
                 raise UserError(f"{NEITHER}: '{name}' of the row is {str(value)[:80]}", RENAME)
             found[name] = value
     return found
+
+
+def _loss_within(beside: Mapping[str, Any]) -> str | None:
+    """A field of an object in the row, such as its metadata, that says of answers that they do not count."""
+    return next(
+        (
+            name
+            for name, value in beside.items()
+            if ABOUT_LOSSES.search(_plain(name))
+            and isinstance(kind := kind_in_row(name), Mark)
+            and isinstance(value, kind.in_rows)
+            and any(meaning_of(one) is kind.hides for one in (value if isinstance(value, list) else [value]))
+        ),
+        None,
+    )
 
 
 def is_mark(name: str, value: Any = None, *, in_turn: bool = False) -> bool:
