@@ -67,6 +67,10 @@ TYPES: dict[str, tuple[pa.Array, Any]] = {
         {"a": {"b": 1}},
     ),
     "map of numbers": (pa.array([[(1, 0.1)]], pa.map_(pa.int32(), pa.float32())), {"1": 0.1}),
+    "map of maps of json": (
+        pa.MapArray.from_arrays([0, 1], ["k"], pa.MapArray.from_arrays([0, 1], ["l"], in_json("[1]"))),
+        {"k": {"l": [1]}},
+    ),
     "list of maps": (pa.array([[[("a", "b")]]], pa.list_(pa.map_(TEXT, TEXT))), [{"a": "b"}]),
     "list view": (pa.array([[{"a": 1, "b": None}]], pa.list_view(PART)), [{"a": 1}]),
     "large list view": (pa.array([[0.1]], pa.large_list_view(pa.float32())), [0.1]),
@@ -115,13 +119,14 @@ def test_a_value_is_what_somebody_wrote(tmp_path: Path, name: str) -> None:
     ("column", "why"),
     [
         (in_json('"a"', "{", '"c"'), "column 'c' (extension<arrow.json>): "),
-        (in_json('"a"', '{"a": 1, "a": 2}', '"c"'), "column 'c' (extension<arrow.json>): a"),
+        (in_json('"a"', '{"a": 1, "a": 2}', '"c"'), "(extension<arrow.json>): JSON with the key 'a' twice"),
+        (inside(pa.array([0, 1, 0], pa.duration("ns"))), "a duration with nanoseconds: 0 days 00:00:00.000000001"),
         (in_json('"a"', "[" * 100_000, '"c"'), "column 'c' (extension<arrow.json>): "),
         (pa.ListArray.from_arrays([0, 1, 2, 3], in_json("1", "x", "2")), "column 'c' (list<element: extension<arrow"),
         (pa.array([[], [("a", "b"), ("a", "c")], []], pa.map_(TEXT, TEXT)), "a map has a key twice"),
         (pa.array([[], [(b"a", "b")], []], pa.map_(pa.binary(), TEXT)), "a map with a key that is no text: b'a'"),
     ],
-    ids=["no json", "a key twice", "too deep", "inside a list", "a map's key twice", "a map's key"],
+    ids=["no json", "a key twice", "nanoseconds", "too deep", "inside a list", "a map's key twice", "a map's key"],
 )
 def test_a_value_without_a_meaning_is_a_bad_row_that_names_its_column(tmp_path: Path, column: Any, why: str) -> None:
     first, bad, last = rows_of(tmp_path, c=column)

@@ -22,7 +22,7 @@ from pydantic_core import to_jsonable_python
 
 from nemotron_data.formats.json_lines import WrittenInteger, WrittenList, WrittenNumber, WrittenObject
 from nemotron_data.sources.files import InputFile, open_input, reported
-from nemotron_data.sources.json_rows import TOO_DEEP, parse_json
+from nemotron_data.sources.json_rows import TOO_DEEP, RepeatedKey, parse_json
 from nemotron_data.sources.text import lines_up_to
 from nemotron_shared.system.errors import UserError
 
@@ -334,6 +334,8 @@ def _key(key: Any) -> str:
 def _in_iso_form(value: Any) -> str:
     """Dates, times and durations by ISO 8601, as in JSON Schema: 2024-01-02T03:04:05, P1DT5S."""
     if isinstance(value, timedelta):
+        if getattr(value, "nanoseconds", 0):  # pandas' own, which is written with six digits
+            raise ValueError(f"a duration with nanoseconds: {value}")
         return str(to_jsonable_python(value))
     return str(value.isoformat())
 
@@ -342,10 +344,12 @@ def _of_json(text: str) -> Any:
     """The value of an `arrow.json`.
 
     Raises:
-        ValueError: no JSON. What looks like a number and is none, such as 007, was a text.
+        ValueError: no JSON, or with a key twice. What looks like a number and is none, such as 007, was a text.
     """
     try:
         value = parse_json(text.encode())
+    except RepeatedKey as error:
+        raise ValueError(f"JSON with the key '{error}' twice") from error
     except ValueError:
         if ALMOST_A_NUMBER.fullmatch(text):
             return text
