@@ -22,7 +22,7 @@ def test_a_time_is_read_as_slurm_reads_it(time: str, seconds: int | None) -> Non
     assert Slurm(executor="slurm", time=time, build_time=time).time == time
 
 
-@pytest.mark.parametrize("time", ["", "4h", "1-", "1:2:3:4", "4.5", "none", "-2", " 30"])
+@pytest.mark.parametrize("time", ["", "4h", "1-", "1:2:3:4", "4.5", "none", "-2", " 30", "\u0663"])
 def test_what_slurm_would_refuse_is_no_time(time: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time limit: write MINUTES, .*; 0 is no limit"):
         Slurm(executor="slurm", time=time)
@@ -53,7 +53,9 @@ def test_a_quantity_is_read_as_kubernetes_reads_it(text: str, value: float) -> N
     assert quantity(text) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", ["64GB", "64gi", "64 Gi", "64GiB", "5e", "1_000", "", "Gi", "64K", "1e3Gi", "-1Gi"])
+@pytest.mark.parametrize(
+    "text", ["64GB", "64gi", "64 Gi", "64GiB", "5e", "1_000", "", "Gi", "64K", "1e3Gi", "-1Gi", "\u0663Gi"]
+)
 def test_what_kubernetes_would_refuse_is_no_quantity(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity of Kubernetes"):
         quantity(text)
@@ -103,7 +105,7 @@ def test_accelerators_are_named_as_skypilot_names_them(text: str, count: int) ->
     [("8xH100", '"H100:8"'), ("8x H100", '"H100:8"'), ("8 H100", '"H100:8"'), ("8:H100", '"H100:8"'),
      ("H100x8", '"H100:8"'), ("H100 x 8", '"H100:8"'), ("H100:0", "NAME:COUNT"), ("H100:-1", "NAME:COUNT"),
      ("H100:x", "NAME:COUNT"), ("H100:8:2", "NAME:COUNT"), ("H100 :8", "NAME:COUNT"), (":8", "NAME:COUNT"),
-     ("H100:", "NAME:COUNT"), ("H100:inf", "NAME:COUNT"), ("", "NAME:COUNT")],
+     ("H100:", "NAME:COUNT"), ("8", '"H100:8"'), ("H100:inf", "NAME:COUNT"), ("", "NAME:COUNT")],
 )  # fmt: skip
 def test_accelerators_that_skypilot_would_refuse_name_what_is_meant(text: str, meant: str) -> None:
     with pytest.raises(ValueError, match=meant):

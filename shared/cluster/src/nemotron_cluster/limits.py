@@ -12,9 +12,9 @@ Kubernetes' are the grammar in apimachinery's pkg/api/resource/quantity.go; SkyP
 import math
 import re
 
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d?))?(?::(\d\d?))?")
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d?))?(?::(\d\d?))?", re.ASCII)
 NO_LIMIT = ("unlimited", "infinite", "-1")
-QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
 POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = "KMGTPE"
 LEAST_MEMORY = 2**20
@@ -101,6 +101,8 @@ def require_accelerators(text: str) -> str:
     if swapped := COUNT_FIRST.fullmatch(text) or COUNT_JOINED.fullmatch(text):
         count, name = swapped.groups() if swapped.re is COUNT_FIRST else reversed(swapped.groups())
         raise ValueError(f"'{text}' would be the name of one accelerator: write \"{name}:{count}\"")
+    if text.isdecimal():
+        raise ValueError(f"'{text}' would be the name of an accelerator: write NAME:{text}, such as \"H100:{text}\"")
     name, *rest = parts = text.split(":")
     several = len(rest) > 1 and not any(map(MEMORY_OF_GPU.fullmatch, parts))
     if not name or name != name.strip() or several or (rest and _count(rest[-1]) is None):
