@@ -119,16 +119,21 @@ class RunCallback(TrainerCallback):
         distributed.on_rank_zero(mark_and_prune)
 
     def _stop_unless_finite(self, step: int, logs: Mapping[str, Any]) -> None:
-        wrong = [
-            f"{name} is {float(logs[key])}" for key, name in KEPT.items() if not math.isfinite(logs.get(key) or 0.0)
-        ]
+        wrong = {
+            key: f"{name} is {float(logs[key])}"
+            for key, name in KEPT.items()
+            if not math.isfinite(logs.get(key) or 0.0)
+        }
         if not wrong:
             return
         if distributed.rank() != 0:
             raise SystemExit(2)  # every rank sees the same metrics; one prints the error
         last = checkpoints.latest(self.run.checkpoints, LAYOUT)
         kept = f"the last good checkpoint is {last}" if last else "no earlier checkpoint exists"
-        raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or check the data")
+        remedy = "lower optimizer.lr, or check the data"
+        if step == 1 and "loss" in wrong:  # computed before any weight was changed
+            remedy = "no rate is to blame: check the numbers in the model's config.json, its weights, and the data"
+        raise UserError(f"step {step}: {', '.join(wrong.values())}; {kept}", remedy)
 
     def _tokens(self, state: TrainerState) -> int | None:
         return self.tokens_at(state.global_step) if self.tokens_at else None
