@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, Level
 
 COMMAND = re.compile(
     r"(?<![\w./-])(?:(?:uv run )?nemotron(?= [a-z{-])|uv (?=(?:sync|pip|run|python|lock|add)\b)|torchrun (?=-|\w+/)"
@@ -85,16 +86,16 @@ def require_understood(words: tuple[str, ...]) -> None:
 
 
 def install() -> None:
-    """Check the remedy of each `UserError` of this process and of its forks, where the command is installed."""
+    """Check the remedy of each finding of this process and of its forks, where the command is installed."""
     if find_spec("nemotron_app") is None:  # a member of the workspace by itself
         return
-    original = UserError.__init__
+    original = Finding.__init__
 
-    def init(self: UserError, message: str, remedy: str | None = None) -> None:
-        original(self, message, remedy)
+    def init(self: Finding, level: Level, message: str, remedy: str | None = None, key: str | None = None) -> None:
+        original(self, level, message, remedy, key)
         for words in commands(remedy or ""):
             words = words[2:] if words[:2] == ["uv", "run"] else words
             if words[0] == "nemotron":
                 require_understood(tuple(words[1:]))
 
-    UserError.__init__ = init  # type: ignore[method-assign]
+    Finding.__init__ = init  # type: ignore[method-assign]

@@ -25,18 +25,17 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
 from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_engines.nemo_rl.versions import VERSIONS, load_bases
-from nemotron_shared.artifacts import Producer, Store
+from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.config.compose import compose
-from nemotron_shared.engine.spec import Made, Outcome, Step
+from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.families import families
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.step import dry_run, start
 from nemotron_shared.step import step as runtime_step
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.dry_run import preview
-from nemotron_shared.step.plan import Plan
 from nemotron_shared.step.start import Start, load
-from nemotron_shared.step.step import open_run, plan_run, publish
+from nemotron_shared.step.step import open_run, plan, publish
 from nemotron_shared.system.errors import UserError
 
 OWN = {
@@ -115,7 +114,7 @@ class Case:
         """What a dry run for the described machine lists."""
         file = self.place / "machine.yaml"
         file.write_text(yaml.safe_dump(self.machine))
-        return preview(self.step, self.load(file)).problems
+        return preview(self.load(file)).problems
 
     def start(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What keeps the same command from its first step on that machine."""
@@ -125,17 +124,16 @@ class Case:
             patched.setattr(Machine, "here", lambda folder, processes=1: Machine.described(file))
             patched.setattr(runtime_step, "make", self.pretend_to_prepare)
             try:
-                plan = plan_run(self.step, self.load(None))
+                task = plan(self.load(None))
             except UserError as error:
                 return [str(error)]
-        first_step(plan, self.machine)
+        first_step(task, self.machine)
         return []
 
-    def pretend_to_prepare(self, prepare: Step, start: Start) -> Made:
-        plan = plan_run(prepare, start)
-        with open_run(prepare, plan) as run:
+    def pretend_to_prepare(self, start: Start) -> tuple[Artifact, bool]:
+        with open_run(start.step, plan(start)) as task:
             rows = {"rows": "pairs"} if self.tree.data_prep.get("pairs") else {}
-            return publish(prepare, plan, run, Outcome(data_folder(run.fresh_output()), rows))
+            return publish(start.step, task, Outcome(data_folder(task.run.fresh_output()), rows)), False
 
 
 @cache
@@ -245,9 +243,9 @@ def machine_for(case: Case) -> Values:
     return machine | {"packages": packages | PACKAGES[engine]}
 
 
-def first_step(plan: Plan, machine: Values) -> None:
+def first_step(task: Task, machine: Values) -> None:
     """What the engine's libraries would do with it, as far as that takes neither a GPU nor an hour."""
-    config = plan.config
+    config = task.config
     engine, packages, processes = config.engine, machine["packages"], machine["processes"]
     for package in PACKAGES.get(engine.name, {"nemo-rl": ""}):
         if package not in ("mamba-ssm", "causal-conv1d"):
@@ -257,7 +255,7 @@ def first_step(plan: Plan, machine: Values) -> None:
         assert processes % copy == 0, "world size is not divisible"
         assert processes % (engine.expert_model_parallel_size * engine.pipeline_model_parallel_size) == 0
         assert machine["gpus"] or not hasattr(config.data_prep, "pack_size"), "no Transformer Engine on a CPU"
-    data, model = plan.inputs.get("data"), plan.inputs.get("model")
+    data, model = task.inputs.get("data"), task.inputs.get("model")
     if data and model and config.engine.name not in ("nemo_rl",) and hasattr(config.data_prep, "tokenizer"):
         files = data.path / "tokenizer" / "tokenizer.json", model.path / "tokenizer.json"
         assert files[0].read_bytes() == files[1].read_bytes(), "an id means something else"
@@ -410,7 +408,7 @@ def told(stage: str, family: str, *words: str, home: Path, machine: Path | None 
     step = import_module(f"stages.{stage}.train").STEP
     config, *overrides = words
     overrides += [f"run.home={home}", f"run.family={family}"]
-    found = preview(step, load(step, Arguments(config, tuple(overrides), True, False, machine))).problems
+    found = preview(load(step, Arguments(config, tuple(overrides), True, False, machine))).problems
     return int(bool(found)), "\n".join(found)
 
 
@@ -429,7 +427,7 @@ def test_a_value_in_the_place_of_a_section_is_a_problem_or_means_something(stage
         for value in ("text", "null"):
             overrides = (f"{section}={value}", f"run.home={tmp_path}", "run.family=super3")
             try:
-                preview(step, load(step, Arguments("tiny", overrides, True, False, None)))
+                preview(load(step, Arguments("tiny", overrides, True, False, None)))
             except UserError as error:
                 assert str(error), section
 
@@ -448,7 +446,7 @@ def test_a_store_that_takes_no_files(run, stage: str) -> None:
     for words in (("data", "prep", stage), (stage,)):
         command = nemotron("super3", *words, "-c", "tiny", f"run.home={closed}")
         ahead, started = run(*command, "--dry-run", ok=False), run(*command, ok=False)
-        assert (ahead.returncode, started.returncode) == (1, 2)
+        assert (ahead.returncode, started.returncode) == (1, 2), started.stderr
         assert f"{closed}: the store cannot be written" in ahead.stdout.partition("# problems")[2]
         assert f"{closed}: the store cannot be written" in started.stderr and "NEMOTRON_HOME" in started.stderr
 

@@ -75,10 +75,10 @@ def test_a_stage_in_its_own_folder_uses_the_store_of_the_repository_and_says_so(
     asked = Arguments("tiny", (), dry_run=True, json=False)
     monkeypatch.chdir(ROOT / "stages" / "rl")
     assert Store.open().home == ROOT / ".nemotron"
-    assert f"the store is the repository's: {ROOT / '.nemotron'}" in preflight(STEP, load(STEP, asked)).notes
+    assert f"the store is the repository's: {ROOT / '.nemotron'}" in preflight(load(STEP, asked)).notes
     given = Arguments("tiny", ("run.home=.nemotron",), dry_run=True, json=False)
-    assert preflight(STEP, load(STEP, given)).notes == []
+    assert preflight(load(STEP, given)).notes == []
     for folder in (ROOT, tmp_path):
         monkeypatch.chdir(folder)
         assert Store.open().home == folder / ".nemotron"
-        assert preflight(STEP, load(STEP, asked)).notes == []
+        assert preflight(load(STEP, asked)).notes == []

@@ -17,10 +17,10 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.spec import Outcome, Task
-from nemotron_shared.step.plan import Plan
-from nemotron_shared.step.records import Identity
 from nemotron_shared.step.step import open_run, publish
+from nemotron_shared.system.digest import json_digest
 from nemotron_shared.tracking import trackers
+from nemotron_shared.tracking.run import Run
 from nemotron_shared.tracking.trackers import Ending
 
 INSTALLED = {one.metadata["Name"]: one.version for one in distributions()}
@@ -91,9 +91,9 @@ def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
         "none": None,
     }
     name, store = step.makes.name("super3"), Store(tmp_path / "home")
-    identity = Identity({"train.train_iters": 1}, {}, {})
-    folder = run_folder(store, name, identity.result)
-    plan = Plan(name, config, values, {}, identity, inputs, [], folder, store, (), None, None)
+    what = {"train.train_iters": 1}
+    folder = run_folder(store, name, json_digest(what))
+    planned = Task(config, inputs, Run(folder, name), store, name=name, values=values, what=what)
 
     def work(task: Task) -> Outcome:
         task.run.metrics.append(1, loss=1.0)
@@ -107,9 +107,9 @@ def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
         return opened[-1]
 
     monkeypatch.setattr(trackers, "_open", open_one)
-    with open_run(step, plan) as run:
-        artifact, reused = publish(step, plan, run, work(plan.task(run)))
-    assert not reused and (tmp_path / "mine").readlink() == artifact.path
+    with open_run(step, planned) as task:
+        artifact = publish(step, task, work(task))
+    assert (tmp_path / "mine").readlink() == artifact.path
     (tracker,) = opened
     by_itself = "wandb" in config.engines.load(engine).tracks_itself
     expected = [("opened", folder.name, "mine"), *([] if by_itself else [("figures", "1")])]

@@ -35,9 +35,9 @@ from nemotron_data.sources.datasets import read_question
 from nemotron_data.sources.files import FORMATS, InputFile, expand, identity, local_paths
 from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source
-from nemotron_shared.engine.engine import Problem
 from nemotron_shared.system.atomic import write_text
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, problem
 from nemotron_shared.system.process import end_group
 from stages.eval.harness_tasks import FINAL_ANSWER, chosen, generation, judged, written
 from stages.eval.schema import EvalConfig, EvaluationSection
@@ -180,30 +180,30 @@ def _rows(name: str, files: Sequence[InputFile]) -> Iterator[dict[str, Any]]:
     for row in read_files(files):
         place = f"{row.file}:{row.line}"
         if isinstance(row, BadRow):
-            raise UserError(f"{place}: {row.reason}", "fetch the file again")
+            raise UserError(f"{place}: {row.why.reason}", "fetch the file again")
         if missing := [field for field in about.fields if row.value.get(field) is None]:
             what = f"{place}: no field '{missing[0]}', which {name} needs"
             raise UserError(what, f"fields here: {', '.join(row.value)}")
         try:
             yield row.value | about.convert(row.value)
         except Refused as refused:
-            raise UserError(f"{place}: {refused.reason}: {refused.detail}", refused.remedy) from refused
+            raise UserError(f"{place}: {refused.reason}: {refused.detail}", refused.finding.remedy) from refused
 
 
-def benchmark_problems(config: EvalConfig, asked: Sequence[str]) -> Iterator[Problem]:
+def benchmark_problems(config: EvalConfig, asked: Sequence[str]) -> Iterator[Finding]:
     """Problems with the chosen benchmarks: wrong engine, generated code not allowed, or missing library data."""
     others = " ".join(f"-t {name}" for name in asked if name not in BENCHMARKS) or "-t with other tasks"
     for name in (name for name in asked if name in BENCHMARKS):
         kind = BENCHMARKS[name].kind
         if config.engine.name != "lm_eval":
-            yield Problem(f"'{name}' needs engine=lm_eval", f"set engine=lm_eval, or leave the task out: {others}")
+            yield problem(f"'{name}' needs engine=lm_eval", f"set engine=lm_eval, or leave the task out: {others}")
         if kind == "code" and not config.evaluation.run_generated_code:
             what = f"'{name}' runs programs that the model wrote, with your rights, on this machine"
             allow = "to allow this, set evaluation.run_generated_code=true; or leave the task out: "
-            yield Problem(what, allow + others, "evaluation.run_generated_code")
+            yield problem(what, allow + others, "evaluation.run_generated_code")
         if kind == "instructions" and not _has_punkt():
             what = f"'{name}' counts sentences with NLTK's punkt data, which is not on this machine"
-            yield Problem(what, "python -m nltk.downloader punkt_tab")
+            yield problem(what, "python -m nltk.downloader punkt_tab")
 
 
 def _has_punkt() -> bool:

@@ -16,7 +16,7 @@ The user's own rows give `questions`, from the test split only, and `texts` if a
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source
-from nemotron_shared.engine.spec import Looked, Outcome, Step, Task
+from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
 from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row
@@ -112,12 +113,12 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
     return tasks, prepared
 
 
-def look(config: EvalConfig) -> Looked:
+def look(config: EvalConfig) -> Iterator[Finding]:
     """Check the first rows of the user's own files; benchmarks check theirs when they are read."""
     settings = config.data_prep
     parts = ROWS.parts(settings) if settings.source is not None else []
     split = Split(settings.split.model_dump(), salt="questions")
-    return look_ahead(parts, lambda part: lambda row: task_row(row, part.settings, split))
+    yield from look_ahead(parts, lambda part: lambda row: task_row(row, part.settings, split))
 
 
 def sources(config: EvalConfig) -> list[Source]:

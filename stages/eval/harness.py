@@ -25,7 +25,7 @@ from nemotron_shared.machine.library_output import program_output
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.atomic import write_text
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 from nemotron_shared.system.process import end_group, ending_with_us
 from nemotron_shared.tracking.run import Run
 from stages.eval.harness_tasks import read_sample
@@ -92,16 +92,16 @@ def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
 
 def program_problems(
     machine: Machine, name: str, configured: str | None, key: str, wanted: Mapping[str, str]
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Problems with a program of another environment; a described machine lists its versions."""
     try:
         if machine.is_here:
             require_versions(find_program(name, configured, key), wanted)
     except UserError as error:
-        yield Problem(error.message, error.remedy)
+        yield problem(error.message, error.remedy)
     for package, version in () if machine.is_here or not machine.knows_packages else wanted.items():
         if (found := machine.version_of(package)) != version:
-            yield Problem(f"{package} {found or 'is missing'}, and this engine is made for {version}", HOW_TO_INSTALL)
+            yield problem(f"{package} {found or 'is missing'}, and this engine is made for {version}", HOW_TO_INSTALL)
 
 
 def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, environment: Mapping[str, str]) -> None:

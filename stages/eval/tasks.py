@@ -27,8 +27,9 @@ from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_shared.config.registry import Registry, shown
-from nemotron_shared.engine.engine import Inputs, Problem
+from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.findings import Finding, problem
 from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig, EvalData
 
@@ -132,14 +133,14 @@ def installed_task(name: str, seed: int) -> TaskRows:
     return TaskRows(made.kind, rows, made.recall is True)
 
 
-def _agent_problems(config: EvalConfig, tasks: Iterable[EvalTask]) -> Iterator[Problem]:
+def _agent_problems(config: EvalConfig, tasks: Iterable[EvalTask]) -> Iterator[Finding]:
     """For each task, the first row whose agent or tools the environments do not have."""
     section, tasks = config.evaluation.environments, list(tasks)
     if section is None or not tasks:
         return
     if fault := section.lacks_room(config.evaluation.max_new_tokens):
         key = "evaluation.environments.max_episode_tokens"
-        yield Problem(fault, f"set {key} to more, or evaluation.max_new_tokens to fewer", key)
+        yield problem(fault, f"set {key} to more, or evaluation.max_new_tokens to fewer", key)
     environments = find_environments(section.servers)
     agents, tools = agents_of(environments), tools_of(environments)
     for task in tasks:
@@ -148,7 +149,7 @@ def _agent_problems(config: EvalConfig, tasks: Iterable[EvalTask]) -> Iterator[P
                 agent_for(RLRow.of(row["row"]), agents, tools.get)
             except UserError as error:
                 what = f"{task.file}:{number}: {error.message}"
-                yield Problem(what, error.remedy, "evaluation.environments.servers")
+                yield problem(what, error.remedy, "evaluation.environments.servers")
                 break
 
 
@@ -171,13 +172,13 @@ def own_tasks(settings: EvalData) -> list[str]:
     return ([] if settings.text_field is not None else [QUESTIONS]) + ([TEXTS] if texts else [])
 
 
-def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
+def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Finding]:
     """Selected tasks that the data does not have, or will not have once prepared."""
     data, wanted, asks_rows = inputs.get("data"), config.evaluation.tasks, config.engine.name == "lm_eval"
     if config.evaluation.held_out and not asks_rows:
-        yield Problem("held-out rows need engine=lm_eval", "set engine=lm_eval", "evaluation.held_out")
+        yield problem("held-out rows need engine=lm_eval", "set engine=lm_eval", "evaluation.held_out")
     if config.run.data is None and asks_rows and not config.evaluation.held_out:
-        yield Problem("run.data is null, so no task can run", "set run.data, or evaluation.held_out=true")
+        yield problem("run.data is null, so no task can run", "set run.data, or evaluation.held_out=true")
     if config.run.data is None:
         return
     if data is not None:
@@ -185,9 +186,9 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
         known = list(there)
         played = [name for name in wanted or known if name in there and there[name].kind == "episode"]
         if played and config.evaluation.environments is None:
-            yield Problem(f"the task '{played[0]}' is played with an environment", "name it", "evaluation.environments")
+            yield problem(f"the task '{played[0]}' is played with an environment", "name it", "evaluation.environments")
         if played and not asks_rows:
-            yield Problem(f"the task '{played[0]}' is played by lm_eval's models", "say engine=lm_eval", "engine.name")
+            yield problem(f"the task '{played[0]}' is played by lm_eval's models", "say engine=lm_eval", "engine.name")
         yield from _agent_problems(config, [there[name] for name in played])
     else:
         known = [*own_tasks(config.data_prep), *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
@@ -195,4 +196,4 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
     for name in wanted or ():
         if name not in known:
             remedy = did_you_mean(name, known, f"there are: {', '.join(known)}")
-            yield Problem(f"no task named '{name}'", remedy, "evaluation.tasks")
+            yield problem(f"no task named '{name}'", remedy, "evaluation.tasks")

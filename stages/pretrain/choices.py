@@ -35,7 +35,7 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
             places.append(bucket(key, SALT) if key else document_bucket(texts[-1]))
         except Refused as refused:
             if settings.on_bad_row == "error":
-                raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
+                raise row_error(row, str(refused), or_tolerate(refused.finding.remedy)) from refused
     if not texts:
         raise UserError(
             f"{settings.source}: none of its first rows has a text", f"name the field that holds it: {TEXT_FIELD}=NAME"

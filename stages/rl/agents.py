@@ -12,7 +12,7 @@ from nemotron_data.sources.reading import Row
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, of_level, problem
 from stages.rl import data_prep
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLConfig, RLData
@@ -22,7 +22,7 @@ FIRST_ROWS = 100
 """Rows of prepared data whose tools are looked at here; a training looks at all, once its model is loaded."""
 
 
-def agent_problems(config: RLConfig, inputs: Inputs) -> Iterator[Problem]:
+def agent_problems(config: RLConfig, inputs: Inputs) -> Iterator[Finding]:
     """Agents and tools of the prepared data, or of the first rows of data still to be prepared, that no environment
     has; and environments that do not start.
     """
@@ -40,24 +40,23 @@ def agent_problems(config: RLConfig, inputs: Inputs) -> Iterator[Problem]:
 
     if config.run.data is not None and config.run.missing_data == "prepare" and settings.source is not None:
         parts = data_prep.ROWS.parts(settings)
-        for error in look_ahead(parts, lambda part: lambda row: name_one(row, part)).problems:
-            yield Problem(error.message, error.remedy)
+        yield from of_level("problem", look_ahead(parts, lambda part: lambda row: name_one(row, part)))
 
 
 def _of_prepared(
     data: Artifact, agents: Mapping[str, Agent], tools: Mapping[str, frozenset[str] | None]
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """All agents that are missing, and the first of the first rows with a tool that is missing."""
     for name, place in data.manifest.metadata.get(data_prep.AGENTS, {}).items():
         try:
             agent_named(agents, name)
         except UserError as error:
-            yield Problem(f"{data.reference}: the row {place}: {error.message}", error.remedy, SERVERS)
+            yield problem(f"{data.reference}: the row {place}: {error.message}", error.remedy, SERVERS)
     file = data.path / data_prep.FILES["train"]
     for row in islice(read_rl_rows(file), FIRST_ROWS) if file.is_file() else ():
         try:
             if row.agent in agents:
                 agent_for(row, agents, tools.get)
         except UserError as error:
-            yield Problem(f"{row.place}: {error.message}", error.remedy)
+            yield problem(f"{row.place}: {error.message}", error.remedy)
             return

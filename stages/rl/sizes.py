@@ -9,12 +9,12 @@ from nemotron_data.prep.sampling import rows_ahead
 from nemotron_engines.checks import training_problems
 from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 from stages.rl import data_prep
 from stages.rl.schema import RLConfig
 
 
-def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
+def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterator[Finding]:
     """Problems with model and data that do not depend on the machine."""
     yield from training_problems(config, inputs, recipe)
     data = inputs.get("data")
@@ -26,7 +26,7 @@ def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterato
                 who = "DPO" if config.dpo is not None else "a reward model"
                 has, wants = ("questions", f"{who} learns from pairs of answers")
             remedy = "name other data: run.data=NAME:vN, or choose the other method by the config"
-            yield Problem(f"{data.reference} holds {has}, and {wants}", remedy, "run.data")
+            yield problem(f"{data.reference} holds {has}, and {wants}", remedy, "run.data")
             return
     if config.on_pairs is not None:
         return  # a step may ask a pair twice
@@ -39,7 +39,7 @@ def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterato
         return
     fitting = next((prompts for prompts in range(there, 0, -1) if _is_divisible(config, prompts)), 0)
     remedy = "add questions" + (f", or set grpo.num_prompts_per_step={fitting}" if fitting else "")
-    yield Problem(f"{there} training prompts are too few: a step takes {asked}", remedy, "grpo.num_prompts_per_step")
+    yield problem(f"{there} training prompts are too few: a step takes {asked}", remedy, "grpo.num_prompts_per_step")
 
 
 def _is_divisible(config: RLConfig, prompts: int) -> bool:

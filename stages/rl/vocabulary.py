@@ -6,10 +6,10 @@ from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 
 
-def vocabulary_problems(inputs: Inputs) -> Iterator[Problem]:
+def vocabulary_problems(inputs: Inputs) -> Iterator[Finding]:
     """A teacher or reward model whose tokens have other ids than those of the model that learns from it."""
     learner = inputs.get("model")
     for role in ("teacher", "reward_model"):
@@ -20,7 +20,7 @@ def vocabulary_problems(inputs: Inputs) -> Iterator[Problem]:
             if vocabulary_of("model", learner) != vocabulary_of(role, found):
                 raise another_vocabulary(role, found)
         except UserError as error:
-            yield Problem(error.message, error.remedy)
+            yield problem(error.message, error.remedy)
 
 
 def vocabulary_of(role: str, found: Artifact) -> dict[str, int]:

@@ -88,7 +88,7 @@ def _conversations(settings: SFTData, rendering: Rendering, tokenizer: Tokenizer
             continue
         except Refused as refused:
             if settings.on_bad_row == "error":
-                raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
+                raise row_error(row, str(refused), or_tolerate(refused.finding.remedy)) from refused
             continue
         tokens = [len(tokenizer.tokenizer.encode(one.text, add_special_tokens=False).ids) for one in texts]
         if tokens:

@@ -13,7 +13,7 @@ conversations share one packed row and never see each other. The way of a conver
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,11 @@ from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import DEMONSTRATIONS, chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
-from nemotron_shared.engine.spec import Looked, Outcome, Step, Task
+from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding
 from stages.sft.accounts import about_rows, format_found, formats_found, mends, template_as_learnt
 from stages.sft.encode import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork, Conversations, Rendering
 from stages.sft.ends import TURN_END
@@ -151,22 +152,22 @@ def shares(
     return [{key: row[key] for key in shown} for row in realised_weights(asked, tokens)]
 
 
-def look(config: SFTConfig) -> Looked:
+def look(config: SFTConfig) -> Iterator[Finding]:
     """Find errors in the first rows, and tokens of the template that the tokenizer's model has no embeddings for."""
 
     def reader_of(part: Part[SFTData]) -> Callable[[Row], None]:
         conversations = Conversations(part.settings)
         return lambda row: conversations.require_usable(row, part.only)
 
-    found, settings = look_ahead(ROWS.parts(config.data_prep), reader_of, format_found), config.data_prep
+    settings = config.data_prep
+    yield from look_ahead(ROWS.parts(settings), reader_of, format_found)
     folder = Path(str(settings.tokenizer.model))
     if (folder / "config.json").is_file():
         try:
             tokenizer = TokenizerFolder(folder)
             Rendering.of(tokenizer, settings.chat_template).require_embedded(tokenizer, folder)
         except UserError as error:
-            found.problems.append(error)
-    return found
+            yield error.finding
 
 
 def sources(config: SFTConfig) -> list[Source]:

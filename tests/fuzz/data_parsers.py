@@ -367,7 +367,7 @@ def read_rows(folder: Path, files: Files) -> list[Row | BadRow]:
 
 def check_rows(files: Files, made: list[Row | BadRow]) -> None:
     assert made and all(row.line >= 1 for row in made)
-    assert all(row.reason.strip() if isinstance(row, BadRow) else isinstance(row.value, dict) for row in made)
+    assert all(row.why.reason.strip() if isinstance(row, BadRow) else isinstance(row.value, dict) for row in made)
     ((name, content),) = files.items()
     content = content.removeprefix(b"\xef\xbb\xbf")
     lines = lines_of(content)
@@ -425,7 +425,7 @@ def tiny_template() -> ChatTemplate:
 def render_row(folder: Path, files: Files) -> Rendered:
     row = json_row("row.json", 1, files["row.json"])
     if isinstance(row, BadRow):
-        raise UserError(f"{row.reason}: {row.detail}", "correct the row")
+        raise UserError(f"{row.why.reason}: {row.why.detail}", "correct the row")
     try:
         messages = messages_of(row.value)
         if reason := validate_messages(messages):

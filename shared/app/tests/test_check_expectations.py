@@ -58,7 +58,7 @@ def test_the_small_twins_that_are_built_as_super3s_are_judged_as_it_is(family: s
 @pytest.mark.parametrize("expected", EXPECTED, ids=lambda one: one.name)
 def test_the_commands_of_the_remedies_are_commands(expected, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
-    texts = [one.remedy.replace("{family}", "super3") for one in expected.content.expectations]
+    texts = [one.instead.replace("{family}", "super3") for one in expected.content.expectations]
     for command in re.findall(r"`nemotron ([^`]+)`", " ".join(texts)):
         words = shlex.split(command)
         if words[0] in {"check", "data"}:

@@ -25,7 +25,7 @@ def recipe(**values: Any) -> Recipe:
 
 
 def said(of: Recipe, profile: Slurm | None, home: Path) -> dict[str, tuple[str, str]]:
-    return {check.name: (check.state, check.said) for check in checks(of, profile, Store(home))}
+    return {check.name: (check.state, check.finding.message) for check in checks(of, profile, Store(home))}
 
 
 def test_the_space_is_that_of_the_files_and_of_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

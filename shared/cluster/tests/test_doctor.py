@@ -75,7 +75,7 @@ def slurm(**values: Any) -> Slurm:
 
 
 def of(checks: Iterable[Check], *states: str) -> dict[str, str]:
-    return {check.name: check.said for check in checks if check.state in states}
+    return {check.name: check.finding.message for check in checks if check.state in states}
 
 
 def test_a_site_where_all_is_well_passes(site: Program) -> None:
@@ -228,7 +228,7 @@ GROUP = Group("packages")
 def test_what_keeps_packages_from_working_is_a_failure(changes: dict[str, Any], name: str, said: str) -> None:
     checks = list(packages.check_packages(GROUP, facts(**changes), [], None))
     assert said in of(checks, "FAIL")[name]
-    assert all(check.remedy for check in checks if check.state == "FAIL")
+    assert all(check.finding.remedy for check in checks if check.state == "FAIL")
 
 
 def test_a_kernel_that_is_missing_on_a_gpu_names_the_wheel_that_fits() -> None:
@@ -239,7 +239,7 @@ def test_a_kernel_that_is_missing_on_a_gpu_names_the_wheel_that_fits() -> None:
     assert "mamba_ssm" in of(checks, "SKIP")
     assert "PyTorch is made for 13.0" in of(checks, "WARN")["nvcc"]
     checks = list(packages.check_packages(GROUP, facts(imports={"torch": TORCH, "mamba_ssm": absent}), [], "automodel"))
-    (remedy,) = [check.remedy for check in checks if check.name == "mamba_ssm"]
+    (remedy,) = [check.finding.remedy for check in checks if check.name == "mamba_ssm"]
     assert remedy and "cu13torch2.13cxx11abiTRUE-cp311" in remedy
 
 
@@ -255,8 +255,8 @@ def test_versions_are_compared_with_the_pins() -> None:
         for one in packages.check_packages(GROUP, facts(packages=versions), pinned, "automodel")
         if one.name == "versions"
     ]
-    assert check.state == "FAIL" and "nemo-automodel==0.7.0 (0.0.1)" in check.said
-    assert check.remedy == "make its environment: nemotron engine install automodel"
+    assert check.state == "FAIL" and "nemo-automodel==0.7.0 (0.0.1)" in check.finding.message
+    assert check.finding.remedy == "make its environment: nemotron engine install automodel"
     assert of(packages.check_packages(GROUP, facts(), [], None), "SKIP")["versions"]
 
 
@@ -299,7 +299,7 @@ def test_what_nodes_have_in_common_is_said_once() -> None:
         host="n2", gpus={"each": GPUS["each"][:7], "driver": "580"}, canary=canary | {"rank": 1, "names": slow}
     )
     checks = list(scheduler.check_nodes(slurm(nodes=2), [facts(), other], [], None, ("/lustre/me", 10**9)))
-    found = {(check.state, check.name): check.said for check in checks}
+    found = {(check.state, check.name): check.finding.message for check in checks}
     assert found["PASS", "GPUs"] == "8 x NVIDIA H100 80GB HBM3, 81559 MiB (n1)"
     assert found["FAIL", "GPUs"].startswith("8 wanted, found: 7 x NVIDIA H100") and "(n2)" in found["FAIL", "GPUs"]
     assert found["PASS", "shared folder"] == "files of all 2 nodes are seen (all 2)"
@@ -407,7 +407,7 @@ def test_lines_are_grouped_and_counted() -> None:
     assert lines == ["one", "  PASS  a: fine", "  FAIL  b: bad\\x1b[2J", "        do this", "        then that",
                      "\ntwo", "  SKIP  c: no"]  # fmt: skip
     assert summary(found) == "1 FAIL, 1 PASS, 1 SKIP"
-    assert [check.said for check in on_all({"n1": found[:1], "n2": found[:1]})] == ["fine (all 2)"]
+    assert [check.finding.message for check in on_all({"n1": found[:1], "n2": found[:1]})] == ["fine (all 2)"]
 
     def ends() -> Any:
         yield found[0]

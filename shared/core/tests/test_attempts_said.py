@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from nemotron_shared.artifacts import Store
 from nemotron_shared.artifacts.housekeeping import INPUTS
+from nemotron_shared.engine.spec import Task
 from nemotron_shared.step.attempts import _why_new, began_otherwise
 from nemotron_shared.step.records import WHAT, listed
 from nemotron_shared.system.errors import UserError
@@ -22,21 +24,23 @@ def recorded(folder: Path, what: dict[str, Any], modules: dict[str, str], state:
         (folder / INPUTS).write_text("[]")
 
 
-def planned(what: dict[str, Any], modules: dict[str, str]) -> Any:
-    return SimpleNamespace(name="super3-sft-model", identity=SimpleNamespace(what=what, modules=modules))
+def task(folder: Path, what: dict[str, Any], modules: dict[str, str] | None = None, **run: Any) -> Task[Any]:
+    config: Any = SimpleNamespace(run=SimpleNamespace(**({"force": False, "on_change": "continue"} | run)))
+    name = "super3-sft-model"
+    return Task(config, {}, Run(folder, name), Store(folder), name=name, what=what, modules=modules or {})
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
 def test_a_run_that_was_stopped_before_its_first_checkpoint_is_not_called_finished(tmp_path: Path, state: str) -> None:
     recorded(tmp_path / "super3-sft-model-0123", {"optimizer.lr": 1}, {"a": "b"}, state)
-    why = _why_new(planned({"optimizer.lr": 2}, {"a": "b"}), tmp_path / "super3-sft-model-4567")
+    why = _why_new(task(tmp_path / "super3-sft-model-4567", {"optimizer.lr": 2}, {"a": "b"}))
     assert why == f"a new run, not the {state} super3-sft-model-0123: optimizer.lr 1 -> 2"
 
 
 def test_a_run_whose_code_has_changed_is_compared_with_the_one_in_its_own_folder(tmp_path: Path) -> None:
     recorded(tmp_path / "super3-sft-model-0123", {"optimizer.lr": 1}, {"stages.sft.encode": "old"})
     recorded(tmp_path / "super3-sft-model-4567", {"optimizer.lr": 2}, {})  # newer, and another result
-    why = _why_new(planned({"optimizer.lr": 1}, {"stages.sft.encode": "new"}), tmp_path / "super3-sft-model-0123")
+    why = _why_new(task(tmp_path / "super3-sft-model-0123", {"optimizer.lr": 1}, {"stages.sft.encode": "new"}))
     assert why == "made again, because it differs from the finished super3-sft-model-0123: code of stages.sft.encode"
 
 
@@ -48,25 +52,22 @@ def test_other_sources_are_counted_and_the_first_is_named() -> None:
 BEGAN = "super3-sft-model-0123"
 
 
-def starting(folder: Path, what: dict[str, Any], **run: Any) -> Any:
-    settings = SimpleNamespace(**({"force": False, "on_change": "continue"} | run))
-    plan = planned(what, {})
-    plan.run_directory, plan.config = folder / "super3-sft-model-4567", SimpleNamespace(run=settings)
-    return plan
+def starting(folder: Path, what: dict[str, Any], **run: Any) -> Task[Any]:
+    return task(folder / "super3-sft-model-4567", what, **run)
 
 
 @pytest.mark.parametrize("older", [{}, {"rule of weight decay": "by names"}])
 def test_an_unfinished_run_under_another_rule_is_named(tmp_path: Path, older: dict[str, str]) -> None:
     recorded(tmp_path / BEGAN, {"optimizer.lr": 1} | older, {}, "unfinished")
     recorded(tmp_path / "super3-sft-model-89ab", {"optimizer.lr": 2}, {}, "unfinished")
-    plan = starting(tmp_path, {"optimizer.lr": 1, "rule of weight decay": "by role"})
-    said = began_otherwise(plan)
+    what = {"optimizer.lr": 1, "rule of weight decay": "by role"}
+    said = began_otherwise(starting(tmp_path, what))
     was = older.get("rule of weight decay", "(none)")
     assert said is not None
     assert said.startswith(
         f"a new run, because the unfinished {BEGAN} began under another rule, weight decay {was} -> by role: "
     )
-    refusing = starting(tmp_path, plan.identity.what, on_change="refuse")
+    refusing = starting(tmp_path, what, on_change="refuse")
     with pytest.raises(UserError, match=f"{BEGAN}: an unfinished run that began under another rule, weight decay"):
         began_otherwise(refusing)
 

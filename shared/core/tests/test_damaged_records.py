@@ -5,6 +5,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from store_support import MODEL, publish
@@ -12,17 +13,27 @@ from store_support import MODEL, publish
 from nemotron_shared.artifacts import Reference, Store
 from nemotron_shared.artifacts.housekeeping import plan_cleanup, state_folder
 from nemotron_shared.engine.checkpoints import COMPLETE, read_mark
+from nemotron_shared.engine.spec import LENGTH, Task
 from nemotron_shared.step import attempts
 from nemotron_shared.step.plan import extension_of, find_extension
-from nemotron_shared.step.records import LENGTH, Identity, what_it_was
+from nemotron_shared.step.records import what_it_was
 from nemotron_shared.system import atomic
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.file_cache import FileCache
 from nemotron_shared.system.lock import holder_of, record_of
 from nemotron_shared.tracking.metrics import MetricsLog
+from nemotron_shared.tracking.run import Run
 from nemotron_shared.tracking.segments import SEGMENTS, read_segments
 
 DEEP = "[" * 100_000
+RUN = SimpleNamespace(run=SimpleNamespace(on_change="continue"))
+
+
+def task(home: Path, folder: Path, name: str, what: dict[str, Any] | None = None) -> Task[Any]:
+    config: Any = RUN
+    return Task(config, {}, Run(folder, name), Store(home), name=name, what=what or {})
+
+
 DAMAGED_LINES = (b'{"stdp": 1}', b"[1]", b"3", b'{"step": "1"}', b'{"step": 1, "loss": ', b'{"step": \xf0}')
 
 
@@ -55,20 +66,20 @@ def test_a_damaged_record_of_another_run_is_left_out(tmp_path: Path, content: st
 @pytest.mark.parametrize("extends", [None, 1, {}, {"reference": "x", "step": 1}, {"reference": "a:v1", "step": 1}])
 def test_a_shorter_training_that_nobody_can_name_is_none(tmp_path: Path, extends: object) -> None:
     (tmp_path / "what.json").write_text(json.dumps({"what": {}, "modules": {}, "extends": extends}))
-    assert extension_of(Store(tmp_path), tmp_path, Identity({}, {}, {}), "continue") is None
+    assert extension_of(task(tmp_path, tmp_path, "a")) is None
 
 
 def test_a_state_without_a_whole_checkpoint_is_no_offer(tmp_path: Path) -> None:
     store = Store(tmp_path)
     publish(store, {"a": "x"})
-    identity = Identity({LENGTH: 12}, {}, {})
+    longer = task(tmp_path, tmp_path, MODEL, {LENGTH: 12})
     state = state_folder(store, Reference(MODEL, 1))
     (mark := state / "checkpoints" / "checkpoint-10" / COMPLETE).parent.mkdir(parents=True)
-    (state / "state.json").write_text(json.dumps({"series": identity.series, "step": 10}))
+    (state / "state.json").write_text(json.dumps({"series": longer.series, "step": 10}))
     mark.touch()
-    assert (offered := find_extension(store, MODEL, identity)) and offered.step == 10
+    assert (offered := find_extension(longer)) and offered.step == 10
     mark.unlink()
-    assert find_extension(store, MODEL, identity) is None
+    assert find_extension(longer) is None
 
 
 def test_a_state_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
@@ -87,7 +98,7 @@ def test_records_that_no_parser_reads_count_as_none(tmp_path: Path, content: str
     for path in (state, record_of(tmp_path / "lock"), tmp_path / "cache", tmp_path / COMPLETE):
         path.write_text(content)
     assert holder_of(tmp_path / "lock") is None
-    assert find_extension(Store(tmp_path), "a", Identity({}, {}, {})) is None
+    assert find_extension(task(tmp_path, tmp_path, "a")) is None
     assert FileCache(tmp_path / "cache").get(state, lambda _: 1) == 1
     with pytest.raises(ValueError, match="has changed since it was written"):
         read_mark(tmp_path)

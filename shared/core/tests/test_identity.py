@@ -2,12 +2,14 @@
 
 from dataclasses import asdict
 from types import SimpleNamespace
+from typing import Any
 
 from pydantic import Field
 
 from nemotron_shared.config.overrides import flat
 from nemotron_shared.config.schema import Extra, How, Section
-from nemotron_shared.step.records import Identity, changes, differences, promises_bytes, what_and_how
+from nemotron_shared.engine.spec import Task
+from nemotron_shared.step.records import changes, differences, promises_bytes, what_and_how
 from nemotron_shared.tracking.segments import Segment, continued
 
 
@@ -41,18 +43,23 @@ def test_an_extra_that_is_off_is_no_part_of_a_name() -> None:
     assert names == [False, True]
 
 
+def task(what: dict[str, Any], how: dict[str, Any] | None = None, modules: dict[str, str] | None = None) -> Task[Any]:
+    nothing: Any = None
+    return Task(nothing, {}, nothing, nothing, what=what, how=how or {}, modules=modules or {})
+
+
 def test_how_and_code_leave_the_result_its_name() -> None:
-    one = Identity({"optimizer.lr": 1.0}, {"threads": 1}, {"a": "1"})
-    other = Identity({"optimizer.lr": 1.0}, {"threads": 2}, {"a": "2"})
+    one = task({"optimizer.lr": 1.0}, {"threads": 1}, {"a": "1"})
+    other = task({"optimizer.lr": 1.0}, {"threads": 2}, {"a": "2"})
     assert one.result == other.result
     assert one.fingerprint != other.fingerprint
-    assert one.fingerprint == Identity(one.what, {"threads": 9}, one.modules).fingerprint
+    assert one.fingerprint == task(dict(one.what), {"threads": 9}, dict(one.modules)).fingerprint
 
 
 def test_a_longer_training_is_of_the_same_series() -> None:
-    short = Identity({"train.train_iters": 3, "optimizer.lr": 1.0}, {}, {})
-    long = Identity({"train.train_iters": 6, "optimizer.lr": 1.0}, {}, {})
-    other = Identity({"train.train_iters": 6, "optimizer.lr": 2.0}, {}, {})
+    short = task({"train.train_iters": 3, "optimizer.lr": 1.0})
+    long = task({"train.train_iters": 6, "optimizer.lr": 1.0})
+    other = task({"train.train_iters": 6, "optimizer.lr": 2.0})
     assert short.series == long.series != other.series
     assert short.result != long.result
 

@@ -37,8 +37,9 @@ def planned(store: Store, run: str = "one", version: int = 1, **settings: str | 
     folder, result = store.home / "runs" / f"{NAME}-{run}", store.root / NAME / f"v{version}"
     for one in (folder / "checkpoints", result):
         one.mkdir(parents=True, exist_ok=True)
-    plan = SimpleNamespace(config=configured(**(SETTINGS | settings)), store=store, name=NAME, run_directory=folder)
-    return plan, SimpleNamespace(checkpoints=folder / "checkpoints"), SimpleNamespace(path=result)
+    run = SimpleNamespace(directory=folder, checkpoints=folder / "checkpoints")
+    plan = SimpleNamespace(config=configured(**(SETTINGS | settings)), store=store, name=NAME, run=run)
+    return plan, run, SimpleNamespace(path=result)
 
 
 def names(folder: str = ".") -> list[str]:
@@ -56,8 +57,8 @@ def test_links_lead_to_the_run_and_then_to_the_result(store: Store) -> None:
     plan, run, made = planned(store)
     assert problems(store, **SETTINGS) == []
     for _ in range(2):  # as a run that is continued
-        show_run(plan, run)
-        assert (Path("logs").readlink(), Path("checkpoints").readlink()) == (plan.run_directory, run.checkpoints)
+        show_run(plan)
+        assert (Path("logs").readlink(), Path("checkpoints").readlink()) == (plan.run.directory, run.checkpoints)
         assert not Path("results").exists()
     for _ in range(2):  # as a result that is used again
         show_result(plan, made)
@@ -66,11 +67,11 @@ def test_links_lead_to_the_run_and_then_to_the_result(store: Store) -> None:
 
 
 def test_a_later_run_and_a_later_version_take_the_links_over(store: Store) -> None:
-    plan, run, made = planned(store)
-    show_run(plan, run)
+    plan, _, made = planned(store)
+    show_run(plan)
     show_result(plan, made)
     plan, run, made = planned(store, run="two", version=2)
-    show_run(plan, run)
+    show_run(plan)
     assert Path("checkpoints").readlink() == run.checkpoints
     show_result(plan, made)
     assert Path("results/mine").readlink() == made.path
@@ -82,11 +83,11 @@ def test_empty_folders_are_replaced_and_logs_go_into_one_that_holds_files(store:
         Path(name).mkdir(parents=True)
     Path("logs/slurm-1.out").touch()
     assert problems(store, **SETTINGS) == []
-    plan, run, made = planned(store)
-    show_run(plan, run)
+    plan, _, made = planned(store)
+    show_run(plan)
     show_result(plan, made)
-    assert names("logs") == ["slurm-1.out", plan.run_directory.name]
-    assert (Path("logs") / plan.run_directory.name).readlink() == plan.run_directory
+    assert names("logs") == ["slurm-1.out", plan.run.directory.name]
+    assert (Path("logs") / plan.run.directory.name).readlink() == plan.run.directory
     assert all(Path(name).readlink() == made.path for name in ("results/mine", "checkpoints"))
 
 
@@ -106,9 +107,9 @@ def test_what_is_not_ours_is_refused_before_the_work_and_left_alone(store: Store
     }
     for path, what in said.items():
         assert problems(store, publish_to=path) == [f"run.publish_to: {what}"]
-    plan, run, made = planned(store, publish_to="full", checkpoint_dir="link", log_dir=None)
+    plan, _, made = planned(store, publish_to="full", checkpoint_dir="link", log_dir=None)
     with pytest.raises(UserError, match=r"checkpoint\.checkpoint_dir: .*link is a link to full"):
-        show_run(plan, run)
+        show_run(plan)
     with pytest.raises(UserError, match="is a link to full"):
         show_result(plan, made)
     assert Path("full/notes.txt").read_text() == "mine" and Path("link").readlink() == Path("full")

@@ -215,7 +215,7 @@ def test_a_cell_beyond_all_measure_is_a_bad_row(tmp_path: Path, monkeypatch: pyt
     file = packed(tmp_path / "a.parquet", pa.array(["a", "b" * 2000, "c"]))
     first, bad, last = read_range(Range(local_file(file), 0, 1))
     assert isinstance(first, Row) and isinstance(last, Row)
-    assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "line too long")
+    assert isinstance(bad, BadRow) and (bad.line, bad.why.reason) == (2, "line too long")
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_a_value_that_python_cannot_hold_is_a_bad_row(tmp_path: Path, column: pa
     pq.write_table(pa.table({"text": column}), file)
     first, bad, last = read_range(Range(local_file(file), 0, 1))
     assert isinstance(first, Row) and isinstance(last, Row)
-    assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "a value that cannot be read")
-    assert why in bad.detail
+    assert isinstance(bad, BadRow) and (bad.line, bad.why.reason) == (2, "a value that cannot be read")
+    assert why in bad.why.detail
 
 
 LONG = b"x" * 3000
@@ -275,5 +275,5 @@ def test_a_document_beyond_all_measure_is_a_bad_row(
     file = local_file(tmp_path / name)
     rows = list(read_range(Range(replace(file, reading=replace(file.reading, documents=how)), 0, sys.maxsize)))
     bad = [row for row in rows if isinstance(row, BadRow)]
-    assert [row.reason for row in bad] == ["document too long"]
+    assert [row.why.reason for row in bad] == ["document too long"]
     assert len(rows) == (1 if how == "whole" else 3)

@@ -300,7 +300,7 @@ def test_a_line_longer_than_can_be_held_is_a_bad_row_and_costs_no_memory(tmp_pat
     for part in (Range(local_file(file), 0, sys.maxsize), Range(local_file(file), 3, file.stat().st_size)):
         rows = list(read_range(part))
         bad = [row for row in rows if isinstance(row, BadRow)]
-        assert [row.reason for row in bad] == ["line too long"]
+        assert [row.why.reason for row in bad] == ["line too long"]
         assert [row.value["n"] for row in rows if isinstance(row, Row)][-1] == 2
 
 

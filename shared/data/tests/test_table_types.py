@@ -131,8 +131,8 @@ def test_a_value_is_what_somebody_wrote(tmp_path: Path, name: str) -> None:
 def test_a_value_without_a_meaning_is_a_bad_row_that_names_its_column(tmp_path: Path, column: Any, why: str) -> None:
     first, bad, last = rows_of(tmp_path, c=column)
     assert isinstance(first, Row) and isinstance(last, Row)
-    assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "a value that cannot be read")
-    assert why in bad.detail
+    assert isinstance(bad, BadRow) and (bad.line, bad.why.reason) == (2, "a value that cannot be read")
+    assert why in bad.why.detail
 
 
 def called(arguments: pa.Array) -> pa.Array:

@@ -37,7 +37,7 @@ def prepared(stage: str, home: Path, *overrides: str) -> Artifact:
     """Run the stage's real data preparation on a little of the synthetic data."""
     script = importlib.import_module(f"stages.{stage}.data_prep")
     words = (f"run.home={home}", "data_prep.workers=1", SMALL[stage], *overrides)
-    return make(script.STEP, load(script.STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
+    return make(load(script.STEP, Arguments("tiny", words, dry_run=False, json=False)))[0]
 
 
 def composed(stage: str, name: str, *overrides: str) -> Composed:

@@ -53,7 +53,7 @@ def passport(export: Path, model: Path, *, run: bool = False) -> Passport:
 
 def found(export: Path, model: Path) -> dict[str, str]:
     """Findings by where they are."""
-    return {finding.where: finding.what for finding in passport(export, model).findings}
+    return {finding.key: finding.message for finding in passport(export, model).findings}
 
 
 def swap(first: str, second: str) -> Callable[[Tensors], Any]:
@@ -184,7 +184,7 @@ def test_an_end_that_no_answer_reaches_is_named(model: Path, tmp_path: Path) -> 
     export = copied(model, tmp_path / "export")
     change_json(export, "generation_config.json", lambda values: values.update(eos_token_id=3))
     findings = passport(export, model).findings
-    assert "closes an answer with <|im_end|> (5): no answer would end" in " ".join(one.what for one in findings)
+    assert "closes an answer with <|im_end|> (5): no answer would end" in " ".join(one.message for one in findings)
 
 
 @pytest.mark.parametrize(
@@ -356,8 +356,8 @@ def test_the_first_layer_that_differs_is_named(model: Path, tmp_path: Path, faul
     if fault == "epsilon":
         change_json(export, "config.json", lambda config: config.update(layer_norm_epsilon=1e-3))
     findings = passport(export, model, run=True).parts[2].findings
-    named = [one for one in findings if "is the first whose output differs" in one.what]
-    assert [one.where.partition(" (")[0] for one in named] == [f"transformers, {layer}"]
+    named = [one for one in findings if "is the first whose output differs" in one.message]
+    assert [one.key.partition(" (")[0] for one in named] == [f"transformers, {layer}"]
 
 
 def test_numbers_and_held_out_rows_that_are_worse_are_found() -> None:
@@ -378,5 +378,5 @@ def test_numbers_and_held_out_rows_that_are_worse_are_found() -> None:
     not_finite = Readings({"row": other * np.nan}, {"row": [1] * GREEDY}, bits)
     part = Part(NUMBERS)
     compare_numbers("vllm", before, not_finite, Limit(1.0), part)
-    assert part.findings[0].what == "gives no number for some tokens"
+    assert part.findings[0].message == "gives no number for some tokens"
     assert allowed_for({"BF16"}, before, after).kl > SAME == allowed_for({"F32"}, before, after).kl

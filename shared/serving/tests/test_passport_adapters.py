@@ -26,7 +26,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def findings(store: Store, export: Path) -> dict[str, str]:
     passport = verified(store, export, store.resolve("trained"), run=False)
-    return {finding.where: finding.what for finding in passport.findings}
+    return {finding.key: finding.message for finding in passport.findings}
 
 
 def export(store: Store, folder: Path, *words: str) -> Path:
@@ -46,7 +46,7 @@ def test_a_merge_at_another_scale_is_named(store: Store, tmp_path: Path) -> None
     (wrong / "manifest.json").unlink()
     other = publish(place, wrong, "other", parents=[Parent(before.reference, before.manifest.digest, "model")])
     passport = verified(place, whole, other, run=False)
-    named = {one.where: one.what for one in passport.findings}
+    named = {one.key: one.message for one in passport.findings}
     assert "at a scale of 2, not 4 (lora_alpha / r)" in named["backbone.layers.0.mixer.in_proj.weight"]
 
 

@@ -78,7 +78,7 @@ def found(models: Path, source: str, export: Path) -> dict[str, str]:
         passport = verified(store, export, model, run=False)
     except UserError as error:
         return {"error": str(error)}
-    return {one.where: one.what for one in reversed(passport.findings)}
+    return {one.key: one.message for one in reversed(passport.findings)}
 
 
 def say(file: str, **values: Any) -> Change:
@@ -421,7 +421,7 @@ def test_further_templates_are_exported_and_compared(models: Path, tmp_path: Pat
     file = out / "additional_chat_templates" / "tool_use.jinja"
     assert file.read_text() == OTHER_TEMPLATE and json.loads((out / "passport.json").read_text())["same"]
     file.write_text(OTHER_TEMPLATE.upper())
-    told = {one.where: one.what for one in verified(Store(tmp_path / "home"), out, Artifact.external(model)).findings}
+    told = {one.key: one.message for one in verified(Store(tmp_path / "home"), out, Artifact.external(model)).findings}
     assert told == {"chat_template.jinja": "is another text for tool_use"}
     (file.parent / "rag.jinja").write_text("")
     assert main([*words, "--force"]) == 2

@@ -117,7 +117,7 @@ def test_a_fault_is_named(model: Path, sound: Path, tmp_path: Path, fault: str) 
     folder = copied(sound, tmp_path / "folder")
     damage(folder)
     findings = verified(Store(tmp_path / "home"), folder, Artifact.external(model), run=False).findings
-    assert what in " and ".join(one.what for one in findings if one.where == where), findings
+    assert what in " and ".join(one.message for one in findings if one.key == where), findings
     assert len(findings) <= 4, findings
 
 

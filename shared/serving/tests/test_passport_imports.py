@@ -91,7 +91,7 @@ def written(bases: Path, into: Path, program: str) -> Path:
 
 
 def found(folder: Path, base: Path | None = None) -> dict[str, str]:
-    return {finding.where: finding.what for finding in by_itself(folder, base).findings}
+    return {finding.key: finding.message for finding in by_itself(folder, base).findings}
 
 
 @pytest.mark.parametrize("program", WRITTEN)

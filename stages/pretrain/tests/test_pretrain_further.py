@@ -18,7 +18,7 @@ SMALL = ("data_prep.synthetic_documents=400", "data_prep.workers=1", "train.eval
 
 def train(home: Path, *overrides: str) -> Artifact:
     words = (f"run.home={home}", *SMALL, *overrides)
-    return make(STEP, load(STEP, Arguments("tiny", words, dry_run=False, json=False))).artifact
+    return make(load(STEP, Arguments("tiny", words, dry_run=False, json=False)))[0]
 
 
 def first_loss(artifact: Artifact) -> float:

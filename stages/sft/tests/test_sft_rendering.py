@@ -165,7 +165,7 @@ def test_answers_in_two_forms_are_counted(
     words = [f"run.home={tmp_path / 'home'}", f"data_prep.source={source}", "data_prep.workers=1"]
     words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", f"data_prep.split_turns={how}"]
     words.append(f"data_prep.chat_template={file}")
-    made = make(STEP, load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False))).artifact
+    made = make(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False)))[0]
     assert f"1 rows whose earlier answers the chat template formats unlike the last one: {said}" in (
         capsys.readouterr().err
     )
@@ -292,7 +292,7 @@ def test_the_published_template_asks_as_was_learnt(
     if template is not None:
         file.write_text(find_template(template) if template == "nano3" else template)
         words.append(f"data_prep.chat_template={file}")
-    made = make(STEP, load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False))).artifact
+    made = make(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False)))[0]
     found = TokenizerFolder(made.path / "tokenizer").chat_template()
     if published is not None:
         assert found == published
@@ -394,7 +394,7 @@ def test_rows_are_let_in_as_far_as_the_model_reads(tmp_path: Path, context: int 
     words += ["data_prep.split={train: 1.0, valid: 0.0, test: 0.0}", "data_prep.pack_size=16"]
     words.append(f"data_prep.tokenizer.model={folder}")
     with pytest.raises(UserError) as caught:
-        make(STEP, load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False)))
+        make(load(STEP, Arguments("tiny", tuple(words), dry_run=False, json=False)))
     assert re.search(said, str(caught.value))
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from nemotron_shared.config.schema import EngineSection
-from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Finding, problem
 from stages.sft.schema import SFTConfig
 
 
@@ -25,10 +26,10 @@ class Toy(Engine[SFTConfig[ToySettings]]):
 
     settings = ToySettings
 
-    def check(self, config: SFTConfig[ToySettings], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: SFTConfig[ToySettings], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """Blue toys are sold in even numbers, and one that needs more memory than there is does not exist."""
         if config.engine.colour == "blue" and config.train.train_iters % 2:
-            yield Problem("blue toys need an even number of steps", "set train.train_iters=2", "train.train_iters")
+            yield problem("blue toys need an even number of steps", "set train.train_iters=2", "train.train_iters")
         assert machine.memory > 0 and machine.free_disk > 0
 
     def command(self, module: str, processes: int) -> list[str]:

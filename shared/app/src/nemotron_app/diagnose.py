@@ -14,10 +14,11 @@ import click
 from nemotron_app.jobs import backend_for, find, state_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend
-from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
+from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Match, diagnose
 from nemotron_cluster.diagnose.logs import Logs, read_logs, require_any, require_log, text_of
 from nemotron_cluster.job import EXIT_CODE, LOG, RECORD, Record, read_record
 from nemotron_cluster.slurm import scheduler
+from nemotron_shared.system.console import finding_lines
 from nemotron_shared.system.errors import NotFound, UserError, printable
 from nemotron_shared.system.redaction import redact
 
@@ -103,13 +104,8 @@ def _lines(title: str, found: Diagnosis) -> list[str]:
     goes_on = found.facts is not None and found.facts.condition in ("waiting", "running")
     first = next((one for one in found.findings if (found.failed or goes_on) and one.rule.level in WHY), None)
     if first:
-        lines += [
-            "",
-            first.rule.means,
-            f"  {_place(first)}",
-            f"    {first.text}",
-            *(f"  - {each}" for each in first.do),
-        ]
+        means, *advice = finding_lines(first.finding)
+        lines += ["", means, f"  {_place(first)}", f"    {first.text}", *advice]
     elif found.failed:
         lines += ["", "It failed, and the logs contain no known error message."]
     else:
@@ -137,7 +133,7 @@ def _said(facts: Facts) -> str:
     return printable(redact(f"{facts.sentence} ({facts.source})"))
 
 
-def _place(found: Finding) -> str:
+def _place(found: Match) -> str:
     line = f":{found.line}" if found.line else ""
     often = f", {found.count} lines" if found.count > 1 else ""
     where = f" in {found.files} logs" if found.files > 1 else ""

@@ -9,7 +9,7 @@ Each line is PASS, WARN, FAIL or SKIP (not checked, with the reason). The exit c
 """
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,7 +23,7 @@ from nemotron_app.remote.prepare import job_of, python_here
 from nemotron_app.request import Remote, Request
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.doctor import machine, packages, slurm
-from nemotron_cluster.doctor.report import Check, Checks, Group, clean, summary, text_lines
+from nemotron_cluster.doctor.report import Check, Checks, Group, summary, text_lines
 from nemotron_cluster.job import jobs_folder
 from nemotron_cluster.profiles import Loaded, Profile, Slurm, load_profile
 from nemotron_cluster.transport import transport_of
@@ -268,7 +268,7 @@ def command(
             yield check
 
     if look.json:
-        shown = [asdict(check) | {"said": clean(check.said), "remedy": clean(check.remedy or "")} for check in kept()]
+        shown = [check.as_json() for check in kept()]
         tell_json({"profile": asked.profile, "ok": all(one.state != "FAIL" for one in found), "checks": shown})
     else:
         for line in text_lines(kept()):

@@ -154,7 +154,7 @@ def _evaluated(row: Row | BadRow) -> dict[str, Any]:
         UserError: not a JSON object, or a prompt without a question.
     """
     if isinstance(row, BadRow):
-        raise _fault(row, row.reason)
+        raise _fault(row, row.why.reason)
     if PARAMETERS not in row.value:
         return row.value
     episode = RLRow.of(row.value)

@@ -7,6 +7,8 @@
 
 import json
 
+from nemotron_shared.system.findings import problem
+
 SNIPPET_CHARACTERS = 200
 
 
@@ -14,10 +16,10 @@ class Refused(Exception):
     """A row that cannot be used. `reason` is a fixed phrase to count by; `detail` is about this row."""
 
     def __init__(self, reason: str, detail: str = "", remedy: str | None = None) -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.finding = problem(f"{reason}: {detail}" if detail else reason, remedy)
+        super().__init__(self.finding.message)
         self.reason = reason
         self.detail = detail
-        self.remedy = remedy
 
 
 def snippet_of(content: str | bytes) -> str:

@@ -50,7 +50,7 @@ from nemotron_shared.models.folder import config_of, require_loadable
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError, how_to_add
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 
 TOKENIZER = "tokenizer.json"
 VOCABULARY = 131_072
@@ -68,7 +68,7 @@ Fault = Callable[[Mapping[str, Any]], str | None]
 
 def training_problems(
     config: TrainingConfig, inputs: Inputs, recipe: str | None, *, chats: bool = True
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Problems with the starting model, or with its combination with the data.
 
     Args:
@@ -81,17 +81,17 @@ def training_problems(
         starts_random = config.run.model is None or config.run.missing_model == "random"
         if starts_random and fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
             what = f"model.architecture: {section.architecture} cannot be built from scratch, so it needs run.model"
-            yield Problem(what, "give run.model=FOLDER", "model.architecture")
+            yield problem(what, "give run.model=FOLDER", "model.architecture")
         return
     if not (model.path / "config.json").is_file():
-        yield Problem(f"run.model: {model.path} has no config.json", "set run.model to a Hugging Face model folder")
+        yield problem(f"run.model: {model.path} has no config.json", "set run.model to a Hugging Face model folder")
         return
     described = read_json(model.path / "config.json")
     if isinstance(config.engine, LocalEngine):  # other engines may have a newer transformers
         require_loadable(f"run.model: {model.reference}", described, trusted=model.trusted)
     if recipe == section.architecture and (wrong := differences(described, fields)):
         what = f"run.model: {model.reference} does not fit this recipe of {recipe}: {', '.join(wrong)}"
-        yield Problem(what, "use a model of that size, or train this one with -c local or -c tiny")
+        yield problem(what, "use a model of that size, or train this one with -c local or -c tiny")
     data = inputs.get("data")
     ours, theirs = _data_tokenizer(config, data), model.manifest.files.get(TOKENIZER)
     if ours is not None and theirs is not None and ours != theirs.sha256:
@@ -100,12 +100,12 @@ def training_problems(
     if rows is None:
         return
     if ids > rows:
-        yield Problem(f"run.model: {model.reference} has {rows} token ids, but the data has {ids}", "check run.data")
+        yield problem(f"run.model: {model.reference} has {rows} token ids, but the data has {ids}", "check run.data")
     elif wrong := _unembedded(config, model, data, rows, chats):
-        yield Problem(wrong.message, wrong.remedy or "", "run.model")
+        yield problem(wrong.message, wrong.remedy or "", "run.model")
 
 
-def _other_tokenizer(config: TrainingConfig, model: Artifact, data: Artifact | None, wanted: str) -> Problem:
+def _other_tokenizer(config: TrainingConfig, model: Artifact, data: Artifact | None, wanted: str) -> Finding:
     """The problem that the data has another tokenizer, with the newest version of it that has the model's, if any."""
     of_data = "" if data is None else f"{data.reference}, "
     what = f"the data was made with a different tokenizer than the model's ({of_data}{model.reference})"
@@ -113,7 +113,7 @@ def _other_tokenizer(config: TrainingConfig, model: Artifact, data: Artifact | N
     tokenizer = text if "://" in text else model.reference if model.is_external else f"art://{model.reference}"
     again = f"prepare the data again with data_prep.tokenizer.model={tokenizer}"
     fits = None if data is None or data.is_external else _version_with(config, data.manifest.name, wanted)
-    return Problem(what, again if fits is None else f"take run.data={fits}, which has the model's, or {again}")
+    return problem(what, again if fits is None else f"take run.data={fits}, which has the model's, or {again}")
 
 
 def _version_with(config: TrainingConfig, name: str, tokenizer: str) -> str | None:
@@ -150,16 +150,16 @@ def _unembedded(
         return None  # rendering reports it with its cause
 
 
-def bad_rows(files: Mapping[str, str | None], fault: Fault, remedy: str) -> Iterator[Problem]:
+def bad_rows(files: Mapping[str, str | None], fault: Fault, remedy: str) -> Iterator[Finding]:
     """Problems with the user's row files, by config key: missing files, or unusable first rows."""
     for key, file in files.items():
         if file is None:
             continue
         path = Path(file).expanduser()
         if not path.is_file():
-            yield Problem(f"file {file} not found", f"correct its path: {key}=FILE", key)
+            yield problem(f"file {file} not found", f"correct its path: {key}=FILE", key)
         elif path.suffix in {".jsonl", ".json"} and (wrong := next(_faults(path, fault), None)):
-            yield Problem(wrong, f"{remedy}: {key}=FILE", key)
+            yield problem(wrong, f"{remedy}: {key}=FILE", key)
 
 
 def _faults(file: Path, fault: Fault) -> Iterator[str]:
@@ -174,12 +174,12 @@ def _faults(file: Path, fault: Fault) -> Iterator[str]:
         yield f"{file}: no rows"
 
 
-def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
+def no_chats(files: Mapping[str, str | None]) -> Iterator[Finding]:
     """Problems with the user's chat files: missing files, or a first row that is not a chat."""
     return bad_rows(files, _no_chat, "use a JSONL file with OpenAI messages")
 
 
-def too_few_rows(key: str, file: str | None, asked: int) -> Iterator[Problem]:
+def too_few_rows(key: str, file: str | None, asked: int) -> Iterator[Finding]:
     """Report a user's file with fewer rows than a step, for libraries that drop incomplete steps."""
     path = Path(file).expanduser() if file is not None else None
     if path is None or path.suffix != ".jsonl" or not path.is_file():
@@ -187,7 +187,7 @@ def too_few_rows(key: str, file: str | None, asked: int) -> Iterator[Problem]:
     there = sum(1 for _ in islice(read_lines(path), asked))
     if 0 < there < asked:
         what = f"{key}: {file} has {there} rows, but a step takes {asked}"
-        yield Problem(what, f"add rows, or set train.global_batch_size={there}", "train.global_batch_size")
+        yield problem(what, f"add rows, or set train.global_batch_size={there}", "train.global_batch_size")
 
 
 def _no_chat(row: Mapping[str, Any]) -> str | None:
@@ -268,23 +268,23 @@ def local_needs(
     engine, known = config.engine, not is_refused(config, inputs, machine)
     parameters = size_of(config, inputs).total if known else 0
     kernels = bool(machine.gpus) and engine.device != "cpu" and all(map(machine.version_of, KERNELS))
-    others: list[Problem] = []
+    others: list[Finding] = []
     slow = parameters > LARGEST_REFERENCE_MODEL and not (kernels or engine.allow_reference_kernels)
     if slow and _runs_our_mamba(inputs.get("model")):
         what = f"a model of {parameters / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code"
         remedy = f"{HOW_TO_COMPILE}, or set engine.allow_reference_kernels=true if slow is fine"
-        others.append(Problem(what, remedy))
+        others.append(problem(what, remedy))
     project = config.logger.wandb_project if isinstance(config, TrainingConfig) else None
     if project is not None and machine.version_of("wandb") is None:
         what = f"logger.wandb_project={project}: the package wandb is not installed"
-        others.append(Problem(what, how_to_add("wandb")))
+        others.append(problem(what, how_to_add("wandb")))
     others += _no_block(config, inputs)
     others += _adapters_of_a_tied_head(config, inputs)
     others += _shards_of_shared_layers(config, inputs, machine)
     bytes_of_moments = isinstance(engine, LocalEngine) and engine.optimizer == "adamw_8bit"
     if bytes_of_moments and machine.version_of("bitsandbytes") is None:
         what = "engine.optimizer=adamw_8bit: the package bitsandbytes is not installed"
-        others.append(Problem(what, how_to_add("bitsandbytes")))
+        others.append(problem(what, how_to_add("bitsandbytes")))
     shared: dict[str, Any] = {
         "packages": (*base_packages(), *more),
         "device": engine.device,
@@ -317,7 +317,7 @@ def local_needs(
     )
 
 
-def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Problem]:
+def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Finding]:
     """Report multi-token prediction with a model that lacks the block for it."""
     if not (isinstance(config, TrainingConfig) and isinstance(config.engine, TransformersEngine)):
         return
@@ -332,10 +332,10 @@ def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterat
         what = f"{whose} has {blocks} prediction blocks, but {depths} depths need exactly one, which is repeated"
         remedy = "set engine.mtp_num_layers=0 engine.mtp_loss_scaling_factor=0"
         remedy += ", or ++model.overrides.num_nextn_predict_layers=1" if model is None else ""
-        yield Problem(what, remedy, "engine.mtp_num_layers")
+        yield problem(what, remedy, "engine.mtp_num_layers")
 
 
-def _adapters_of_a_tied_head(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Problem]:
+def _adapters_of_a_tied_head(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Finding]:
     """Report adapters of a head that is also the embeddings, by the tensors in the model's files.
 
     A folder without a tensor for the head is one whose head is tied, also where config.json leaves that to the default
@@ -354,12 +354,12 @@ def _adapters_of_a_tied_head(config: StageConfig[ModelLoadingEngine], inputs: In
     pair += heads or ["lm_head"]
     wanted = [name for name in {*matrices, *pair} if is_chosen(name, section.layers or (), section)]
     if fault := tied_fault(sorted(wanted), pair):
-        yield Problem(f"{model.reference}: {fault.message}", fault.remedy, "engine.peft.target_modules")
+        yield problem(f"{model.reference}: {fault.message}", fault.remedy, "engine.peft.target_modules")
 
 
 def _shards_of_shared_layers(
     config: StageConfig[ModelLoadingEngine], inputs: Inputs, machine: Machine
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Report shards of a model of which several layers have the same weights: one group of shards has to hold those."""
     engine, model = config.engine, inputs.get("model")
     several = isinstance(engine, LocalEngine) and engine.strategy == "fsdp2" and machine.processes > 1
@@ -371,7 +371,7 @@ def _shards_of_shared_layers(
     blocks = described.get("num_mem_blocks", 1) if kind == "zamba2" else 1
     if not layers or layers.count("hybrid") > blocks:
         what = f"{model.reference}: layers of {kind} share their weights, and FSDP2 of torch 2.13 shards no such layers"
-        yield Problem(what, "set engine.strategy=ddp", "engine.strategy")
+        yield problem(what, "set engine.strategy=ddp", "engine.strategy")
 
 
 def own_packages(distribution: str) -> tuple[Requirement, ...]:

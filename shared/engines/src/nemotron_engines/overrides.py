@@ -26,7 +26,7 @@ from typing import Any
 from nemotron_shared.config.overrides import TRUST
 from nemotron_shared.config.validate import refusal
 from nemotron_shared.system.errors import UserError, did_you_mean
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 
 # The code that `engine.overrides` may name.
 
@@ -196,7 +196,7 @@ def _is_imported(name: str, value: Any) -> bool:
 
 def foreign_code(
     overrides: Tree, allow: str | None = None, is_known: Callable[[Any], bool] = is_listed
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """Report code that `engine.overrides` would make a library import and call.
 
     Args:
@@ -207,12 +207,12 @@ def foreign_code(
         name, remedy = key.rpartition(".")[2], f"set {allow}=true if you trust it" if allow else "leave it out"
         if name == TRUST:
             remedy = "leave it out; --trust-code on the command line lets a model's own code run"
-            yield Problem("this cannot be set in a file", remedy, f"{ROOT}.{key}")
+            yield problem("this cannot be set in a file", remedy, f"{ROOT}.{key}")
         elif INSTRUCTION.fullmatch(name) and name != "_target_":
-            yield Problem("this would call arbitrary code", remedy, f"{ROOT}.{key}")
+            yield problem("this would call arbitrary code", remedy, f"{ROOT}.{key}")
         elif not is_known(value):
             what = f"{value!r} would be called, but is not an allowed loss, optimizer or collator"
-            yield Problem(what, remedy, f"{ROOT}.{key}")
+            yield problem(what, remedy, f"{ROOT}.{key}")
 
 
 def leaves(

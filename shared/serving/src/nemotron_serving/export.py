@@ -100,7 +100,7 @@ def command(
             passport = verified(look.store, made, artifact)
             passport.export = title
             if first := next(iter(passport.findings), None):
-                what = f"{folder}: the export is not its model: {first.where} {first.what} ({passport.line})"
+                what = f"{folder}: the export is not its model: {first.key} {first.message} ({passport.line})"
                 raise UserError(what, "export with --no-verify to look at it: nemotron verify")
             passport.write(made)
             seen.append(passport)

@@ -18,6 +18,7 @@ from nemotron_serving.passport.parts import DATA, PAGE
 from nemotron_shared.models.finding import find_model
 from nemotron_shared.models.folder import settings_in
 from nemotron_shared.system.atomic import require_writable
+from nemotron_shared.system.console import finding_lines
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.stop import end_on_sigterm
 
@@ -67,7 +68,7 @@ def command(
         passport = by_itself(export, artifact.path if artifact else None)
     else:
         passport = verified(look.store, export, artifact, run=run)
-    lines = [f"{finding.where}: {finding.what}" for finding in passport.findings]
+    lines = [line for one in passport.findings for line in finding_lines(one, f"{one.key}: ")]
     if into:
         into.mkdir(parents=True, exist_ok=True)
         passport.write(into)

@@ -8,6 +8,7 @@ from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, left_out
+from nemotron_shared.system.findings import Finding, note
 from stages.eval.schema import EvalConfig, LMEvalEngine
 
 
@@ -17,12 +18,12 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
     settings = LMEvalEngine
     libraries = "stages.eval.engines.lm_eval.ask"  # it also takes the hub's libraries offline
 
-    def notes(self, config: EvalConfig[LMEvalEngine], inputs: Inputs) -> Iterator[str]:
+    def notes(self, config: EvalConfig[LMEvalEngine], inputs: Inputs) -> Iterator[Finding]:
         """What the models' own generation settings ask for besides."""
         decides = {"temperature": config.evaluation.temperature, "top_p": 1.0}
         for model in {one.path: one for role, one in inputs.items() if role != "data" and one is not None}.values():
             if asked := left_out(model.path, **decides):
-                yield f"{model.reference}: its generation_config.json asks for {asked}: left out in evaluation"
+                yield note(f"{model.reference}: its generation_config.json asks for {asked}: left out in evaluation")
 
     def needs(self, config: EvalConfig[LMEvalEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, and memory for the largest model."""

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import yaml
 
-from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Finding, problem
 from stages.eval.engines.nemo_evaluator_launcher.launcher import TESTED_VERSIONS, chosen, rendered_config
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import program_problems
@@ -18,7 +19,7 @@ from stages.eval.schema import EvalConfig
 Config = EvalConfig[NemoEvaluatorLauncherEngine]
 
 
-def _unset(config: Config) -> Iterator[Problem]:
+def _unset(config: Config) -> Iterator[Finding]:
     """Report unset variables that the launcher would pass to its containers; it refuses to start without them."""
     engine = config.engine
     handed = {"engine.env_vars": engine.env_vars, "engine.deployment.env_vars": engine.deployment.env_vars}
@@ -27,10 +28,10 @@ def _unset(config: Config) -> Iterator[Problem]:
             name = value.removeprefix("host:")
             if value.startswith("host:") and name not in os.environ:
                 remedy = f"set {name}, or leave it out: ~{section}.{inside}"
-                yield Problem(f"{section}.{inside} is {value}, but {name} is not set here", remedy)
+                yield problem(f"{section}.{inside} is {value}, but {name} is not set here", remedy)
     if engine.wandb.project and "WANDB_API_KEY" not in os.environ:
         what = f"engine.wandb.project={engine.wandb.project}: the job that exports the scores needs a key"
-        yield Problem(what, "set WANDB_API_KEY, or turn the export off: engine.wandb.project=null")
+        yield problem(what, "set WANDB_API_KEY, or turn the export off: engine.wandb.project=null")
 
 
 class NemoEvaluatorLauncher(Engine[Config]):
@@ -38,7 +39,7 @@ class NemoEvaluatorLauncher(Engine[Config]):
 
     settings = NemoEvaluatorLauncherEngine
 
-    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """Refuse what cannot be submitted: an unknown task, or a cluster without an account."""
         chosen(config.engine, config.evaluation.tasks)
         where = config.engine.execution
@@ -51,7 +52,7 @@ class NemoEvaluatorLauncher(Engine[Config]):
         for name, value in needed.items():
             if where.type == "slurm" and not value:
                 remedy = "set it, or choose a profile of env.toml that does: --run PROFILE"
-                yield Problem(f"engine.execution.{name} is not set, but the cluster's jobs need it", remedy)
+                yield problem(f"engine.execution.{name} is not set, but the cluster's jobs need it", remedy)
         if machine.is_here:
             yield from _unset(config)
 
@@ -61,7 +62,7 @@ class NemoEvaluatorLauncher(Engine[Config]):
         path = rendered_config(config, str(model.path) if model else None)["deployment"].get("checkpoint_path")
         # a folder in our own store can be checked before hours of queueing
         if model is not None and config.engine.deployment.checkpoint_path is None and path and not Path(path).is_dir():
-            yield Problem(
+            yield problem(
                 f"{path}: this model has no Megatron checkpoint",
                 "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
                 "and engine.container with vllm's image, or set engine.deployment.checkpoint_path",

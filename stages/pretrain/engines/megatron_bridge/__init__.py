@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from nemotron_engines.megatron_bridge import needs
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Finding
 from stages.pretrain.schema import PretrainConfig
 
 
@@ -19,7 +20,7 @@ class MegatronBridge(Engine[PretrainConfig[MegatronBridgeEngine]]):
 
     def check(
         self, config: PretrainConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine
-    ) -> Iterator[Problem]:
+    ) -> Iterator[Finding]:
         """The config, and the model that it starts from."""
         return needs.problems(config, inputs)
 

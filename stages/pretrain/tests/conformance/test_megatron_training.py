@@ -126,7 +126,7 @@ def test_the_passport_of_the_export_finds_nothing(
     lost = next(name for name in whole if name.endswith("experts.1.up_proj.weight"))
     (tmp_path / "config.json").write_bytes((exported / "config.json").read_bytes())
     save_file({k: v for k, v in whole.items() if k != lost}, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    assert lost in [finding.where for finding in by_itself(tmp_path).findings]
+    assert lost in [finding.key for finding in by_itself(tmp_path).findings]
 
 
 def test_stopped_and_killed_it_goes_on_with_the_same_losses(finished: tuple[Path, Path], prepared: Path) -> None:

@@ -13,10 +13,11 @@ from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.needs import render as nemo_rl_config
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.translate import Places, placeholders
-from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Finding, problem
 from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.schema import RLConfig
 
@@ -30,23 +31,23 @@ class NeMoRL(Engine[Config]):
     settings = NeMoRLGRPOEngine
     tracks_itself = ("wandb", "mlflow")
 
-    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """Check where the rows come from, then NeMo-RL's config."""
         if (other := config.other_method) is not None:
-            yield Problem(f"engine nemo_rl trains by GRPO here, and not by {other}", "set engine=trl", other)
+            yield problem(f"engine nemo_rl trains by GRPO here, and not by {other}", "set engine=trl", other)
             return
         if config.run.reward_model is not None:
-            yield Problem("engine nemo_rl has its own rewards", "set run.reward_model=null", "run.reward_model")
+            yield problem("engine nemo_rl has its own rewards", "set run.reward_model=null", "run.reward_model")
         own_data = config.engine.environment == "base"
         if own_data and config.run.data is not None:
-            yield Problem(
+            yield problem(
                 f"engine.environment: base uses the data set in engine.base, but run.data is {config.run.data}",
                 "set run.data=null, or engine.environment=math or nemo_gym",
             )
         elif not own_data and (config.run.data is None) == (config.engine.train_rows is None):
             given = "neither is set" if config.run.data is None else "both are set"
             remedy = "set run.data to a data artifact, or set run.data=null and engine.train_rows=FILE"
-            yield Problem(f"the rows come from run.data or from engine.train_rows, but {given}", remedy)
+            yield problem(f"the rows come from run.data or from engine.train_rows, but {given}", remedy)
         else:
             check_config(config, ALGORITHM, places_without_run(config))
 

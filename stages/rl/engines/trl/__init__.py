@@ -11,7 +11,7 @@ from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, left_out
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, note, problem
 from stages.rl.agents import agent_problems
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
@@ -28,17 +28,17 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     small_models = "nemotron_engines.modeling.cut"
     rehearsing = "stages.rl.engines.trl.rehearsing:rewards_apart"
 
-    def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """Refuse what TRL's trainer, or ours on top of it, cannot do."""
         yield from self._environment_problems(config)
         if machine.sees_files:
             yield from agent_problems(config, inputs)
             yield from vocabulary_problems(inputs)
         if config.other_method is not None and config.engine.strategy == "fsdp2":
-            yield Problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
+            yield problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
         if (config.distillation is None) != (config.run.teacher is None):
             missing = "run.teacher=NAME:vN, or a folder" if config.distillation else "a section distillation"
-            yield Problem("distillation and run.teacher belong together", f"add {missing}", "run.teacher")
+            yield problem("distillation and run.teacher belong together", f"add {missing}", "run.teacher")
         yield from self._reward_model_problems(config)
         yield from self._adapted_head_problems(config, inputs, machine)
         if config.on_pairs is not None:
@@ -46,41 +46,41 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if config.distillation is not None:
             if config.grpo.updates_per_step > 1:
                 what = f"distillation takes 1 update per step, not {config.grpo.updates_per_step}"
-                yield Problem(what, "set grpo.updates_per_step=1", "grpo.updates_per_step")
+                yield problem(what, "set grpo.updates_per_step=1", "grpo.updates_per_step")
             return
         grpo, processes = config.grpo, machine.processes
         if grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":  # they need whole gradients
             what = f"a sharded model takes 1 update per step, not {grpo.updates_per_step}"
-            yield Problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
+            yield problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
         if (kind := grpo.reference_policy_kl_type) is not None:
             what = f"engine trl estimates the distance to the starting model by k3, not {kind}"
             key = "grpo.reference_policy_kl_type"
-            yield Problem(what, f"set {key}=null, or engine=nemo_rl, which has k1 and k2", key)
+            yield problem(what, f"set {key}=null, or engine=nemo_rl, which has k1 and k2", key)
         if grpo.loss_type == "cispo" and grpo.ratio_clip_min < 1:
             what = f"CISPO of engine trl has no lower bound, but grpo.ratio_clip_min is {grpo.ratio_clip_min:g}"
             remedy = "set grpo.ratio_clip_min=1, which is none, or engine=nemo_rl, which has one"
-            yield Problem(what, remedy, "grpo.ratio_clip_min")
+            yield problem(what, remedy, "grpo.ratio_clip_min")
         if grpo.use_dynamic_sampling and processes > 1:
             what = f"dynamic sampling of engine trl runs in one process, not {processes}"
-            yield Problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
+            yield problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
 
-    def _reward_model_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Problem]:
+    def _reward_model_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Finding]:
         """Refuse a reward model without its use, and adapters in one that is made."""
         wanted = MODEL in [reward.name for reward in config.rewards]
         if wanted != (config.run.reward_model is not None):
             missing = "run.reward_model=NAME:vN, or a folder" if wanted else "rewards=[{name: model, weight: 1.0}]"
-            yield Problem(
+            yield problem(
                 "the reward 'model' and run.reward_model belong together", f"add {missing}", "run.reward_model"
             )
         if wanted and config.engine.environments is not None:
             remedy = "leave it out of rewards, and run.reward_model too"
-            yield Problem("the reward 'model' scores answers of one turn", remedy, "rewards")
+            yield problem("the reward 'model' scores answers of one turn", remedy, "rewards")
         if config.reward_modeling is not None and config.engine.peft is not None:
-            yield Problem("reward models are trained whole, without adapters", "set engine=trl", "engine.peft")
+            yield problem("reward models are trained whole, without adapters", "set engine=trl", "engine.peft")
 
     def _adapted_head_problems(
         self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine
-    ) -> Iterator[Problem]:
+    ) -> Iterator[Finding]:
         """Refuse adapters of the head where TRL multiplies by its weight alone (TRL 1.16, `add_fused_lm_head`)."""
         engine, section, model = config.engine, config.engine.peft, inputs.get("model")
         if section is None or config.distillation or not is_chosen("lm_head", section.layers or (), section):
@@ -93,42 +93,42 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             method = "dpo" if config.dpo is not None else "grpo without exact sampling"
             what = f"engine.peft adapts lm_head, whose adapter has no effect in {method}: TRL reads the weight alone"
             remedy = "leave lm_head out of engine.peft.target_modules, or set engine.peft=null"
-            yield Problem(what, remedy, "engine.peft.target_modules")
+            yield problem(what, remedy, "engine.peft.target_modules")
 
-    def _environment_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Problem]:
+    def _environment_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Finding]:
         """Refuse what episodes of several turns cannot do."""
         environments, names, grpo = config.engine.environments, [reward.name for reward in config.rewards], config.grpo
         if environments is None:
             if ENVIRONMENT in names:
-                yield Problem("the reward 'environment' comes from environments", "give engine.environments", "rewards")
+                yield problem("the reward 'environment' comes from environments", "give engine.environments", "rewards")
             return
         if ENVIRONMENT not in names:
             remedy = "rewards=[{name: environment, weight: 1.0}]; other rewards judge the last answer"
-            yield Problem("the environments' reward is not among the rewards", remedy, "rewards")
+            yield problem("the environments' reward is not among the rewards", remedy, "rewards")
         if fault := environments.lacks_room(grpo.max_new_tokens):
             key = "engine.environments.max_episode_tokens"
-            yield Problem(fault, f"set {key} to more, or grpo.max_new_tokens to fewer", key)
+            yield problem(fault, f"set {key} to more, or grpo.max_new_tokens to fewer", key)
         if config.engine.strategy == "fsdp2":
             what = "processes have different numbers of turns, and shards of a model take the same"
-            yield Problem(what, "set engine.strategy=ddp", "engine.environments")
+            yield problem(what, "set engine.strategy=ddp", "engine.environments")
         if config.other_method is not None:
             what = f"{config.other_method} trains on answers of one turn"
-            yield Problem(what, "set engine.environments=null", "engine.environments")
+            yield problem(what, "set engine.environments=null", "engine.environments")
         if grpo.use_dynamic_sampling:
             what = "dynamic sampling would play further episodes than the step's own"
-            yield Problem(what, "set grpo.use_dynamic_sampling=false", "grpo.use_dynamic_sampling")
+            yield problem(what, "set grpo.use_dynamic_sampling=false", "grpo.use_dynamic_sampling")
         if grpo.overlong_buffer_length:
             what = "the length penalty is for answers of one turn"
-            yield Problem(what, "set grpo.overlong_buffer_length=0", "grpo.overlong_buffer_length")
+            yield problem(what, "set grpo.overlong_buffer_length=0", "grpo.overlong_buffer_length")
 
-    def notes(self, config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[str]:
+    def notes(self, config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[Finding]:
         """What the model's own generation settings ask for besides."""
         model, grpo = inputs.get("model"), config.grpo
         if model is None or config.on_pairs is not None:
             return
         if asked := left_out(model.path, temperature=grpo.temperature, top_p=grpo.top_p):
             what = f"{model.reference}: its generation_config.json asks for {asked}"
-            yield f"{what}: left out, grpo.temperature and grpo.top_p alone decide what is sampled"
+            yield note(f"{what}: left out, grpo.temperature and grpo.top_p alone decide what is sampled")
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

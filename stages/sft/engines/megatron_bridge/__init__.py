@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from nemotron_engines.megatron_bridge import needs
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Finding
 from stages.sft.schema import SFTConfig
 
 
@@ -17,7 +18,7 @@ class MegatronBridge(Engine[SFTConfig[MegatronBridgeEngine]]):
     settings = MegatronBridgeEngine
     tracks_itself = ("wandb",)
 
-    def check(self, config: SFTConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: SFTConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """The config, and the model that it starts from."""
         return needs.problems(config, inputs)
 

@@ -14,10 +14,11 @@ from nemotron_engines.nemo_rl.needs import render as nemo_rl_config
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_shared.engine.engine import Engine, Inputs, Problem
+from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.system.findings import Finding, problem
 from stages.sft.schema import SFTConfig
 
 Config = SFTConfig[NeMoRLSFTEngine]
@@ -30,18 +31,18 @@ class NeMoRL(Engine[Config]):
     settings = NeMoRLSFTEngine
     tracks_itself = ("wandb", "mlflow")
 
-    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """Data and version first; then what NeMo-RL would be told."""
         engine = config.engine
         if config.run.data is not None:
-            yield Problem(
+            yield problem(
                 f"run.data: NeMo-RL reads no packed rows, and run.data is {config.run.data}",
                 "set run.data=null and engine.train_chats=chats.jsonl",
             )
         elif ALGORITHM not in VERSIONS[engine.version].scripts:
-            yield Problem(f"engine.version: {engine.version} is for reinforcement only", "engine.version=v0.7.0")
+            yield problem(f"engine.version: {engine.version} is for reinforcement only", "engine.version=v0.7.0")
         elif engine.valid_chats is not None and engine.train_chats is None:
-            yield Problem("engine.valid_chats without engine.train_chats", "give both, or neither")
+            yield problem("engine.valid_chats without engine.train_chats", "give both, or neither")
         else:
             check_config(config, ALGORITHM, places_without_run(config))
 
@@ -52,7 +53,7 @@ class NeMoRL(Engine[Config]):
         if machine.sees_files:
             own += too_few_rows("engine.train_chats", config.engine.train_chats, config.train.global_batch_size)
         if inputs.get("model") is None and (config.run.model is None or config.run.missing_model == "random"):
-            own.append(Problem("engine nemo_rl needs a model to start from", "give run.model=FOLDER"))
+            own.append(problem("engine nemo_rl needs a model to start from", "give run.model=FOLDER"))
         theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
         return replace(theirs, others=(*own, *theirs.others))
 

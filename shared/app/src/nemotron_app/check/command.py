@@ -22,8 +22,9 @@ from nemotron_app.check.readings import Readings, gpus_now, read
 from nemotron_app.check.target import Target, find, is_quiet, merged, probe
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import table_lines
-from nemotron_shared.system.console import renew, tell
+from nemotron_shared.system.console import finding_lines, renew, tell
 from nemotron_shared.system.errors import printable
+from nemotron_shared.system.findings import Finding, Level
 
 # Verdicts: pass, watch, fail, or not judged, which never counts as a pass.
 
@@ -45,15 +46,17 @@ NO_NUMBER = (
 )
 
 
+LEVELS: dict[Verdict, Level] = {"pass": "passed", "watch": "warning", "fail": "problem", "not judged": "skipped"}
+
+
 @dataclass(frozen=True)
 class Judged:
-    """The result for one expectation. `why` explains the verdict, or its absence."""
+    """The result for one expectation. The finding explains the verdict, or its absence."""
 
     expectation: Expectation
     verdict: Verdict
     value: float | None
-    why: str
-    remedy: str
+    finding: Finding
 
 
 class NotYet(Exception):
@@ -102,20 +105,25 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
             text = text.replace(place, name)
         return text
 
-    remedy = filled_in(expectation.remedy.strip())
+    def judged(
+        verdict: Verdict, value: float | None, why: str = "", remedy: str = expectation.instead.strip()
+    ) -> Judged:
+        advice = filled_in(remedy) if verdict in ("watch", "fail") else None
+        return Judged(expectation, verdict, value, Finding(LEVELS[verdict], why, advice, expectation.id))
+
     try:
         value = _value(expectation, situation)
     except NotYet as reason:
-        return Judged(expectation, "not judged", None, filled_in(str(reason)), remedy)
+        return judged("not judged", None, filled_in(str(reason)))
     missed = (expectation.line or expectation.how == "count") and not value and expectation.within.at_least
     if missed and not situation.over and not situation.silent:
-        return Judged(expectation, "not judged", value, "not seen yet", remedy)
+        return judged("not judged", value, "not seen yet")
     if math.isnan(value) and readings.step:
-        return Judged(expectation, "fail", value, "not a finite number", NO_NUMBER)
+        return judged("fail", value, "not a finite number", NO_NUMBER)
     if expectation.within.hold(value):
-        return Judged(expectation, "pass", value, "", remedy)
+        return judged("pass", value)
     verdict: Verdict = "watch" if expectation.watch is not None and expectation.watch.hold(value) else "fail"
-    return Judged(expectation, verdict, value, readings.seen.get(expectation.line or "", ""), remedy)
+    return judged(verdict, value, readings.seen.get(expectation.line or "", ""))
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:
@@ -283,11 +291,10 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
     ]
     lines += table_lines(("verdict", "expectation", "found", "expected", "what"), rows, right=("found",))
     for one in judged:
-        if one.verdict == "not judged":
-            lines += ["", f"not judged: {one.expectation.id}", f"  {one.why}"]
-        elif one.verdict != "pass":
-            lines += ["", f"{one.verdict}: {one.expectation.id}", *([f"  found: {one.why}"] if one.why else [])]
-            lines += [f"  {one.remedy}"]
+        if one.verdict != "pass":
+            found = "  found: " if one.verdict != "not judged" and one.finding.message else "  "
+            lines += ["", f"{one.verdict}: {one.expectation.id}"]
+            lines += [line for line in finding_lines(one.finding, found) if line.strip()]
     verdicts = [one.verdict for one in judged]
     counts = [f"{verdicts.count(kind)} {kind}" for kind in ("pass", "watch", "fail", "not judged") if kind in verdicts]
     lines += ["", *(f"note: {note}" for note in readings.notes), f"verdict: {overall(judged)} ({', '.join(counts)})"]
@@ -323,8 +330,8 @@ def _document(situation: Situation, expected: Expected, judged: list[Judged]) ->
                 "verdict": one.verdict,
                 "value": one.value if one.value is not None and math.isfinite(one.value) else None,
                 "expected": str(one.expectation.within),
-                "why": one.why,
-                "remedy": one.remedy if one.verdict in {"watch", "fail"} else None,
+                "why": one.finding.message,
+                "remedy": one.finding.remedy,
             }
             for one in judged
         ],

@@ -96,7 +96,7 @@ class Expectation(Section):
     """Do not judge before this step."""
     within: Limits = Field(alias="pass")
     watch: Limits | None = None
-    remedy: str
+    instead: str = Field(alias="remedy")
     """What to do on failure; `{family}` is replaced by the model family of the run."""
     told_by: str | None = None
     """How to obtain such figures, shown if they are missing."""

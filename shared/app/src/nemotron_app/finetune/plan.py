@@ -115,8 +115,7 @@ class Plan:
         step = import_module(f"stages.{self.stage}.train").STEP
         overrides = self.request(self.stage, str(self.file()), *self.overrides, "run.missing_data=prepare").overrides
         asked = Arguments(str(self.file()), overrides, dry_run=True, json=False, trust_code=self.trust_code)
-        checked = preflight(step, load(step, asked))
-        found = checked.problems + checked.lacking
+        found = preflight(load(step, asked)).refused
         told = {problem.message for problem in found}  # the search for prepared data may have met one already
         refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])
 
@@ -295,7 +294,7 @@ def train(plan: Plan, prepared: Artifact, steps: int | None = None) -> Artifact:
     request = plan.request(plan.stage, str(choose_training(plan, prepared, steps)), *plan.overrides, data)
     step = import_module(f"stages.{plan.stage}.train").STEP
     asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
-    estimate = preflight(step, load(step, asked)).estimate  # what keeps it from starting, the training says itself
+    estimate = preflight(load(step, asked)).estimate  # what keeps it from starting, the training says itself
     for name, said in lines(estimate) if estimate else ():
         if name.startswith(("memory", "all steps")):
             say(f"[finetune] the training, estimated: {name} {said}")

@@ -22,12 +22,12 @@ from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.engine.engine import refuse
-from nemotron_shared.engine.spec import Step
+from nemotron_shared.engine.spec import Step, Task
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.attempts import WHAT, what_it_was
-from nemotron_shared.step.plan import Plan, identify
+from nemotron_shared.step.plan import identify
 from nemotron_shared.step.preflight import preflight
-from nemotron_shared.step.records import FOLDER, Identity, changed_modules, differences, promises_bytes
+from nemotron_shared.step.records import FOLDER, changed_modules, differences, promises_bytes
 from nemotron_shared.step.start import load
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.redaction import redact_values
@@ -109,28 +109,28 @@ def plan_replay(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Rep
     require_sources(past.artifact)
     made = past.artifact.manifest.producer
     references = {role: one.reference for role, one in inputs.items()}
-    origin, how, plan, error = f"the recorded command: {made.command}", past.how, None, None
+    origin, how, task, error = f"the recorded command: {made.command}", past.how, None, None
     try:
-        plan = _plan(past, with_inputs(how, store.home, references))
+        task = _task(past, with_inputs(how, store.home, references))
     except UserError as wrong:  # a config that it names may be gone
         error = wrong
-    if past.file is not None and (plan is None or plan.identity.result != made.config_digest):
+    if past.file is not None and (task is None or task.result != made.config_digest):
         # the recorded values name models that were not inputs then
         roles = (*past.step.consumes, *past.step.optional, *past.step.extra)
         absent = tuple(f"run.{role}=null" for role in roles if role not in {"data", *references})
         recorded = replace(past.how, config=str(past.file), overrides=absent)
         try:
-            plan = _plan(past, with_inputs(recorded, store.home, references))
+            task = _task(past, with_inputs(recorded, store.home, references))
             how, origin = recorded, f"the recorded values: {past.file}"
         except UserError as wrong:
             what = f"; nor by the recorded values ({past.file}): {wrong.message}"
             error = error and UserError(f"{error.message}{what}", wrong.remedy)
-    if plan is None:
+    if task is None:
         assert error is not None
         raise error
-    if plan.identity.result != made.config_digest:
-        require_unchanged(past.artifact, plan.all_sources())
-    return ReplayPlan(how, origin, _changes(past, plan.identity))
+    if task.result != made.config_digest:
+        require_unchanged(past.artifact, task.all_sources())
+    return ReplayPlan(how, origin, _changes(past, task))
 
 
 def with_inputs(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
@@ -139,13 +139,13 @@ def with_inputs(how: Arguments, home: Path, references: Mapping[str, str]) -> Ar
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
-def _plan(past: Past, how: Arguments) -> Plan:
-    checked = preflight(past.step, load(past.step, how))
-    refuse(checked.problems + checked.lacking)
-    return identify(checked)
+def _task(past: Past, how: Arguments) -> Task[Any]:
+    start = preflight(load(past.step, how))
+    refuse(start.refused)
+    return identify(start)
 
 
-def _changes(past: Past, now: Identity) -> list[str]:
+def _changes(past: Past, now: Task[Any]) -> list[str]:
     """Changes since the artifact was made, one phrase each."""
     made, recorded = past.artifact.manifest.producer, past.recorded
     changes = []

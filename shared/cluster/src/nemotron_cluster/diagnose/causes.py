@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from nemotron_cluster.backends import Condition
 from nemotron_cluster.diagnose.logs import Logs, Text
 from nemotron_shared.system.errors import printable
+from nemotron_shared.system.findings import Finding
 from nemotron_shared.system.redaction import redact
 
 TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")
@@ -138,7 +139,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Match:
     """The first match of a rule."""
 
     rule: Rule
@@ -151,6 +152,12 @@ class Finding:
     files: int = 1
     over: bool = False
     """It precedes a restart of the job."""
+
+    @property
+    def finding(self) -> Finding:
+        """What the line means, and what to do."""
+        level = "note" if self.rule.level == "hint" else "problem"
+        return Finding(level, self.rule.means, "\n".join(f"- {each}" for each in self.do) or None, self.rule.id)
 
 
 @dataclass(frozen=True)
@@ -167,7 +174,7 @@ class Traceback:
 class Diagnosis:
     """Everything known about a job."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Match, ...]
     facts: Facts | None
     logs: Logs
     failed: bool
@@ -188,7 +195,7 @@ class Diagnosis:
 
 def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
     """Collect all findings."""
-    found: dict[str, Finding] = {}
+    found: dict[str, Match] = {}
     of_logs = [one for text in logs.texts for one in _text_findings(text)]
     for one in [*(_scheduler_findings(facts) if facts else ()), *of_logs]:
         before = found.get(one.rule.id)
@@ -209,20 +216,20 @@ def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
     return Diagnosis(tuple(findings), facts, logs, failed, min(tracebacks, key=lambda one: one.moment, default=None))
 
 
-def _scheduler_findings(facts: Facts) -> Iterator[Finding]:
+def _scheduler_findings(facts: Facts) -> Iterator[Match]:
     """Slurm's own reason for ending a job takes precedence over log lines; a bare exit code ranks below them."""
     moment = 0.0 if facts.state not in ("", "FAILED") else math.inf
     for rule in rules():
         if any(rule.lines(facts.line)):
-            yield Finding(rule, facts.source, None, facts.line.removeprefix("scheduler: "), rule.do, moment)
+            yield Match(rule, facts.source, None, facts.line.removeprefix("scheduler: "), rule.do, moment)
             return
 
 
-def _text_findings(text: Text) -> list[Finding]:
+def _text_findings(text: Text) -> list[Match]:
     """The first match of each rule in a log, preferring matches after the last restart."""
     restart = _restart(text.text)
     claimed: dict[int, Rule] = {}
-    places: list[tuple[int, Finding]] = []
+    places: list[tuple[int, Match]] = []
     for rule in rules():
         mine = [line for line in rule.lines(text.text) if line[0] not in claimed and not _is_code(text.text, line[0])]
         claimed.update((start, rule) for start, _, _ in mine)
@@ -252,14 +259,14 @@ def _is_code(text: str, start: int) -> bool:
 
 def _finding(
     text: Text, rule: Rule, lines: Sequence[tuple[int, int, int]], restart: int, do: tuple[str, ...]
-) -> tuple[int, Finding]:
+) -> tuple[int, Match]:
     """Args: lines: start, end and position of the relevant part of each candidate line."""
     start, end, at = min([line for line in lines if line[0] > restart] or lines)
-    found = Finding(rule, text.name, text.number(start), shown(text.text[start:end], at - start), do)
+    found = Match(rule, text.name, text.number(start), shown(text.text[start:end], at - start), do)
     return start, replace(found, count=len({line[0] for line in lines}), over=start < restart)
 
 
-def _own_messages(text: Text, claimed: dict[int, Rule], restart: int) -> list[tuple[int, Finding]]:
+def _own_messages(text: Text, claimed: dict[int, Rule], restart: int) -> list[tuple[int, Match]]:
     """Errors printed by our commands: the problem, followed by indented remedies."""
     for found in OWN.finditer(text.text):
         if found.start() in claimed or (restart > found.start()):
@@ -271,7 +278,7 @@ def _own_messages(text: Text, claimed: dict[int, Rule], restart: int) -> list[tu
     return []
 
 
-def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tuple[int, Finding]]:
+def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tuple[int, Match]]:
     """The first exception that no rule matches."""
     at = text.text.find(TRACEBACK, max(restart, 0))
     while at >= 0:

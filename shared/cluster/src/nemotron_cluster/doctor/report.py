@@ -1,26 +1,42 @@
 """Results of checks, and their output."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from nemotron_shared.system.console import finding_lines
 from nemotron_shared.system.errors import UserError, printable
+from nemotron_shared.system.findings import Finding, Level
 from nemotron_shared.system.redaction import redact
 
-State = Literal["PASS", "WARN", "FAIL", "SKIP"]
-"""WARN: works, but with unexpected behavior. SKIP: not checked, with the reason."""
 T = TypeVar("T")
+STATES: dict[Level, str] = {
+    "problem": "FAIL",
+    "lacking": "FAIL",
+    "warning": "WARN",
+    "passed": "PASS",
+    "skipped": "SKIP",
+}
+"""Words for the levels of findings. WARN: works, but with unexpected behavior. SKIP: not checked, with the reason."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was checked, what was found, and what to do about it."""
+    """One line: what was checked, and what was found."""
 
     group: str
     name: str
-    state: State
-    said: str
-    remedy: str | None = None
+    finding: Finding
+
+    @property
+    def state(self) -> str:
+        """The level in a word."""
+        return STATES[self.finding.level]
+
+    def as_json(self) -> dict[str, str]:
+        """Values for programs."""
+        said, remedy = clean(self.finding.message), clean(self.finding.remedy or "")
+        return {"group": self.group, "name": self.name, "state": self.state, "said": said, "remedy": remedy}
 
 
 Checks = Generator[Check, None, None]
@@ -37,19 +53,19 @@ class Group:
 
     def ok(self, name: str, said: str) -> Check:
         """The check passed."""
-        return Check(self.title, name, "PASS", said)
+        return Check(self.title, name, Finding("passed", said))
 
     def warn(self, name: str, said: str, remedy: str) -> Check:
         """It works, but with unexpected behavior."""
-        return Check(self.title, name, "WARN", said, remedy)
+        return Check(self.title, name, Finding("warning", said, remedy))
 
     def fail(self, name: str, said: str, remedy: str | None) -> Check:
         """A run would fail."""
-        return Check(self.title, name, "FAIL", said, remedy or "")
+        return Check(self.title, name, Finding("problem", said, remedy))
 
     def skip(self, name: str, why: str) -> Check:
         """Not checked."""
-        return Check(self.title, name, "SKIP", why)
+        return Check(self.title, name, Finding("skipped", why))
 
     def guarded(self, name: str, checks: Callable[[], Generator[Check, None, T]]) -> Generator[Check, None, T | None]:
         """Run checks and return their result. An error ends them and becomes the last check."""
@@ -69,7 +85,7 @@ def on_all(checks: Mapping[str, Iterable[Check]]) -> Iterator[Check]:
     for check, names in hosts.items():
         of = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         of = f"all {len(checks)}" if len(names) == len(checks) > 1 else of
-        yield Check(check.group, check.name, check.state, f"{check.said} ({of})", check.remedy)
+        yield replace(check, finding=replace(check.finding, message=f"{check.finding.message} ({of})"))
 
 
 def text_lines(checks: Iterable[Check]) -> Iterator[str]:
@@ -79,8 +95,7 @@ def text_lines(checks: Iterable[Check]) -> Iterator[str]:
         if check.group != group:
             yield f"{'' if group is None else chr(10)}{check.group}"
             group = check.group
-        yield f"  {check.state}  {check.name}: {clean(check.said)}"
-        yield from (f"        {clean(line.strip())}" for line in (check.remedy or "").splitlines())
+        yield from finding_lines(check.finding, f"  {check.state}  {check.name}: ", indent=8)
 
 
 def clean(text: str) -> str:

@@ -39,9 +39,9 @@ class NoEffect:
 
 @dataclass(frozen=True)
 class Refused:
-    """A key that is not supported; `remedy` is what to write instead."""
+    """A key that is not supported, and what to write instead."""
 
-    remedy: str
+    instead: str
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Dialect:
         if isinstance(meaning, NoEffect):
             return {}
         if isinstance(meaning, Refused):
-            raise UserError(f"{key} is a key of {self.library}, and has no counterpart here", meaning.remedy)
+            raise UserError(f"{key} is a key of {self.library}, and has no counterpart here", meaning.instead)
         return self._meant(key, meaning, value)
 
     def ask(self, name: str, *about: Any, kind: type = object) -> Any:
@@ -195,7 +195,7 @@ def owned(keys: Mapping[str, Meaning]) -> dict[str, str]:
         if isinstance(meaning, str):
             found[key] = f"set {meaning}"
         elif isinstance(meaning, NoEffect | Refused):
-            found[key] = meaning.why if isinstance(meaning, NoEffect) else meaning.remedy
+            found[key] = meaning.why if isinstance(meaning, NoEffect) else meaning.instead
     return found
 
 

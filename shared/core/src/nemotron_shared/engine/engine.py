@@ -15,19 +15,19 @@ the checks do so without any engine's library.
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from nemotron_shared.config.schema import EngineSection, StageConfig
 from nemotron_shared.config.validate import refusal
-from nemotron_shared.engine.needs import Needs, missing
+from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Inputs, Outcome, Task
 from nemotron_shared.machine.environments import how_to_get
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.console import doing
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding
 from nemotron_shared.system.process import launch_command
 
 OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app", "nemotron_serving")
@@ -65,7 +65,7 @@ class Engine(Protocol[ConfigT]):
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers ("wandb", "mlflow") that the engine's library logs to on its own."""
 
-    def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+    def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """Problems with the config on any machine. `--dry-run` calls it too, possibly with missing inputs."""
         yield from ()
 
@@ -73,7 +73,7 @@ class Engine(Protocol[ConfigT]):
         """Requirements on the machine: packages, processes, memory. Called if `check` finds nothing."""
         return Needs()
 
-    def notes(self, config: ConfigT, inputs: Inputs) -> Iterator[str]:
+    def notes(self, config: ConfigT, inputs: Inputs) -> Iterator[Finding]:
         """What a start says about its inputs; `--dry-run`, too. Called if `check` finds nothing."""
         yield from ()
 
@@ -134,62 +134,35 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
         raise UserError(f"engine '{name}' needs the package '{package}'", how_to_get(name)) from error
 
 
-def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
-    """The chosen engine's problems with its config, as errors for people."""
-    return as_errors(lambda: engine_of(config).check(config, inputs, machine), origins)
+def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[Finding]:
+    """The chosen engine's problems with its config."""
+    return findings_of(lambda: engine_of(config).check(config, inputs, machine), origins)
 
 
-def notes_of(config: StageConfig, inputs: Inputs, origins: Mapping[str, str]) -> tuple[list[str], list[UserError]]:
-    """What the chosen engine says about its inputs, and which of their files cannot be read."""
-    said = list[str]()
-
-    def find() -> Iterator[Problem]:
-        said.extend(engine_of(config).notes(config, inputs))
-        yield from ()
-
-    return said, as_errors(find, origins)
-
-
-def lacking(
-    config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str], layout: str | None = None
-) -> tuple[list[UserError], Needs]:
-    """The chosen engine's requirements for its config, and those the machine does not meet.
-
-    Args:
-        layout: the engine file with the recipe's layout for a machine of this size.
-    """
-    asked = [Needs()]
-
-    def find() -> Iterator[Problem]:
-        asked.append(engine_of(config).needs(config, inputs, machine))
-        for problem in missing(config.engine.name, asked[-1], machine):
-            takes = layout is not None and problem.of_layout
-            yield replace(problem, remedy=f"take its layout for this size: engine={layout}") if takes else problem
-
-    return as_errors(find, origins), asked[-1]
-
-
-def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:
-    """Turn problems into errors for people; one with a key starts with the place that set it."""
-    found: list[UserError] = []
+def findings_of(check: Callable[[], Iterable[Finding]], origins: Mapping[str, str]) -> list[Finding]:
+    """What a check finds, each with the place that set the key at fault; an error that it raises is the last."""
+    found: list[Finding] = []
     try:
-        for problem in find():
-            if problem.key is None:
-                found.append(UserError(problem.message, problem.remedy))
-            else:
-                found.append(refusal(problem.key, problem.message, origins, problem.remedy))
-    except UserError as error:  # a check may also raise its first problem
-        found.append(error)
+        found.extend(_located(finding, origins) for finding in check())
+    except UserError as error:
+        found.append(error.finding)
     return found
 
 
-def refuse(found: Sequence[UserError]) -> None:
-    """Raise all errors at once, if there are any.
+def _located(finding: Finding, origins: Mapping[str, str]) -> Finding:
+    if finding.key is None or finding.level == "note":
+        return finding
+    return replace(finding, message=refusal(finding.key, finding.message, origins).message)
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise all findings as one error, if there are any.
 
     Raises:
         UserError: with all of them.
     """
+    found = list(findings)
     if len(found) == 1:
-        raise found[0]
+        raise UserError(found[0].message, found[0].remedy, found[0].key)
     if found:
         raise UserError("\n".join(map(str, found)))

@@ -10,7 +10,7 @@ Nothing is imported or allocated. Estimates of memory and disk are lower bounds,
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from typing import Literal
@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from nemotron_shared.machine.environments import how_to_get
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.disk import size
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, lacking
 
 PROCESS_BYTES = 100_000_000
 """Minimum memory of a process that has imported torch."""
@@ -42,7 +42,7 @@ class Needs:
         process_bytes: minimum memory of one process; `kept` names what takes it.
         checkpoint_bytes, result_bytes: size of a checkpoint and of the final model; disk_bytes: what a run writes at
             least, of both.
-        others: further problems found by the engine.
+        others: further findings of the engine; another layout of the recipe would mend `others_of_layout`.
     """
 
     packages: tuple[Requirement, ...] = ()
@@ -58,7 +58,8 @@ class Needs:
     checkpoint_bytes: int = 0
     result_bytes: int = 0
     disk_bytes: int = 0
-    others: tuple[Problem, ...] = ()
+    others: tuple[Finding, ...] = ()
+    others_of_layout: tuple[Finding, ...] = ()
 
 
 @cache
@@ -73,52 +74,73 @@ def requirements(distribution: str, extra: str | None = None) -> tuple[Requireme
     return tuple(one for one in declared if f'extra == "{extra}"' in str(one.marker))
 
 
-def missing(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
-    """Everything the machine lacks for an engine."""
-    yield from needs.others
+def missing(engine: str, needs: Needs, machine: Machine, layout: str | None = None) -> Iterator[Finding]:
+    """Everything the machine lacks for an engine.
+
+    Args:
+        layout: the engine file with the recipe's layout for a machine of this size.
+    """
+
+    def with_layout(finding: Finding) -> Finding:
+        return replace(finding, remedy=f"take its layout for this size: engine={layout}") if layout else finding
+
+    yield from (replace(finding, level="lacking") for finding in needs.others)
+    yield from (replace(with_layout(finding), level="lacking") for finding in needs.others_of_layout)
     yield from _packages(engine, needs, machine)
-    unfit = list(_processes(needs, machine))
+    unfit = [*map(with_layout, _undivided(needs, machine)), *_processes(needs, machine)]
     yield from unfit or _memory(needs, machine)  # memory per process is known only if they fit the layout
     if machine.free_disk < needs.disk_bytes:
-        yield Problem(
+        yield lacking(
             f"a checkpoint, the next one and the result take about {size(needs.disk_bytes)}; {size(machine.free_disk)} "
             "are free on the disk of the artifact store",
             "free some space, or set run.home to a folder on a larger disk",
         )
 
 
-def _packages(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
+def _packages(engine: str, needs: Needs, machine: Machine) -> Iterator[Finding]:
     if not machine.knows_packages:
         return
     remedy = how_to_get(engine) + (f"; or use the container {needs.container}" if needs.container else "")
     if machine.python and not needs.python.contains(f"{machine.python}.0"):
         python = str(needs.python).removesuffix(".*").lstrip("=")
         what = f"engine '{engine}' has packages for Python {python} only, and this is Python {machine.python}"
-        yield Problem(what, remedy)
-    lacking = []
+        yield lacking(what, remedy)
+    absent = []
     for wanted in needs.packages:
         found = machine.version_of(wanted.name)
         # ignoring a local label such as +cpu
         if found is None or not wanted.specifier.contains(found.partition("+")[0], prereleases=True):
-            lacking.append(f"{f'{wanted.name} {wanted.specifier}'.strip()} ({found or 'not installed'})")
-    if lacking:
-        what = f"engine '{engine}' needs the package{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
-        yield Problem(what, remedy)
+            absent.append(f"{f'{wanted.name} {wanted.specifier}'.strip()} ({found or 'not installed'})")
+    if absent:
+        what = f"engine '{engine}' needs the package{'s' if len(absent) > 1 else ''} {', '.join(absent)}"
+        yield lacking(what, remedy)
 
 
-def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:
-    count, per_node = machine.processes, machine.processes_per_node
+def _undivided(needs: Needs, machine: Machine) -> Iterator[Finding]:
+    """Sizes of the layout that the processes cannot be shared out by."""
+    count = machine.processes
     given = f"{count} process{'es' if count > 1 else ''}"
     made_for = f"; the recipe is made for {needs.made_for} (engine.world_size)" if needs.made_for else ""
-    fitting = needs.made_for is not None and needs.made_for % per_node == 0
-    nodes = f"run.env.nodes={needs.made_for // per_node} with --run" if needs.made_for and fitting else ""
+    nodes = _nodes(needs, machine)
     start = "start it on as many as the layout needs: run.nproc_per_node=N on one machine, torchrun on several"
     start += f", {nodes}" if nodes else ""
     for sizes in needs.shared:
         if count % math.prod(sizes.values()):
             layout = " x ".join(f"{key} {value}" for key, value in sizes.items() if value > 1)
-            what = f"{given} cannot be shared out by {layout} = {math.prod(sizes.values())}{made_for}"
-            yield Problem(what, start, of_layout=True)
+            yield lacking(f"{given} cannot be shared out by {layout} = {math.prod(sizes.values())}{made_for}", start)
+
+
+def _nodes(needs: Needs, machine: Machine) -> str:
+    """The setting for the nodes that the recipe is made for; empty where it is for no whole number of them."""
+    fitting = needs.made_for is not None and needs.made_for % machine.processes_per_node == 0
+    return (
+        f"run.env.nodes={needs.made_for // machine.processes_per_node} with --run" if needs.made_for and fitting else ""
+    )
+
+
+def _processes(needs: Needs, machine: Machine) -> Iterator[Finding]:
+    """Rows that the processes cannot share, and GPUs that they do not have."""
+    count, per_node, nodes = machine.processes, machine.processes_per_node, _nodes(needs, machine)
     if needs.rows is not None:
         replicas = max(1, count // math.prod(needs.shared[0].values() if needs.shared else ()))
         if needs.rows % (needs.micro * replicas):
@@ -126,19 +148,19 @@ def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:
             what = f"{needs.rows} rows per step are not a multiple of {each}"
             remedy = "change the batch, train.micro_batch_size, or the number of processes"
             remedy += f" ({nodes})" if nodes else ""
-            yield Problem(f"{what} that read different rows" if needs.shared else what, remedy)
+            yield lacking(f"{what} that read different rows" if needs.shared else what, remedy)
     if needs.device == "gpu" and not machine.gpus:
-        yield Problem(
+        yield lacking(
             "the engine needs a GPU for this config, but this machine has none", "run it on a machine with a GPU"
         )
     elif needs.device != "cpu" and machine.gpus and per_node > len(machine.gpus):
         what = f"{per_node} processes on a machine with {len(machine.gpus)} GPUs: each needs its own GPU"
-        yield Problem(
+        yield lacking(
             what, f"start {len(machine.gpus)} per machine, or set engine.device=cpu if the engine supports it"
         )
 
 
-def _memory(needs: Needs, machine: Machine) -> Iterator[Problem]:
+def _memory(needs: Needs, machine: Machine) -> Iterator[Finding]:
     if needs.device != "cpu" and machine.gpus:
         smallest = min(machine.gpus, key=lambda gpu: gpu.memory)
         needed, there, where = needs.process_bytes, smallest.memory, f"a GPU ({smallest.name}) has"
@@ -150,7 +172,7 @@ def _memory(needs: Needs, machine: Machine) -> Iterator[Problem]:
         each = f"{machine.processes_per_node} processes need" if several else "the process needs"
     if needed > there:
         what = f"{each} at least {size(needed)} for {needs.kept or 'themselves'}; {where} {size(there)}"
-        yield Problem(what, "use -c tiny, a smaller model, or more or larger GPUs")
+        yield lacking(what, "use -c tiny, a smaller model, or more or larger GPUs")
 
 
 HOUR, DAY = 3600, 86400

@@ -6,16 +6,17 @@ What a step reads, makes and is called stands in the table of stages. The statem
 line to the published artifact, stand in `step.step`. So a script says only what is special about its step.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.artifacts import Artifact, ArtifactType, Parent, Source, Store
 from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import HasSettings, RunSection, StageConfig
@@ -23,8 +24,8 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.engine.needs import Estimate, Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.stages import STAGES, Product, Stage
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.digest import json_digest
+from nemotron_shared.system.findings import Finding
 from nemotron_shared.tracking.run import Run
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=True)
@@ -32,6 +33,8 @@ DATA = "data_prep"
 """Section of the settings by which data is prepared; a training depends on the data that they made."""
 BESIDES = ("run", "logger")
 """Sections that a training's result does not depend on, or not as a whole."""
+LENGTH = "train.train_iters"
+"""Number of training steps. It identifies a result, but a finished training can be extended to more."""
 Inputs = Mapping[str, Artifact | None]
 """The artifact for each role; None if it is missing."""
 
@@ -50,11 +53,36 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Task(Generic[ConfigT]):
-    """Everything a step's work needs. `Task[SFTConfig[AutomodelEngine]]` names the types of its config and engine.
+class Extension:
+    """Last state of a finished training that had fewer steps."""
 
-    `inputs` maps a role ("data", "model") to its artifact, or to None if the config allows it to be missing; `origins`
-    maps a dotted key to the place that set it, "tiny.yaml:14" or "command line".
+    artifact: Artifact
+    folder: Path
+    step: int
+
+    def as_parent(self) -> Parent:
+        """The shorter training as a parent of the longer one."""
+        return self.artifact.as_parent("extends")
+
+
+@dataclass(frozen=True)
+class Task(Generic[ConfigT]):
+    """A step's work once everything is decided; picklable, so that rank 0 can send it to the others.
+
+    `Task[SFTConfig[AutomodelEngine]]` names the types of its config and engine. `what` identifies the result: settings,
+    inputs, raw sources; another value is another result. `how` may differ between attempts at one result: micro batch,
+    checkpoint interval, processes. `modules` is the code that the step loads. All three are flat, by dotted key.
+
+    Attributes:
+        inputs: the artifact for each role ("data", "model"), or None if the config allows it to be missing.
+        run: the folder of the work.
+        origins: the place that set a dotted key, "tiny.yaml:14" or "command line".
+        name: of the artifact to be made.
+        values: the resolved config.
+        sources: raw inputs outside the store.
+        command: the words of the command line, as the result records them.
+        finished: the result, if it already exists.
+        extends: the shorter training whose last state this one starts from.
     """
 
     config: ConfigT
@@ -62,6 +90,15 @@ class Task(Generic[ConfigT]):
     run: Run
     store: Store
     origins: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    what: Mapping[str, Any] = field(default_factory=dict)
+    how: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    sources: Sequence[Source] = ()
+    command: tuple[str, ...] = ()
+    finished: Artifact | None = None
+    extends: Extension | None = None
 
     def input(self, role: str) -> Artifact:
         """An input that must exist."""
@@ -69,19 +106,35 @@ class Task(Generic[ConfigT]):
         assert artifact is not None, f"{role} was resolved before the work began"
         return artifact
 
+    @property
+    def result(self) -> str:
+        """Id of the result, ignoring code."""
+        return json_digest(self.what)
 
-class Looked(NamedTuple):
-    """What a dry run finds in the beginnings of raw inputs: problems that would end the work, and notes."""
+    @property
+    def code(self) -> str:
+        """One digest over all modules."""
+        return json_digest(self.modules)
 
-    problems: list[UserError]
-    notes: list[str]
+    @property
+    def fingerprint(self) -> str:
+        """Id of the result together with its code."""
+        return json_digest({"what": self.result, "code": self.code})
 
+    @property
+    def series(self) -> str:
+        """Id of results that differ only in the number of training steps."""
+        return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
 
-class Made(NamedTuple):
-    """The result of a step, and whether it existed before."""
+    def parents(self) -> list[Parent]:
+        """Inputs from the store, and the shorter training this one extends."""
+        found = [found.as_parent(role) for role, found in self.inputs.items() if found and not found.is_external]
+        return [*found, self.extends.as_parent()] if self.extends else found
 
-    artifact: Artifact
-    reused: bool
+    def all_sources(self) -> list[Source]:
+        """Raw inputs, and model folders outside the store."""
+        external = [found for found in self.inputs.values() if found and found.is_external]
+        return [*self.sources, *(Source(found.reference, found.manifest.digest) for found in external)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +150,7 @@ class Step:
         check: problems with a config and its inputs, on any machine; the last argument is the family the config is
             a recipe for, or None.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
-        look: for a dry run, problems found in the beginnings of those inputs.
+        look: for a dry run, what the beginnings of those inputs would end with.
         contents: content that settings refer to and the result depends on, by key, such as an architecture's fields.
         chosen: further modules chosen by the config, possibly outside this repository.
         estimate: memory, disk and time of the work, for `--dry-run` and `nemotron plan`.
@@ -109,12 +162,16 @@ class Step:
     work: "Callable[[Task[Any]], Outcome]"
     engines: Registry[type[HasSettings]] | None = None
     prepare: "Step | None" = None
-    check: Callable[[Any, Inputs, str | None], Iterable[Problem]] = lambda config, inputs, recipe: ()
+    check: Callable[[Any, Inputs, str | None], Iterable[Finding]] = lambda config, inputs, recipe: ()
     sources: Callable[[Any], list[Source]] = lambda config: []
-    look: Callable[[Any], Looked] = lambda config: Looked([], [])
+    look: Callable[[Any], Iterable[Finding]] = lambda config: ()
     contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     chosen: Callable[[Any], list[str]] = lambda config: []
     estimate: Callable[[Any, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None
+
+    def __reduce__(self) -> tuple[Callable[[str], "Step"], tuple[str]]:
+        """A step travels to other processes by its name."""
+        return _step_in, (self.module,)
 
     @cached_property
     def directory(self) -> Path:
@@ -208,3 +265,8 @@ class Step:
         """Whether to keep the final state, for a longer training."""
         keeps = isinstance(config, TrainingConfig) and config.engine.extendable and config.checkpoint.keep_last_state
         return self.trains and keeps
+
+
+def _step_in(module: str) -> Step:
+    """The step of a script, by its import path."""
+    return importlib.import_module(module).STEP

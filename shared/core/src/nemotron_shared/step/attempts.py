@@ -10,7 +10,6 @@
 import shutil
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,9 +17,9 @@ import yaml
 from nemotron_shared.artifacts import Artifact, Reference
 from nemotron_shared.artifacts.housekeeping import INPUTS, state_folder
 from nemotron_shared.engine import checkpoints
-from nemotron_shared.step.plan import STATE, Extension, Plan
+from nemotron_shared.engine.spec import LENGTH, Extension, Task
+from nemotron_shared.step.plan import STATE, movable_values
 from nemotron_shared.step.records import (
-    LENGTH,
     RULE,
     WHAT,
     changed_modules,
@@ -40,103 +39,104 @@ from nemotron_shared.tracking.run import LOCK_NAME, Run
 from nemotron_shared.tracking.segments import SEGMENTS, read_segments, write_segments
 
 
-def begin(plan: Plan, run: Run) -> None:
+def begin(task: Task[Any]) -> None:
     """Decide what this attempt starts from, report it in one line, and record it in the run's folder.
 
     Raises:
         UserError: an unfinished run differs, and `run.on_change` is `refuse`.
     """
-    segment = new_segment(plan.identity)
-    before = [] if plan.config.run.force else read_segments(run.directory)
-    why_new = None if before or plan.config.run.force else began_otherwise(plan) or _why_new(plan, run.directory)
+    run, segment = task.run, new_segment(task)
+    before = [] if task.config.run.force else read_segments(run.directory)
+    why_new = None if before or task.config.run.force else began_otherwise(task) or _why_new(task)
     if not before:
         run.forget()  # logs of a finished run, and possibly folders of another program
     if before:
         found = changes(before[-1], segment)
-        _refuse_where_asked(plan, found)
-        if found and plan.config.run.on_change == "restart":
+        _refuse_where_asked(task, found)
+        if found and task.config.run.on_change == "restart":
             run.say(f"starting over (run.on_change=restart); changed since the unfinished run: {listed(found)}")
             run.forget()
             before = []
         elif found:
             run.say(f"going on with an unfinished run; since then: {listed(found)}")
-    elif plan.extends is not None:
-        steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
-        run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
-        before = _take_over(plan.extends, run)
+    elif task.extends is not None:
+        steps = f"from step {task.extends.step} to {task.what[LENGTH]}"
+        run.say(f"extending {task.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
+        before = _take_over(task.extends, run)
     elif why_new is not None:
         run.say(why_new)
-    shown = yaml.safe_dump(with_references(plan.movable_values()), sort_keys=False, allow_unicode=True)
+    shown = yaml.safe_dump(with_references(movable_values(task)), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
-    what = {"what": redact_values(plan.identity.what), "modules": plan.identity.modules}
-    if plan.extends is not None:
-        what |= {"extends": {"reference": plan.extends.artifact.reference, "step": plan.extends.step}}
+    what: dict[str, Any] = {"what": redact_values(task.what), "modules": task.modules}
+    if task.extends is not None:
+        what |= {"extends": {"reference": task.extends.artifact.reference, "step": task.extends.step}}
     write_json(run.directory / WHAT, what)
     write_segments(run.directory, [*before, segment])
     # A cleanup must not remove these until this run has published.
-    write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
+    write_json(run.directory / INPUTS, [parent.reference for parent in task.parents()])
 
 
-def has_begun(plan: Plan) -> bool:
+def has_begun(task: Task[Any]) -> bool:
     """Whether an unfinished attempt at this result is there, which this start would continue."""
-    return not plan.config.run.force and bool(read_segments(plan.run_directory))
+    return not task.config.run.force and bool(read_segments(task.run.directory))
 
 
-def require_resumable(plan: Plan) -> None:
+def require_resumable(task: Task[Any]) -> None:
     """Refuse what a start would refuse if it resumed an unfinished run, without changing anything.
 
     Raises:
         UserError: its records or all of its checkpoints are damaged, or it differs, also by a rule of our code, and
             `run.on_change` is `refuse`.
     """
-    before = [] if plan.config.run.force else read_segments(plan.run_directory)
+    before = [] if task.config.run.force else read_segments(task.run.directory)
     if not before:
-        began_otherwise(plan)
+        began_otherwise(task)
         return
-    found = changes(before[-1], new_segment(plan.identity))
-    _refuse_where_asked(plan, found)
-    if not found or plan.config.run.on_change != "restart":
-        checkpoints.require_one_left(plan.run_directory / "checkpoints")
+    found = changes(before[-1], new_segment(task))
+    _refuse_where_asked(task, found)
+    if not found or task.config.run.on_change != "restart":
+        checkpoints.require_one_left(task.run.directory / "checkpoints")
 
 
-def _refuse_where_asked(plan: Plan, found: list[str]) -> None:
-    if found and plan.config.run.on_change == "refuse":
+def _refuse_where_asked(task: Task[Any], found: list[str]) -> None:
+    if found and task.config.run.on_change == "refuse":
         raise UserError(
-            f"{plan.run_directory}: an unfinished run, and since then: {listed(found)}",
+            f"{task.run.directory}: an unfinished run, and since then: {listed(found)}",
             "set run.on_change=continue to continue it, or run.on_change=restart to start over",
         )
 
 
-def began_otherwise(plan: Plan) -> str | None:
+def began_otherwise(task: Task[Any]) -> str | None:
     """A notice if an unfinished run differs in a rule of our code alone: this version cannot continue it.
 
     Raises:
         UserError: there is one, and `run.on_change` is `refuse`.
     """
-    now = redact_values(plan.identity.what)
-    if plan.config.run.force or not any(key.startswith(RULE) for key in now):
+    now = redact_values(task.what)
+    if task.config.run.force or not any(key.startswith(RULE) for key in now):
         return None
-    for folder in sorted(plan.run_directory.parent.glob(f"{plan.name}-*")):
+    for folder in sorted(task.run.directory.parent.glob(f"{task.name}-*")):
         recorded = what_it_was(folder / WHAT) if (folder / INPUTS).is_file() else None
         found = differences(recorded["what"], now) if recorded else []
         if not found or not all(one.startswith(RULE) for one in found):
             continue
         rules = listed([one.removeprefix(RULE) for one in found])
         how = "only the version that began it can continue it (docs/upgrading.md)"
-        if plan.config.run.on_change == "refuse":
+        if task.config.run.on_change == "refuse":
             what = f"{folder}: an unfinished run that began under another rule, {rules}: {how}"
             raise UserError(what, "use that version, or set run.on_change=continue for a new run")
         return f"a new run, because the unfinished {folder.name} began under another rule, {rules}: {how}"
     return None
 
 
-def _why_new(plan: Plan, directory: Path) -> str | None:
+def _why_new(task: Task[Any]) -> str | None:
     """How this run differs from the one in its own folder, else from the newest for the same artifact name.
 
     A run's folder is named after its result, so the run found there differs in its code alone.
     """
+    directory = task.run.directory
     others = (
-        [directory / WHAT] if (directory / WHAT).is_file() else list(directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+        [directory / WHAT] if (directory / WHAT).is_file() else list(directory.parent.glob(f"{task.name}-*/{WHAT}"))
     )
     if not others:
         return None
@@ -145,9 +145,9 @@ def _why_new(plan: Plan, directory: Path) -> str | None:
     if before is None:
         return None
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
-    if found := differences(before["what"], redact_values(plan.identity.what)):
+    if found := differences(before["what"], redact_values(task.what)):
         return f"a new run, not the {state} {other.name}: {listed(found)}"
-    if found := changed_modules(before["modules"], plan.identity.modules):
+    if found := changed_modules(before["modules"], task.modules):
         return f"made again, because it differs from the {state} {other.name}: {found[0]}"
     return None
 
@@ -170,18 +170,19 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
     return [replace(one, how=shorter | one.how) for one in read_segments(extends.folder)]
 
 
-def finish(plan: Plan, artifact: Artifact, run: Run, *, keep: bool) -> None:
+def finish(task: Task[Any], artifact: Artifact, *, keep: bool) -> None:
     """Remove everything a later attempt could resume from by mistake. Safe to repeat after a kill.
 
     Args:
         keep: move the last checkpoint to where a longer training will look for it.
     """
+    run = task.run
     if keep and run.checkpoints.is_dir():
-        folder = state_folder(plan.store, Reference(artifact.manifest.name, artifact.manifest.version))
+        folder = state_folder(task.store, Reference(artifact.manifest.name, artifact.manifest.version))
         shutil.rmtree(folder, ignore_errors=True)  # of a version deleted by hand, or incomplete
         folder.mkdir(parents=True)
         shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
-        write_json(folder / STATE, {"series": plan.identity.series, "step": plan.identity.what[LENGTH]})
+        write_json(folder / STATE, {"series": task.series, "step": task.what[LENGTH]})
         checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
         run.checkpoints.rename(folder / "checkpoints")  # last: only then can a training extend this one
     shutil.rmtree(run.checkpoints, ignore_errors=True)
@@ -189,13 +190,13 @@ def finish(plan: Plan, artifact: Artifact, run: Run, *, keep: bool) -> None:
         (run.directory / name).unlink(missing_ok=True)
 
 
-def finish_again(plan: Plan, artifact: Artifact, *, keep: bool) -> None:
+def finish_again(task: Task[Any], artifact: Artifact, *, keep: bool) -> None:
     """Complete `finish` for the run that made an artifact, in case it was killed right after publishing."""
-    directory = plan.run_directory
+    directory = task.run.directory
     if not (directory / SEGMENTS).is_file():
         return
     # A process that holds the lock will finish it; without permissions, the result can still be used.
     with suppress(UserError, OSError), locked(directory / LOCK_NAME, wait=False):
         # Otherwise the folder belongs to a later run, started to make the artifact again.
         if made(artifact.manifest, directory):
-            finish(plan, artifact, Run(directory, plan.name), keep=keep)
+            finish(task, artifact, keep=keep)

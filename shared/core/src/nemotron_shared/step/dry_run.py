@@ -4,7 +4,7 @@ Nothing is written. The exit code is 0 only if the step could start.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,14 +12,14 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import as_used, with_origins
 from nemotron_shared.engine.engine import engine_of
 from nemotron_shared.engine.needs import lines as estimate_lines
-from nemotron_shared.engine.spec import Step
 from nemotron_shared.step.attempts import began_otherwise, has_begun, require_resumable
-from nemotron_shared.step.plan import identify, require_usable
+from nemotron_shared.step.plan import identify, require_intact_result
 from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.rehearsal import is_rehearsed, rehearse_apart
-from nemotron_shared.step.start import Preflight, Start
+from nemotron_shared.step.start import Start
 from nemotron_shared.system.console import say, tell, tell_json
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, note, of_level, refused
 from nemotron_shared.system.process import launch_command
 from nemotron_shared.system.redaction import redact_values
 
@@ -45,38 +45,37 @@ class Preview:
     problems: list[str] = field(default_factory=list)
 
 
-def preview(step: Step, start: Start) -> Preview:
+def preview(start: Start[Any]) -> Preview:
     """Resolve as much as possible, collecting problems instead of stopping at them."""
-    checked = preflight(step, start)
-    config, arguments = checked.config, start.arguments
-    for note in checked.notes:
-        say(note)
-    problems = checked.problems + checked.lacking
-    if not checked.problems and not checked.prepares and checked.is_decided and not arguments.config_alone:
-        problems = _problems_of_result(checked)
-    if not problems and checked.machine.sees_files and is_rehearsed(checked):
-        problems = _problems_of_rehearsal(checked)
-    command, rendered = launch_command(step.module, checked.machine.processes), None
-    if config is not None and step.trains:
+    start = preflight(start)
+    for line in start.notes:
+        say(line)
+    config, arguments, estimate = start.config, start.arguments, start.estimate
+    findings = start.findings
+    if not start.problems and not start.prepares and start.is_decided and not arguments.config_alone:
+        findings = _with_result(start)
+    if not refused(findings) and start.machine.sees_files and is_rehearsed(start):
+        findings = (*findings, *_of_rehearsal(start))
+    command, rendered = launch_command(start.step.module, start.machine.processes), None
+    if config is not None and start.step.trains:
         engine = engine_of(config)
-        command = engine.command(step.module, checked.machine.processes)
-        if not checked.problems:
-            has_model = "model" in step.consumes and config.run.model is not None
-            rendered = engine.render(config, str(checked.read("model", "path")) if has_model else None)
-    estimate = checked.estimate
+        command = engine.command(start.step.module, start.machine.processes)
+        if not start.problems:
+            has_model = "model" in start.step.consumes and config.run.model is not None
+            rendered = engine.render(config, str(start.read("model", "path")) if has_model else None)
     return Preview(
         command=shlex.join([*command, "-c", arguments.config, *arguments.overrides]),
-        config=as_used(checked.values, config),
-        origins=checked.composed.origins,
-        inputs=checked.shown,
-        produces=checked.name,
-        sources=_summary(checked.sources),
+        config=as_used(start.values, config),
+        origins=start.composed.origins,
+        inputs=start.shown,
+        produces=start.name,
+        sources=_summary(start.sources),
         rendered=rendered,
-        disk_bytes=checked.needs.disk_bytes,
+        disk_bytes=start.needs.disk_bytes,
         estimate=estimate.as_json() if estimate else None,
         estimated=[f"{name}: {said}" for name, said in estimate_lines(estimate)] if estimate else [],
-        notes=checked.notes,
-        problems=[str(problem) for problem in problems],
+        notes=[finding.message for finding in of_level("note", findings)],
+        problems=[str(finding) for finding in refused(findings)],
     )
 
 
@@ -89,36 +88,33 @@ def show(preview: Preview, *, as_json: bool) -> None:
         tell(as_text(shown))
 
 
-def _problems_of_result(checked: Preflight) -> list[UserError]:
-    """What a start would refuse given its result: it may already exist, complete or damaged."""
-    name, home = checked.name, checked.store.home
-    known = checked.store.versions(name) or any((home / "runs").glob(f"{name}-*"))
-    if not known or not checked.machine.sees_files:
-        return checked.lacking
+def _with_result(start: Start[Any]) -> tuple[Finding, ...]:
+    """The findings, given a result that may already exist, complete or damaged, or be unfinished."""
+    known = start.store.versions(start.name) or any((start.store.home / "runs").glob(f"{start.name}-*"))
+    if not known or not start.machine.sees_files:
+        return start.findings
     try:
-        plan = identify(checked)
-        require_usable(plan, checked)
-        if plan.finished is not None:
-            return []  # the existing result would be reused, and nothing is lacking
-        require_resumable(plan)
-        checked.notes.extend(filter(None, [began_otherwise(plan)]))
+        task = identify(start)
+        require_intact_result(task, start)
+        if task.finished is not None:  # it would be reused, and nothing is lacking
+            return tuple(of_level("note", start.findings))
+        require_resumable(task)
+        another_rule = began_otherwise(task)
     except UserError as error:
-        return [error, *checked.lacking]
-    return checked.lacking
+        return error.finding, *start.findings
+    return (*start.findings, note(another_rule)) if another_rule else start.findings
 
 
-def _problems_of_rehearsal(checked: Preflight) -> list[UserError]:
-    """What one step of this training fails with; if it does not, a note. A run that has begun is not rehearsed."""
+def _of_rehearsal(start: Start[Any]) -> Iterator[Finding]:
+    """What one step of this training fails with, or a note. A run that has begun is not rehearsed."""
     try:
-        if not checked.prepares and checked.is_decided and has_begun(identify(checked)):
-            return []
-        checked.notes.append(rehearse_apart(checked))
+        if start.prepares or not start.is_decided or not has_begun(identify(start)):
+            yield note(rehearse_apart(start))
     except UserError as error:
-        return [error]
-    return []
+        yield error.finding
 
 
-def _summary(sources: list[Source]) -> dict[str, Any]:
+def _summary(sources: Sequence[Source]) -> dict[str, Any]:
     """Summary of sources outside the store, from what preflight found: nothing is read again."""
     size = sum(one.detail.get("bytes", 0) for one in sources)
     return {"count": len(sources), "bytes": size, "first": [one.uri for one in sources[:SHOWN]]}

@@ -8,7 +8,7 @@ Inputs that are taken because they are the latest get a note where the config ma
 Settings of earlier runs are read from their records; without a record, no note is given.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +33,9 @@ from nemotron_shared.models.importing import Found, find
 from nemotron_shared.models.references import parse_outside, spelled_out
 from nemotron_shared.stages import STAGES
 from nemotron_shared.step.records import WHAT, is_recorded, what_and_how, what_it_was
-from nemotron_shared.step.start import Preflight
+from nemotron_shared.step.start import Input, Start
 from nemotron_shared.system.errors import NotFound, UserError
+from nemotron_shared.system.findings import Finding, note, problem
 from nemotron_shared.system.redaction import redact_values
 
 SECTION = "data_prep"
@@ -44,12 +45,12 @@ REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
 """Data preparation settings that a config may leave to the user."""
 
 
-def how_to_make(checked: Preflight, role: str, *, again: bool = False) -> str:
+def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
     """The command that makes a missing input or, with `again`, a damaged one."""
-    step, family = checked.step, checked.run.family
+    step, family = start.step, start.run.family
     force = " --force" if again else ""
     if role == "data":
-        return how_to_prepare(checked) + force
+        return how_to_prepare(start) + force
     if role in step.extra:
         return f"give run.{role}=NAME:vN, or a folder"
     before = STAGES[step.stage].before or step.stage
@@ -57,27 +58,27 @@ def how_to_make(checked: Preflight, role: str, *, again: bool = False) -> str:
     # the other stage's config of the same name, else the first phase of the family's recipe; a later phase of the
     # same stage starts from an earlier one, which its own command would not make
     recipes = sorted((name for name in known if name.startswith(family)), key=lambda name: (len(name), name))
-    same = () if before == step.stage else (checked.start.arguments.config,)
+    same = () if before == step.stage else (start.arguments.config,)
     name = next((name for name in (*same, family, *recipes) if name in known), None)
     hub = families()[family].hub if family in families() else None
     given = f"give run.{role}={f'hf://{hub}, or a ' if hub else ''}FOLDER"
     return f"make it: nemotron {family} {before} -c {name}{force} (or {given})" if name else given
 
 
-def how_to_prepare(checked: Preflight) -> str:
+def how_to_prepare(start: Start[Any]) -> str:
     """The command that prepares the data these settings describe; FILE and FOLDER stand for the user's choice."""
-    arguments = checked.start.arguments
+    arguments = start.arguments
     options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
     given = {override_key(text) for text in options}
     for key, what in REQUIRED.items():
         section, _, name = f"{SECTION}.{key}".rpartition(".")
-        place: Any = checked.composed.tree
+        place: Any = start.composed.tree
         for part in section.split("."):
             place = place.get(part) if isinstance(place, DictConfig) else None
         if isinstance(place, DictConfig) and name in place and place[name] is None and f"{SECTION}.{key}" not in given:
             options.append(f"{SECTION}.{key}={what}")
-    words = ["data prep", checked.step.stage, "-c", arguments.config, *options]
-    return " ".join(["make it: nemotron", checked.run.family, *words])
+    words = ["data prep", start.step.stage, "-c", arguments.config, *options]
+    return " ".join(["make it: nemotron", start.run.family, *words])
 
 
 class Recipe(NamedTuple):
@@ -105,28 +106,29 @@ def recipes_of(composed: Composed) -> list[Recipe]:
     return found
 
 
-def of_another_family(checked: Preflight, recipes: list[Recipe]) -> UserError | None:
-    """The error for a recipe, or a layout named by `engine=`, of another family than the run's."""
-    family, overrides = checked.run.family, checked.start.arguments.overrides
+def of_another_family(start: Start[Any]) -> Iterator[Finding]:
+    """A recipe, or a layout named by `engine=`, of another family than the run's."""
+    family, overrides, recipes = start.run.family, start.arguments.overrides, recipes_of(start.composed)
     if recipes and recipes[0].family != family:
         other = recipes[0].family
         message = f"{recipes[0].file.name}: a recipe of the family {other}, and run.family is {family}"
-        return UserError(message, f"say: {_same_command(checked, other)}")
+        yield problem(message, f"say: {_same_command(start, other)}")
+        return
     for other, file in recipes:
         if file.parent.name == "engine" and other != family:
             chosen = next((text for text in overrides if override_key(text) == "engine"), "engine")
             message = f"{chosen}: a layout of the family {other}, and run.family is {family}"
-            return UserError(message, "leave it out: engine.world_size and the other sizes there set the layout")
-    return None
+            yield problem(message, "leave it out: engine.world_size and the other sizes there set the layout")
+            return
 
 
-def _same_command(checked: Preflight, family: str) -> str:
+def _same_command(start: Start[Any], family: str) -> str:
     """The same command for another family."""
-    step, arguments = checked.step, checked.start.arguments
+    step, arguments = start.step, start.arguments
     words = ["data", "prep", step.stage] if step.verb == "data_prep" else [step.stage]
     options = [text for text in arguments.overrides if override_key(text) != "run.family"]
     # a recipe with reasons for being experimental belongs to an experimental family
-    flag = ["--allow-experimental"] if checked.composed.tree.engine.get("experimental") else []
+    flag = ["--allow-experimental"] if start.composed.tree.engine.get("experimental") else []
     return " ".join(["nemotron", family, *words, "-c", arguments.config, *options, *flag])
 
 
@@ -136,136 +138,118 @@ SOURCE, TOKENIZER, SEED = (f"{SECTION}.{name}" for name in ("source", "tokenizer
 
 @dataclass(frozen=True)
 class DataChoice:
-    """The data settings given by the user, such as `data_prep.source`, and the artifact they describe."""
+    """The data that the user's settings describe, such as `data_prep.source`.
 
-    given: list[str]
-    artifact: Artifact | None
+    Attributes:
+        given: those settings.
+        artifact: prepared with them; None if there is none.
+        problems: of a preparation with these settings: no such file, say.
+        error: `run.data` is given too, and names data that was prepared differently, or none.
+    """
+
+    given: tuple[str, ...] = ()
+    artifact: Artifact | None = None
+    problems: tuple[Finding, ...] = ()
+    error: UserError | None = None
 
 
-def find_inputs(checked: Preflight, choice: "DataChoice | UserError | list[UserError] | None") -> None:
+def find_inputs(start: Start[Any], choice: DataChoice | None) -> dict[str, Input]:
     """Find all inputs, or only those the user names with --config-alone.
 
     Args:
-        choice: the data that the user's settings describe, why it cannot be told, or why it cannot be prepared.
+        choice: the data that the user's settings describe; None without such settings, when `run.data` alone decides.
     """
-    extra = (role for role in checked.step.extra if getattr(checked.run, role) is not None)
-    for role in (*checked.step.consumes, *checked.step.optional, *extra):
-        if is_looked_for(checked, role):
-            _find_input(checked, role, choice if role == "data" else None)
-        else:
-            reference = getattr(checked.run, role)
-            checked.inputs[role], checked.shown[role] = None, reference and f"{reference} (not looked for)"
-    if not checked.machine.sees_files and not checked.start.arguments.config_alone:
-        # the other machine has other files
-        checked.notes += [f"not looked for from here: {role}, {text}" for role, text in checked.shown.items() if text]
-        checked.problems, checked.prepares = [], None
+    extra = (role for role in start.step.extra if getattr(start.run, role) is not None)
+    roles = (*start.step.consumes, *start.step.optional, *extra)
+    found = {role: _find_input(start, role, choice if role == "data" else None) for role in roles}
+    if start.machine.sees_files or start.arguments.config_alone:
+        return found
+    return {role: _not_seen(role, one) for role, one in found.items()}  # the other machine has other files
 
 
-def is_looked_for(checked: Preflight, role: str) -> bool:
+def _not_seen(role: str, found: Input) -> Input:
+    """An input that another machine may have, whatever is here."""
+    others = [finding for finding in found.findings if finding.level != "problem"]
+    others += [note(f"not looked for from here: {role}, {found.shown}")] if found.shown else []
+    return replace(found, prepares=None, findings=tuple(others))
+
+
+def is_looked_for(start: Start[Any], role: str) -> bool:
     """Whether an input is looked for: with --config-alone, only one that the user names."""
-    return not checked.start.arguments.config_alone or is_named(checked, role)
+    return not start.arguments.config_alone or is_named(start, role)
 
 
-def use_prepared(checked: Preflight, data: Artifact) -> None:
-    """Take data that was just prepared as the input."""
-    checked.inputs["data"], checked.shown["data"], checked.prepares = data, data.reference, None
-
-
-def _find_input(checked: Preflight, role: str, choice: "DataChoice | UserError | list[UserError] | None") -> None:
+def _find_input(start: Start[Any], role: str, choice: DataChoice | None) -> Input:
     """Find the artifact for a role; a missing one is prepared, left out, or a problem, as the config says."""
-    run, store, shown = checked.run, checked.store, checked.shown
-    reference = getattr(run, role)
-    checked.inputs[role] = shown[role] = None
+    reference = getattr(start.run, role)
     if reference is None:
-        return
-    if isinstance(choice, list):
-        shown[role] = f"{reference} (cannot be used)"
-        checked.problems += choice  # as the preparation says them: checks of the same config may say them again
-        return
-    again = how_to_make(checked, role, again=True)
+        return Input()
+    if not is_looked_for(start, role):
+        return Input(shown=f"{reference} (not looked for)")
+    if choice is not None and choice.problems:  # as the preparation says them
+        return Input(shown=f"{reference} (cannot be used)", findings=choice.problems)
     try:
-        reference, note = spelled_out(reference, store, run.family, hub=role != "data")
-        checked.notes += [f"run.{role}: {note}"] if note else []
-        if isinstance(choice, UserError):
-            raise choice
-        if role != "data":
-            _find_model(checked, role, reference, again)
-        elif choice is not None and choice.artifact is None:
-            _note_undescribed(checked, choice)
-        else:
-            found = choice.artifact if choice else None
-            if choice is not None and found is not None:
-                again = how_to_prepare(checked) + " --force"
-                if found.manifest.version != store.versions(found.manifest.name)[-1]:
-                    checked.notes.append(
-                        f"[{found.reference}] is the data with {', '.join(choice.given)} as given here"
-                    )
-            found = found or _find_data(checked, reference)
-            checked.inputs[role], shown[role] = found, found.reference
-            require_intact(found, store.home, again)
+        reference, said = spelled_out(reference, start.store, start.run.family, hub=role != "data")
+        found = _find_data(start, reference, choice) if role == "data" else _find_model(start, role, reference)
     except NotFound as error:  # missing, as opposed to damaged or unreadable, which must not be replaced silently
-        _note_missing(checked, role, reference, error)
+        return _missing(start, role, reference, error)
     except UserError as error:
-        shown[role] = f"{reference} (cannot be used)"
-        checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
+        return _unusable(Input(), role, reference, error)
+    return replace(found, findings=(note(f"run.{role}: {said}"), *found.findings)) if said else found
 
 
-def is_named(checked: Preflight, role: str) -> bool:
+def _unusable(found: Input, role: str, reference: str, error: UserError) -> Input:
+    """An input that is there and damaged, say."""
+    why = problem(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy)
+    return replace(found, shown=f"{reference} (cannot be used)", findings=(*found.findings, why))
+
+
+def is_named(start: Start[Any], role: str) -> bool:
     """Whether the user names this input, on the command line or in their own file, as opposed to our configs."""
-    file = checked.composed.origins.get(f"run.{role}", "").partition(":")[0]
-    folder = (checked.step.directory / "config").resolve()
-    return bool(file) and file not in {one.name for one in checked.composed.files if one.parent == folder}
+    file = start.composed.origins.get(f"run.{role}", "").partition(":")[0]
+    folder = (start.step.directory / "config").resolve()
+    return bool(file) and file not in {one.name for one in start.composed.files if one.parent == folder}
 
 
-def _would_prepare(checked: Preflight) -> bool:
-    return checked.run.missing_data == "prepare" and checked.step.prepare is not None
+def _would_prepare(start: Start[Any]) -> bool:
+    return start.run.missing_data == "prepare" and start.step.prepare is not None
 
 
-def _note_undescribed(checked: Preflight, choice: DataChoice) -> None:
-    """No data was prepared with the settings given here: prepare it first, or report it, as the config says."""
-    settings, prepare = f"with {', '.join(choice.given)} as given here", checked.step.prepare
-    checked.shown["data"] = f"(none {settings}{_instead(checked, 'data')})"
-    if _would_prepare(checked) and prepare is not None:
-        checked.prepares = f"[{prepare.artifact_name(checked.run)}] none {settings}"
-    else:
-        checked.problems.append(UserError(f"run.data: no data was prepared {settings}", how_to_prepare(checked)))
-
-
-def _note_missing(checked: Preflight, role: str, reference: str, error: NotFound) -> None:
+def _missing(start: Start[Any], role: str, reference: str, error: NotFound) -> Input:
     """Replace a missing input or report it as a problem, which it always is if the user named it."""
-    checked.shown[role] = f"{reference} (missing{_instead(checked, role)})"
-    remedy = None
+    found = Input(shown=f"{reference} (missing{_instead(start, role)})")
     if is_path(reference):  # the user means this folder, so nothing can replace it
         remedy = "give a folder that is there"
     elif role != "data" and "/" in reference:  # a folder or a model on the hub is meant
         remedy = error.remedy
-    elif is_named(checked, role) and not (role == "data" and _is_next(checked)):
-        remedy = error.remedy or how_to_make(checked, role)
-    elif role == "data" and _would_prepare(checked):
-        checked.prepares = f"[{reference}] not there yet"
-    elif role == "model" and checked.run.missing_model == "random":
-        checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
-    elif role not in checked.step.optional:
-        remedy = how_to_make(checked, role)
-    if remedy:
-        checked.shown[role] = f"{reference} (missing)"
-        checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
+    elif is_named(start, role) and not (role == "data" and _is_next(start)):
+        remedy = error.remedy or how_to_make(start, role)
+    elif role == "data" and _would_prepare(start):
+        return replace(found, prepares=f"[{reference}] not there yet")
+    elif role == "model" and start.run.missing_model == "random":
+        random = f"[{reference}] not there: starting from random weights (run.missing_model=random)"
+        return replace(found, findings=(note(random),))
+    elif role in start.step.optional:
+        return found
+    else:
+        remedy = how_to_make(start, role)
+    return Input(shown=f"{reference} (missing)", findings=(problem(f"run.{role}: {error.message}", remedy),))
 
 
-def _instead(checked: Preflight, role: str) -> str:
+def _instead(start: Start[Any], role: str) -> str:
     """What happens without this input; empty if the run cannot start."""
-    if role in checked.step.optional:
+    if role in start.step.optional:
         return ": left out"
-    if role == "data" and _would_prepare(checked):
+    if role == "data" and _would_prepare(start):
         return ": would be prepared first"
-    if role == "model" and checked.run.missing_model == "random":
+    if role == "model" and start.run.missing_model == "random":
         return ": would start from random weights"
     return ""
 
 
-def _is_next(checked: Preflight) -> bool:
+def _is_next(start: Start[Any]) -> bool:
     """Whether `run.data` is what data preparation would make next, named by the user or not."""
-    run, prepare = checked.run, checked.step.prepare
+    run, prepare = start.run, start.step.prepare
     if prepare is None or run.data is None:
         return False
     try:
@@ -274,136 +258,162 @@ def _is_next(checked: Preflight) -> bool:
         return False
 
 
-def _find_data(checked: Preflight, reference: str) -> Artifact:
-    expected = STAGES[checked.step.stage].data.type
-    found = checked.store.resolve(reference, family=checked.run.family, expect=expected)
-    if found.is_external and (found.path / "config.json").is_file():
-        raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
-    return found
+def _find_data(start: Start[Any], reference: str, choice: DataChoice | None) -> Input:
+    """Find prepared data: the data of the user's settings, else the data that the reference names.
+
+    Raises:
+        UserError: it is missing, or something else.
+    """
+    if choice is not None and choice.error is not None:
+        raise choice.error
+    if choice is not None and choice.artifact is None:
+        return _undescribed(start, choice)
+    again, findings = how_to_make(start, "data", again=True), ()
+    if choice is None or choice.artifact is None:
+        found = start.store.resolve(reference, family=start.run.family, expect=STAGES[start.step.stage].data.type)
+        if found.is_external and (found.path / "config.json").is_file():
+            raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
+    else:
+        found, again = choice.artifact, how_to_prepare(start) + " --force"
+        if found.manifest.version != start.store.versions(found.manifest.name)[-1]:
+            findings = (note(f"[{found.reference}] is the data with {', '.join(choice.given)} as given here"),)
+    data = Input(found, found.reference, findings=findings)
+    try:
+        require_intact(found, start.store.home, again)
+    except UserError as error:
+        return _unusable(data, "data", reference, error)
+    return data
 
 
-def _find_model(checked: Preflight, role: str, reference: str, again: str) -> None:
+def _undescribed(start: Start[Any], choice: DataChoice) -> Input:
+    """No data was prepared with the settings given here: prepare it first, or report it, as the config says."""
+    settings, prepare = f"with {', '.join(choice.given)} as given here", start.step.prepare
+    shown = f"(none {settings}{_instead(start, 'data')})"
+    if _would_prepare(start) and prepare is not None:
+        return Input(shown=shown, prepares=f"[{prepare.artifact_name(start.run)}] none {settings}")
+    why = problem(f"run.data: no data was prepared {settings}", how_to_prepare(start))
+    return Input(shown=shown, findings=(why,))
+
+
+def _find_model(start: Start[Any], role: str, reference: str) -> Input:
     """Find the model for a reference: in the store, in a folder, or one that a start would import first.
 
     Raises:
-        UserError: it is missing or damaged, or needs code that is not trusted.
+        UserError: it is missing, or cannot be imported.
     """
-    store, outside, trusted = checked.store, parse_outside(reference), checked.start.arguments.trust_code
+    store, outside, trusted = start.store, parse_outside(reference), start.arguments.trust_code
     kind: ArtifactType = "RewardModelArtifact" if role == REWARD_MODEL else "ModelArtifact"
     if outside is None:
         look_before_hashing(reference)
-        artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect=kind)
-        shown = artifact.reference
+        artifact = store.resolve(reference, family=start.run.family, expect=kind)
+        again, model = how_to_make(start, role, again=True), Input(artifact, artifact.reference)
     else:
-        found = find(store, outside, weights=True, trusted=trusted)
-        artifact, shown = found.artifact, found.shown
-        _take(checked, found)
+        model = _brought(find(store, outside, weights=True, trusted=trusted))
         again = f"bring it in again: nemotron model import {reference}"
-    checked.inputs[role], checked.shown[role] = artifact, shown
-    if artifact is None:
-        return
-    require_intact(artifact, store.home, again)
-    checked.inputs[role] = replace(artifact, trusted=trusted)
-    require_usable(reference, artifact, kind, trusted=trusted)
+    if model.artifact is None:
+        return model
+    usable = replace(model, artifact=replace(model.artifact, trusted=trusted))
+    try:
+        require_intact(model.artifact, store.home, again)
+        require_usable(reference, model.artifact, kind, trusted=trusted)
+    except UserError as error:
+        return _unusable(usable, role, reference, error)
+    return usable
 
 
-def _take(checked: Preflight, found: Found) -> None:
-    """Record the notes, the missing disk space and the pending import of a model from outside."""
-    checked.notes += [found.note] if found.note else []
-    checked.lacking += [found.no_room] if found.no_room else []
-    checked.imports += [found] if found.bring_in else []
+def _brought(found: Found) -> Input:
+    """A model or tokenizer from outside, with its note, and the disk space that its import lacks."""
+    findings = [note(found.note)] if found.note else []
+    findings += [replace(found.no_room.finding, level="lacking")] if found.no_room else []
+    return Input(found.artifact, found.shown, imported=found if found.bring_in else None, findings=tuple(findings))
 
 
-def find_tokenizers(checked: Preflight) -> bool:
-    """Replace `hf://...`, `megatron:...` and `art://...` in tokenizer settings by the folder they refer to.
+def find_tokenizers(start: Start[Any], values: Mapping[str, Any]) -> Iterator[tuple[str, Input]]:
+    """Find the folders for `hf://...`, `megatron:...` and `art://...` in tokenizer settings, by dotted key.
 
-    Returns:
-        False if the folder is known only after an import.
+    Raises:
+        UserError: one is missing or damaged.
     """
     for key in TOKENIZER_KEYS:
-        *sections, name = key.split(".")
-        if sections[0] not in checked.step.sections:
+        if key.partition(".")[0] not in start.step.sections:
             continue  # the step's input is prepared data, which contains its tokenizer
-        place: Any = checked.values
-        for section in sections:
-            place = place.get(section) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
-            continue  # reported by validation
-        text = place.get(name)
-        if isinstance(text, str) and text.startswith(SCHEME):
-            place[name] = str(_find_stored(checked, key, text).path)
+        text: Any = values
+        for name in key.split("."):
+            text = text.get(name) if isinstance(text, Mapping) else None  # what is no section, validation reports
+        if not isinstance(text, str):
             continue
-        wanted = parse_outside(text) if isinstance(text, str) else None
-        if wanted is None:
-            continue
-        found = find(checked.store, wanted, weights=False, trusted=checked.start.arguments.trust_code)
-        _take(checked, found)
-        checked.inputs["tokenizer"], checked.shown["tokenizer"] = found.artifact, found.shown
-        if found.artifact is None:
-            return False
-        require_intact(found.artifact, checked.store.home, f"bring it in again: nemotron model import {text}")
-        place[name] = str(found.artifact.path)
-    return True
+        if text.startswith(SCHEME):
+            yield key, _find_stored(start, key, text)
+        elif (outside := parse_outside(text)) is not None:
+            found = find(start.store, outside, weights=False, trusted=start.arguments.trust_code)
+            if found.artifact is not None:
+                again = f"bring it in again: nemotron model import {text}"
+                require_intact(found.artifact, start.store.home, again)
+            yield key, _brought(found)
 
 
-def _find_stored(checked: Preflight, key: str, text: str) -> Artifact:
+def _find_stored(start: Start[Any], key: str, text: str) -> Input:
     """The stored artifact whose tokenizer a setting names; without `art://` it would name a folder."""
     try:
-        found = checked.store.resolve(text, family=checked.run.family)
-        require_intact(found, checked.store.home, f"restore {found.path} from a copy")
+        found = start.store.resolve(text, family=start.run.family)
+        require_intact(found, start.store.home, f"restore {found.path} from a copy")
     except UserError as error:
         raise UserError(f"{key}: {error.message}", error.remedy) from error
-    checked.inputs["tokenizer"], checked.shown["tokenizer"] = found, found.reference
-    return found
+    return Input(found, found.reference)
 
 
-def answer_trust_keys(checked: Preflight) -> None:
-    """Explain what happens to `trust_remote_code` in another program's config."""
-    for key, origin in checked.composed.trust_keys.items() if checked.step.consumes else ():
-        models = [found for role, found in checked.inputs.items() if found is not None and role != "data"]
+def trust_keys(start: Start[Any]) -> Iterator[Finding]:
+    """What becomes of `trust_remote_code` in another program's config."""
+    for key, origin in start.composed.trust_keys.items() if start.step.consumes else ():
+        models = [found for role, found in start.inputs.items() if found is not None and role != "data"]
         if any(needs_code(config_of(found.path)) for found in models):
-            trusted = checked.start.arguments.trust_code
-            how = "given" if trusted else "only the command line can grant this"
-            checked.notes.append(f"{origin}: {key} has no effect; {OPTION}: {how}")
+            how = "given" if start.arguments.trust_code else "only the command line can grant this"
+            yield note(f"{origin}: {key} has no effect; {OPTION}: {how}")
         else:
-            checked.notes.append(f"{origin}: {key} is not needed: transformers knows the model; no code of it runs")
+            yield note(f"{origin}: {key} is not needed: transformers knows the model; no code of it runs")
 
 
-def note_latest(checked: Preflight) -> None:
-    """Add a note wherever the latest input may not be the one the user means."""
-    for role in (*checked.step.consumes, *checked.step.optional):
-        found = checked.inputs.get(role)
-        if found is None or found.is_external or is_named(checked, role):
-            continue
-        if role == "data":
-            _note_other_data(checked, found)
-        elif tuned_on := _tuned_on(checked.store, found):
-            known = f"fine-tuned on {tuned_on}"
-            checked.shown[role] = f"{found.reference} ({known})"
-            other = f"another one: run.{role}={found.manifest.name}:vN"
-            checked.notes.append(f"{role}: {found.reference} is the latest, {known}; {other}")
+def with_doubts(start: Start[Any]) -> dict[str, Input]:
+    """The inputs, with a note wherever the latest one may not be the one the user means."""
+    roles = {role for role in (*start.step.consumes, *start.step.optional) if not is_named(start, role)}
+    return {role: _doubted(start, role, found) if role in roles else found for role, found in start.found.items()}
 
 
-def _note_other_data(checked: Preflight, data: Artifact) -> None:
-    config, store = checked.config, checked.store
+def _doubted(start: Start[Any], role: str, found: Input) -> Input:
+    artifact = found.artifact
+    if artifact is None or artifact.is_external:
+        return found
+    if role == "data":
+        doubt = _other_data(start, artifact)
+    else:
+        tuned_on = _tuned_on(start.store, artifact)
+        known = f"fine-tuned on {tuned_on}"
+        other = f"another one: run.{role}={artifact.manifest.name}:vN"
+        said = f"{role}: {artifact.reference} is the latest, {known}; {other}"
+        doubt = (f"{artifact.reference} ({known})", said) if tuned_on else None
+    return replace(found, shown=doubt[0], findings=(*found.findings, note(doubt[1]))) if doubt else found
+
+
+def _other_data(start: Start[Any], data: Artifact) -> tuple[str, str] | None:
+    """How data is shown that was not made as this config says, and the note about it; None for any other data."""
+    config, store = start.config, start.store
     section = getattr(config, SECTION, None)
-    if config is None or not isinstance(section, Section) or data.manifest.producer.stage != checked.step.stage:
-        return
-    whats, _ = what_and_how({SECTION: checked.values[SECTION]}, config)
+    if config is None or not isinstance(section, Section) or data.manifest.producer.stage != start.step.stage:
+        return None
+    whats, _ = what_and_how({SECTION: start.values[SECTION]}, config)
     ours = redact_values(dict(flat(whats)))
     if ours.get(SOURCE) is None:  # the config leaves the choice of data to the user
-        return
+        return None
     unlike = _unlike(store, data, ours)
     if not unlike:
-        return
+        return None
     name = data.manifest.name
     older = (_loaded(store, Reference(name, version)) for version in reversed(store.versions(name)))
     fitting = next((one for one in older if one and _unlike(store, one, ours) == {}), None)
-    prepare = how_to_prepare(checked).removeprefix("make it: ")
+    prepare = how_to_prepare(start).removeprefix("make it: ")
     own = f"name it: run.data={fitting.reference}" if fitting else f"prepare it: {prepare}"
     difference = _difference(unlike)
-    checked.shown["data"] = f"{data.reference} (WARNING: {difference})"
-    checked.notes.append(
+    return f"{data.reference} (WARNING: {difference})", (
         f"WARNING: data: {data.reference} {difference}; for this config's own, {own}; "
         f"if you mean this one: run.data={data.reference}"
     )

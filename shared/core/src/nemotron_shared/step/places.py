@@ -14,22 +14,22 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import TrainingConfig
+from nemotron_shared.engine.spec import Task
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.step.plan import Plan
 from nemotron_shared.system.atomic import TEMPORARY_PREFIX, sync, why_closed
 from nemotron_shared.system.errors import UserError, disk_remedy
-from nemotron_shared.system.findings import Problem
-from nemotron_shared.tracking.run import Run
+from nemotron_shared.system.findings import Finding, lacking, problem
 
 PUBLISH_TO, LOG_DIR, CHECKPOINT_DIR = "run.publish_to", "logger.log_dir", "checkpoint.checkpoint_dir"
 ANOTHER = "name a path that does not exist, or remove what is there"
 
 
-def place_problems(config: StageConfig, name: str, store: Store, machine: Machine) -> Iterator[Problem]:
+def place_problems(config: StageConfig, name: str, store: Store, machine: Machine) -> Iterator[Finding]:
     """Problems with the chosen paths, found before the work rather than after it.
 
     Args:
@@ -40,46 +40,46 @@ def place_problems(config: StageConfig, name: str, store: Store, machine: Machin
         below = store.root / name if key == PUBLISH_TO else store.home
         above = next(folder for folder in path.parents if folder.exists())
         if path.parent.resolve().is_relative_to(store.home.resolve()):
-            yield Problem(f"{path} is inside the store", "choose a path outside of it", key)
+            yield problem(f"{path} is inside the store", "choose a path outside of it", key)
         elif not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-            yield Problem(f"{above}: not a folder that this account can write to", "choose another path", key)
+            yield problem(f"{above}: not a folder that this account can write to", "choose another path", key)
         elif key == LOG_DIR and _is_folder(path):
             pass  # the link goes into it
         elif taken := _taken(path, below):
-            yield Problem(f"{path} {taken}", ANOTHER, key)
+            yield problem(f"{path} {taken}", ANOTHER, key)
     if len(set(chosen.values())) < len(chosen):
-        yield Problem(f"{' and '.join(chosen)} name the same path", "name different paths", next(iter(chosen)))
+        yield problem(f"{' and '.join(chosen)} name the same path", "name different paths", next(iter(chosen)))
 
 
-def store_problems(store: Store, machine: Machine) -> Iterator[Problem]:
+def store_problems(store: Store, machine: Machine) -> Iterator[Finding]:
     """Why the store takes no files; a finished result in it can be used all the same."""
-    if machine.sees_files and (problem := why_closed(store.home)):
+    if machine.sees_files and (closed := why_closed(store.home)):
         remedy = "set NEMOTRON_HOME, or run.home, to a folder that this account can write to"
-        yield Problem(f"{store.home}: the store cannot be written: {problem}", remedy, "run.home")
+        yield lacking(f"{store.home}: the store cannot be written: {closed}", remedy, "run.home")
 
 
-def show_run(plan: Plan, run: Run) -> None:
+def show_run(task: Task[Any]) -> None:
     """Create the links to a run that starts or resumes.
 
     Raises:
         UserError: a path has been taken since it was checked, or is not writable.
     """
-    chosen = _chosen(plan.config)
-    _show_logs(plan, chosen.get(LOG_DIR))
+    chosen = _chosen(task.config)
+    _show_logs(task, chosen.get(LOG_DIR))
     if path := chosen.get(CHECKPOINT_DIR):
-        _link(CHECKPOINT_DIR, path, run.checkpoints, plan.store.home)
+        _link(CHECKPOINT_DIR, path, task.run.checkpoints, task.store.home)
 
 
-def show_result(plan: Plan, artifact: Artifact) -> None:
+def show_result(task: Task[Any], artifact: Artifact) -> None:
     """Create the links to a result, just published or reused.
 
     Raises:
         UserError: as in `show_run`; the result is in the store anyway, and the same command retries the link.
     """
-    chosen = _chosen(plan.config)
-    if plan.run_directory.is_dir():
-        _show_logs(plan, chosen.get(LOG_DIR))
-    for key, below in ((CHECKPOINT_DIR, plan.store.home), (PUBLISH_TO, plan.store.root / plan.name)):
+    chosen = _chosen(task.config)
+    if task.run.directory.is_dir():
+        _show_logs(task, chosen.get(LOG_DIR))
+    for key, below in ((CHECKPOINT_DIR, task.store.home), (PUBLISH_TO, task.store.root / task.name)):
         if path := chosen.get(key):
             _link(key, path, artifact.path, below)
 
@@ -91,11 +91,11 @@ def _chosen(config: StageConfig) -> dict[str, Path]:
     return {key: Path(os.path.abspath(Path(text).expanduser())) for key, text in asked.items() if text is not None}  # noqa: PTH100 - without following links
 
 
-def _show_logs(plan: Plan, path: Path | None) -> None:
+def _show_logs(task: Task[Any], path: Path | None) -> None:
     if path is None:
         return
     inside = _is_folder(path) and any(path.iterdir())
-    _link(LOG_DIR, path / plan.run_directory.name if inside else path, plan.run_directory, plan.store.home)
+    _link(LOG_DIR, path / task.run.directory.name if inside else path, task.run.directory, task.store.home)
 
 
 def _link(key: str, path: Path, target: Path, below: Path) -> None:

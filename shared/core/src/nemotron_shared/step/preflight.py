@@ -1,8 +1,8 @@
 """Checks made before a step starts, for `--dry-run` and for every real start.
 
-    checked = preflight(step, start)
-    checked.problems     with config, inputs and sources, on any machine
-    checked.lacking      missing on this machine: packages, processes, GPUs, memory, disk
+    start = preflight(load(STEP, arguments))
+    start.problems     with config, inputs and sources, on any machine
+    start.lacking      missing on this machine: packages, processes, GPUs, memory, disk
 
 A start raises all of them at once, `--dry-run` lists them. Which data a training uses is decided first: where the user
 gives settings of data, that is the data prepared with them.
@@ -14,35 +14,39 @@ artifact of other data is never used instead. Data and models that a start would
 are there, `complete` makes the checks that need them.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose, layout_for, shared_groups
 from nemotron_shared.config.overrides import COMMAND_LINE, override_key
 from nemotron_shared.config.references import resolve
-from nemotron_shared.config.schema import Section, StageConfig
+from nemotron_shared.config.schema import Section
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.engine.engine import as_errors, lacking, notes_of, problems_of
-from nemotron_shared.engine.needs import NOT_ESTIMATED
-from nemotron_shared.engine.spec import Step
+from nemotron_shared.engine.engine import engine_of, findings_of
+from nemotron_shared.engine.needs import NOT_ESTIMATED, Needs, missing
 from nemotron_shared.step.inputs import (
     SECTION,
     DataChoice,
-    answer_trust_keys,
     find_inputs,
     find_tokenizers,
     is_looked_for,
-    note_latest,
     of_another_family,
     recipes_of,
     record_of,
+    trust_keys,
+    with_doubts,
 )
 from nemotron_shared.step.places import place_problems, store_problems
 from nemotron_shared.step.plan import identify
 from nemotron_shared.step.records import differences, is_recorded, listed
-from nemotron_shared.step.start import Preflight, Start
+from nemotron_shared.step.start import Input, Start, of_step
 from nemotron_shared.system.disk import size
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, note
 from nemotron_shared.system.redaction import redact_values
 from nemotron_shared.tracking.trackers import tracker_problems, unseen_key
 
@@ -50,64 +54,244 @@ REPORTED_BYTES = 1_000_000_000
 """Report memory per process above this size."""
 
 
-def preflight(step: Step, start: Start) -> Preflight[Any]:
-    """Find the inputs, validate and check; made once for each step of a start."""
-    if step.module not in start.checked:
-        checked: Preflight[Any] = Preflight(step, start, notes=list(start.notes))
-        if wrong := of_another_family(checked, recipes_of(start.composed)):
-            checked.problems.append(wrong)  # further checks would be about the wrong family's inputs
-        else:
-            find_inputs(checked, _described_data(checked))
-            if checked.prepares and step.prepare is not None:
-                checked.problems += preflight(step.prepare, start).problems
-            _validate(checked)
-            if checked.machine.sees_files and not start.arguments.in_pipeline:
-                note_latest(checked)
-            _check(checked)
-        start.checked[step.module] = checked
-    return start.checked[step.module]
+def preflight(start: Start[Any]) -> Start[Any]:
+    """Find the inputs, validate and check; done once for each step of a start."""
+    module = start.step.module
+    if module not in start.checked:
+        start.checked[module] = _preflight(replace(start, findings=start.reported))
+    return start.checked[module]
 
 
-def complete(checked: Preflight) -> None:
-    """Make the checks again that need inputs which have just been prepared or imported."""
-    checked.problems, checked.lacking = [], []
-    if checked.imports:
-        checked.imports = []
-        choice = DataChoice([], checked.inputs["data"]) if checked.inputs.get("data") else None
-        notes = list(checked.notes)
-        find_inputs(checked, choice)
-        checked.notes, checked.config = notes, None
-    if checked.config is None or checked.reads_inputs:
-        checked.config = None
-        _validate(checked)
-    _check(checked)
+def _preflight(start: Start[Any]) -> Start[Any]:
+    start = after(start, of_another_family)
+    if start.problems:
+        return start  # further checks would be about the wrong family's inputs
+    start = replace(start, found=find_inputs(start, _described_data(start)))
+    start = _with_settings(_and(start, *_of_inputs(start), *_of_preparation(start)))
+    if start.machine.sees_files and not start.arguments.in_pipeline:
+        start = replace(start, found=with_doubts(start))
+        start = _and(start, *_of_inputs(start))
+    return _with_checks(start)
 
 
-def _described_data(checked: Preflight) -> DataChoice | UserError | list[UserError] | None:
-    """The data that the user's settings describe; None without such settings, when `run.data` alone decides.
+def complete(start: Start[Any], data: Artifact | None = None) -> Start[Any]:
+    """The same start once missing data was prepared, or models were imported: with the checks that need them.
 
-    Returns:
-        The problems of a preparation with these settings (no such file, say), if there are any, and an error if
-        `run.data` is given too and names data that was prepared differently.
+    Args:
+        data: what was prepared.
     """
-    step, run, given = checked.step, checked.run, data_settings(checked)
-    described = step.prepare is not None and "data" in step.consumes and run.data is not None and given
-    if step.prepare is None or not described or not is_looked_for(checked, "data"):
+    known = {**start.found, "data": Input(data, data.reference)} if data is not None else start.found
+    start = replace(start, found=known, findings=tuple(map(note, start.notes)))
+    if start.imports:
+        there = start.inputs.get("data")
+        choice = DataChoice(artifact=there) if there is not None else None
+        start = replace(start, found=find_inputs(start, choice), config=None)
+        start = _and(start, *(finding for finding in _of_inputs(start) if finding.level != "note"))  # given before
+    if start.config is None or start.reads_inputs:
+        start = _with_settings(replace(start, config=None))
+    return _with_checks(start)
+
+
+# Every check, in order
+
+
+def _with_checks(start: Start[Any]) -> Start[Any]:
+    """The start with the findings about a valid config; the later ones need an engine that finds no problem with it."""
+    if start.config is not None:
+        start = after(start, of_stage, of_store)
+        if start.step.trains:
+            before = after(start, of_places)
+            start = after(before, of_engine)
+            if start.findings == before.findings:
+                start = after(_with_needs(start), *OF_A_SOUND_CONFIG)
+        if start.arguments.dry_run:
+            start = _with_estimate(after(start, of_beginnings))
+    return replace(start, findings=tuple({(one.level, str(one)): one for one in start.findings}.values()))
+
+
+Check = Callable[[Start[Any]], Iterable[Finding]]
+
+
+def after(start: Start[Any], *checks: Check) -> Start[Any]:
+    """The start with the findings of some checks."""
+    found = [finding for check in checks for finding in findings_of(partial(check, start), start.composed.origins)]
+    return _and(start, *found)
+
+
+def of_stage(start: Start[Any]) -> Iterable[Finding]:
+    """What the stage says to config and inputs."""
+    recipes = recipes_of(start.composed)
+    return start.step.check(start.config, start.inputs, recipes[0].family if recipes else None)
+
+
+def of_store(start: Start[Any]) -> Iterator[Finding]:
+    """Whether the store takes files."""
+    return store_problems(start.store, start.machine)
+
+
+def of_places(start: Start[Any]) -> Iterator[Finding]:
+    """Paths where results are shown."""
+    assert start.config is not None
+    return place_problems(start.config, start.name, start.store, start.machine)
+
+
+def of_engine(start: Start[Any]) -> Iterator[Finding]:
+    """What the engine says to config and inputs."""
+    assert start.config is not None
+    return engine_of(start.config).check(start.config, start.inputs, start.machine)
+
+
+def of_machine(start: Start[Any]) -> Iterator[Finding]:
+    """What the machine lacks for the engine."""
+    assert start.config is not None
+    return missing(start.config.engine.name, start.needs, start.machine, _layout(start))
+
+
+def of_settings(start: Start[Any]) -> Iterator[Finding]:
+    """Notes on settings that are fitted to others."""
+    assert start.config is not None
+    yield from map(note, start.config.notes)
+
+
+def of_files(start: Start[Any]) -> Iterable[Finding]:
+    """What the engine says about files of its inputs."""
+    assert start.config is not None
+    return engine_of(start.config).notes(start.config, start.inputs) if start.machine.sees_files else ()
+
+
+def of_trackers(start: Start[Any]) -> Iterator[Finding]:
+    """What the machine lacks for the experiment trackers."""
+    section = getattr(start.config, "logger", None)
+    if isinstance(section, TrackerSection):
+        yield from tracker_problems(section, start.machine)
+        yield from unseen_key(section, start.machine)
+
+
+def of_unused(start: Start[Any]) -> Iterator[Finding]:
+    """Settings of the user's that have no effect."""
+    assert start.config is not None
+    for key, why in start.config.unused.items():
+        if _is_by_hand(start, key):
+            yield note(f"{key} has no effect {why}")
+
+
+def of_experiments(start: Start[Any]) -> Iterator[Finding]:
+    """Reasons why the recipe is experimental."""
+    engine = start.composed.tree.engine
+    for reason in (engine.get("experimental") or []) if engine.get("allow_experimental") else []:
+        yield note(f"this recipe is experimental: {reason}")
+
+
+def of_memory(start: Start[Any]) -> Iterator[Finding]:
+    """Memory that a process keeps, where it is much."""
+    if start.needs.process_bytes >= REPORTED_BYTES:
+        yield note(f"a process keeps at least {size(start.needs.process_bytes)}: {start.needs.kept}")
+
+
+def of_beginnings(start: Start[Any]) -> Iterable[Finding]:
+    """The beginnings of the raw inputs."""
+    return start.step.look(start.config) if start.machine.sees_files else ()
+
+
+OF_A_SOUND_CONFIG = (of_machine, of_settings, of_files, of_trackers, of_unused, of_experiments, of_memory)
+"""Checks of a config in which the engine found no problem."""
+
+
+# What the checks are about
+
+
+def _and(start: Start[Any], *findings: Finding) -> Start[Any]:
+    return replace(start, findings=(*start.findings, *findings))
+
+
+def _of_inputs(start: Start[Any]) -> Iterator[Finding]:
+    """Artifacts and models: which were taken, and which are missing or damaged."""
+    for found in start.found.values():
+        yield from found.findings
+
+
+def _of_preparation(start: Start[Any]) -> Iterable[Finding]:
+    """Problems of data preparation, where it would be done first."""
+    prepare = start.step.prepare
+    return preflight(of_step(start, prepare)).problems if start.prepares and prepare is not None else ()
+
+
+def _with_settings(start: Start[Any]) -> Start[Any]:
+    """The start with `values`, `config`, `sources` and `contents`, or with the first error that prevents them."""
+    step, read = start.step, set[str]()
+
+    def value_of(role: str, name: str) -> Any:
+        read.add(role)
+        return start.read(role, name)
+
+    try:
+        values = resolve(start.composed.tree, value_of)
+        start = after(replace(start, values=values, reads_inputs=bool(read)), trust_keys)
+        if not start.arguments.config_alone:
+            for key, tokenizer in find_tokenizers(start, values):
+                start = replace(start, found={**start.found, "tokenizer": tokenizer})
+                start = _and(start, *tokenizer.findings)
+                if tokenizer.artifact is None:
+                    return start  # its folder is known only after the import
+                _put(values, key, str(tokenizer.artifact.path))
+        config = validate(step.schema, values, start.composed.origins)
+        if start.machine.sees_files:
+            start = replace(start, sources=step.sources(config), contents=step.contents(config))
+        return replace(start, config=config)
+    except UserError as error:
+        not_yet = [f" of {shown}>" for shown in start.shown.values() if shown]
+        # a value from data that would be prepared first is checked later, when it exists
+        if start.prepares and any(words in str(error) for words in not_yet):
+            return start
+        return _and(start, error.finding)
+
+
+def _put(values: dict[str, Any], key: str, value: str) -> None:
+    """Set a dotted key in nested values."""
+    *sections, name = key.split(".")
+    for section in sections:
+        values = values[section]
+    values[name] = value
+
+
+def _with_needs(start: Start[Any]) -> Start[Any]:
+    """The start with the engine's needs; if these cannot be told, with the reason."""
+    assert start.config is not None
+    try:
+        needs: Needs = engine_of(start.config).needs(start.config, start.inputs, start.machine)
+    except UserError as error:
+        return _and(start, replace(error.finding, level="lacking"))
+    return replace(start, needs=needs)
+
+
+def _with_estimate(start: Start[Any]) -> Start[Any]:
+    try:
+        estimate = start.step.estimate(start.config, start.inputs, start.machine, start.needs)
+    except UserError as why:
+        return _and(start, note(f"{NOT_ESTIMATED}{why.message}"))
+    return replace(start, estimate=estimate)
+
+
+def _described_data(start: Start[Any]) -> DataChoice | None:
+    """The data that the user's settings describe; None without such settings, when `run.data` alone decides."""
+    prepare, run, given = start.step.prepare, start.run, tuple(data_settings(start))
+    described = prepare is not None and "data" in start.step.consumes and run.data is not None and given
+    if prepare is None or not described or not is_looked_for(start, "data"):
         return None
     try:
-        data = preflight(step.prepare, checked.start)
-        if problems := data.problems + data.lacking:
-            return problems
-        if not data.is_decided:  # its tokenizer is not imported yet, so nothing was prepared with it
-            return DataChoice(given, None)
-        plan, store = identify(data), checked.store
-        made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))
-        found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
-        if _is_by_hand(checked, "run.data"):
-            named = store.resolve(str(run.data), family=run.family, expect=step.prepare.makes.type)
-            if found is None or named.manifest.producer.config_digest != plan.identity.result:
+        preparation = preflight(of_step(start, prepare))
+        if preparation.refused:
+            return DataChoice(given, problems=tuple(preparation.refused))
+        if not preparation.is_decided:  # its tokenizer is not imported yet, so nothing was prepared with it
+            return DataChoice(given)
+        task, store = identify(preparation), start.store
+        made = (store.load(task.name, version) for version in reversed(store.versions(task.name)))
+        found = next((one for one in made if one.manifest.producer.config_digest == task.result), None)
+        if _is_by_hand(start, "run.data"):
+            named = store.resolve(str(run.data), family=run.family, expect=prepare.makes.type)
+            if found is None or named.manifest.producer.config_digest != task.result:
                 before = record_of(store, named)
-                unlike = listed(differences(before, redact_values(plan.identity.what))) if before else ""
+                unlike = listed(differences(before, redact_values(dict(task.what)))) if before else ""
                 raise UserError(
                     f"run.data: {named.reference} is not the data that this config describes with {', '.join(given)}"
                     + (f": {unlike}" if unlike else ""),
@@ -116,99 +300,29 @@ def _described_data(checked: Preflight) -> DataChoice | UserError | list[UserErr
             found = named
         return DataChoice(given, found)
     except UserError as error:
-        return error
+        return DataChoice(given, error=error)
 
 
-def data_settings(checked: Preflight) -> list[str]:
+def data_settings(start: Start[Any]) -> list[str]:
     """Settings given by the user that change the data, not those that change only how it is prepared."""
-    schema = checked.step.schema.model_fields[SECTION].annotation
+    schema = start.step.schema.model_fields[SECTION].annotation
     how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
-    keys = (key for key in checked.composed.origins if key.startswith(f"{SECTION}.") and key.split(".")[1] not in how)
-    return sorted(key for key in keys if _is_by_hand(checked, key))
+    keys = (key for key in start.composed.origins if key.startswith(f"{SECTION}.") and key.split(".")[1] not in how)
+    return sorted(key for key in keys if _is_by_hand(start, key))
 
 
-def _is_by_hand(checked: Preflight, key: str) -> bool:
+def _is_by_hand(start: Start[Any], key: str) -> bool:
     """Whether a setting is on the command line or in a file of the user's; not in one recorded by a run."""
-    origin = checked.composed.origins.get(key, "")
-    shipped = [folder.resolve() for folder in (checked.step.directory / "config", *shared_groups())]
-    others = [file for file in checked.composed.files if not any(map(file.resolve().is_relative_to, shipped))]
+    origin = start.composed.origins.get(key, "")
+    shipped = [folder.resolve() for folder in (start.step.directory / "config", *shared_groups())]
+    others = [file for file in start.composed.files if not any(map(file.resolve().is_relative_to, shipped))]
     return origin == COMMAND_LINE or origin.rpartition(":")[0] in {one.name for one in others if not is_recorded(one)}
 
 
-def _validate(checked: Preflight) -> None:
-    """Fill in `values`, `config`, `sources` and `contents`, stopping at the first error."""
-    step, config_alone = checked.step, checked.start.arguments.config_alone
-    try:
-        checked.values = resolve(checked.composed.tree, checked.read)
-        answer_trust_keys(checked)
-        if not config_alone and not find_tokenizers(checked):
-            return
-        config = validate(step.schema, checked.values, checked.composed.origins)
-        if checked.machine.sees_files:
-            checked.sources, checked.contents = step.sources(config), step.contents(config)
-        checked.config = config
-    except UserError as error:
-        not_yet = [f" of {shown}>" for shown in checked.shown.values() if shown]
-        # a value from data that would be prepared first is checked later, when it exists
-        if not (checked.prepares and any(words in str(error) for words in not_yet)):
-            checked.problems.append(error)
-
-
-def _check(checked: Preflight) -> None:
-    """What stage, engine and machine say to the config, and for a dry run to the beginnings of its sources."""
-    step, config, machine, origins = checked.step, checked.config, checked.machine, checked.composed.origins
-    if config is not None:
-        recipes = recipes_of(checked.composed)
-        recipe = recipes[0].family if recipes else None
-        checked.problems += as_errors(lambda: step.check(config, checked.inputs, recipe), origins)
-        checked.lacking += as_errors(lambda: store_problems(checked.store, machine), origins)
-        if step.trains:
-            _check_engine(checked, config)
-        if checked.start.arguments.dry_run:
-            if machine.sees_files:
-                looked = step.look(config)
-                checked.problems += looked.problems
-                checked.notes += looked.notes
-            try:
-                checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
-            except UserError as why:
-                checked.notes.append(f"{NOT_ESTIMATED}{why.message}")
-    checked.problems = list({str(problem): problem for problem in checked.problems}.values())
-    checked.notes = list(dict.fromkeys(checked.notes))
-
-
-def _check_engine(checked: Preflight, config: StageConfig) -> None:
-    """Whether the engine can do the work, and can do it on this machine."""
-    machine, origins = checked.machine, checked.composed.origins
-    checked.problems += as_errors(lambda: place_problems(config, checked.name, checked.store, machine), origins)
-    unsound = problems_of(config, checked.inputs, machine, origins)
-    checked.problems += unsound
-    if unsound:
-        return
-    found, checked.needs = lacking(config, checked.inputs, machine, origins, _layout(checked))
-    checked.lacking += found
-    checked.notes += config.notes
-    if machine.sees_files:
-        said, unreadable = notes_of(config, checked.inputs, origins)
-        checked.notes += said
-        checked.problems += unreadable
-    section = getattr(config, "logger", None)
-    if isinstance(section, TrackerSection):
-        checked.lacking += as_errors(lambda: tracker_problems(section, machine), origins)
-        checked.notes += unseen_key(section, machine)
-    unused = config.unused.items()
-    checked.notes += [f"{key} has no effect {why}" for key, why in unused if _is_by_hand(checked, key)]
-    engine = checked.composed.tree.engine
-    known = (engine.get("experimental") or []) if engine.get("allow_experimental") else []
-    checked.notes += [f"this recipe is experimental: {reason}" for reason in known]
-    if checked.needs.process_bytes >= REPORTED_BYTES:
-        checked.notes.append(f"a process keeps at least {size(checked.needs.process_bytes)}: {checked.needs.kept}")
-
-
-def _layout(checked: Preflight) -> str | None:
+def _layout(start: Start[Any]) -> str | None:
     """The recipe's layout for a machine of this size."""
-    arguments, machine = checked.start.arguments, checked.machine
+    arguments, machine = start.arguments, start.machine
     others = [text for text in arguments.overrides if override_key(text) != "engine"]
     gpus = max(machine.processes, machine.nodes * len(machine.gpus))
-    config_dir = checked.step.directory / "config"
-    return layout_for(checked.composed, gpus, lambda word: compose(config_dir, arguments.config, [word, *others]))
+    config_dir = start.step.directory / "config"
+    return layout_for(start.composed, gpus, lambda word: compose(config_dir, arguments.config, [word, *others]))

@@ -1,8 +1,4 @@
-"""Identity of a piece of work, and what its run's folder records: what is made, in which attempts, and with what.
-
-    identity.what       identifies the result: settings, inputs, raw sources. Another value is another result.
-    identity.how        may differ between attempts at one result: micro batch, checkpoint interval, processes.
-    identity.modules    the code the step really loads, a digest for each module.
+"""Records in a run's folder: what is made, in which attempts, and with what.
 
 A run's folder is named by `what` alone, so an unfinished run continues after a change of the other two. A finished
 result is reused only if `what` and code are the same. If all attempts that made a result are alike, its bytes are those
@@ -22,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +28,7 @@ from nemotron_shared.artifacts import Producer
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.artifacts.manifest import Manifest
 from nemotron_shared.config.schema import Section
+from nemotron_shared.engine.spec import Task
 from nemotron_shared.machine.machine import hardware
 from nemotron_shared.step.code import NEVER_COUNTS, modules_of
 from nemotron_shared.system.atomic import read_json
@@ -44,42 +41,11 @@ from nemotron_shared.system.versions import environment, package_version
 from nemotron_shared.tracking.segments import Segment, read_segments
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
-LENGTH = "train.train_iters"
-"""Number of training steps. Part of `what`, but a finished training can be extended to more."""
 CONTENT = "content of "
 """Prefix of a setting's key, for the digest of the content it refers to."""
 RULE = "rule of "
 """Prefix of a key for a decision of our code, which no setting shows: `rule of weight decay`."""
 DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Flat values by dotted key, and digests by module."""
-
-    what: dict[str, Any]
-    how: dict[str, Any]
-    modules: dict[str, str]
-
-    @property
-    def result(self) -> str:
-        """Result id, ignoring code."""
-        return json_digest(self.what)
-
-    @property
-    def code(self) -> str:
-        """One digest over all modules."""
-        return json_digest(self.modules)
-
-    @property
-    def fingerprint(self) -> str:
-        """Id of the result together with its code."""
-        return json_digest({"what": self.result, "code": self.code})
-
-    @property
-    def series(self) -> str:
-        """Id of results that differ only in the number of training steps."""
-        return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
 
 
 def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -215,11 +181,11 @@ def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
     return None
 
 
-def new_segment(identity: Identity) -> Segment:
+def new_segment(task: Task[Any]) -> Segment:
     """A segment for an attempt starting here and now."""
     folder = {FOLDER: redact(str(Path.cwd()))}
     machine = {"host": platform.node(), **folder, "processes": world_size(), **hardware(), **environment()}
-    return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
+    return Segment(utc(time.time()), None, redact_values(task.how), dict(task.modules), machine)
 
 
 def changes(before: Segment, now: Segment) -> list[str]:
@@ -243,7 +209,7 @@ def _what_counts(segment: object) -> list[Any]:
     return [told.get("how"), told.get("modules"), machine]
 
 
-def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
+def changed_modules(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """One phrase naming the modules whose code differs; empty if none does."""
     modules = sorted({name for name, _ in before.items() ^ now.items()})
     more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""

@@ -1,6 +1,6 @@
 """Run one small training step before anything is prepared, loaded or written.
 
-    rehearse_apart(checked)     # "rehearsed: one step on the first rows, with random weights (its own size), ..."
+    rehearse_apart(start)     # "rehearsed: one step on the first rows, with random weights (its own size), ..."
 
 A dry run and a start of a training do so where the model, or one that it was trained from, was not made here. The step
 runs like the real one, in a temporary store that is removed afterwards: on the first rows, with a small model of the
@@ -30,15 +30,17 @@ from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.engine.engine import Engine, engine_of, import_libraries, refuse
-from nemotron_shared.engine.spec import Made, Step
+from nemotron_shared.engine.spec import Step
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.preflight import data_settings, preflight
 from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
-from nemotron_shared.step.start import Preflight, Start, load
+from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.process import ending_with_us, launch_command
 
+Make = Callable[[Start[Any]], tuple[Artifact, bool]]
+"""Makes an artifact, or finds that it is there, as in every start."""
 NOTHING_LEFT = re.compile(r"no \w+ is left")
 SHORT = (
     "data_prep.sample=100", "data_prep.workers=1", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}",
@@ -59,32 +61,32 @@ LAUNCHER = re.compile(r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|
 """Variables of torchrun, which the rehearsal's single process must not see."""
 
 
-def is_rehearsed(checked: Preflight[Any]) -> bool:
+def is_rehearsed(start: Start[Any]) -> bool:
     """Whether a training is rehearsed before it starts: its model comes from elsewhere, and is here."""
-    arguments, model, config = checked.start.arguments, checked.inputs.get("model"), checked.config
+    arguments, model, config = start.arguments, start.inputs.get("model"), start.config
     asked = arguments.rehearse or arguments.rehearsed or arguments.machine
-    if not checked.step.trains or model is None or asked or checked.imports:  # its weights may not be here yet
+    if not start.step.trains or model is None or asked or start.imports:  # its weights may not be here yet
         return False
     if config is None:  # where settings depend on data that does not exist yet, there is no config yet
         return model.is_external or model.manifest.producer.verb == "import"
     rehearses = isinstance(config, TrainingConfig) and engine_of(config).small_models is not None
-    return rehearses and comes_from_elsewhere(checked, model)
+    return rehearses and comes_from_elsewhere(start, model)
 
 
-def rehearse_apart(checked: Preflight[Any]) -> str:
+def rehearse_apart(start: Start[Any]) -> str:
     """Rehearse in a process of its own, so that the training finds its own untouched; what `rehearse` returns.
 
     Raises:
         UserError: the training would fail, and why.
     """
-    arguments = checked.start.arguments
-    if checked.config is not None and passed(checked.store.home, digest_of(checked, _short(checked.config))):
+    arguments = start.arguments
+    if start.config is not None and passed(start.store.home, digest_of(start, _short(start.config))):
         return BEFORE
-    say(f"[{checked.step.stage}] rehearsing one step with a small model")
+    say(f"[{start.step.stage}] rehearsing one step with a small model")
     with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
         file = Path(folder) / "composed.yaml"
-        write_composed(file, checked.composed)
-        command = [*launch_command(checked.step.module, 1), "--composed", str(file), "--rehearse"]
+        write_composed(file, start.composed)
+        command = [*launch_command(start.step.module, 1), "--composed", str(file), "--rehearse"]
         command += ["--trust-code"] if arguments.trust_code else []
         variables = {key: value for key, value in os.environ.items() if not LAUNCHER.fullmatch(key)}
         done = subprocess.run(ending_with_us(command), capture_output=True, text=True, check=False, env=variables)
@@ -94,31 +96,31 @@ def rehearse_apart(checked: Preflight[Any]) -> str:
     if done.returncode:
         message, _, remedy = f"\n{said}".rpartition("\nerror: ")[2].partition("\n")
         raise UserError(message or f"the rehearsal ended with exit code {done.returncode}", remedy.strip() or None)
-    told = f"[{checked.step.stage}] "  # libraries may say something after it
+    told = f"[{start.step.stage}] "  # libraries may say something after it
     return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
 
 
-def rehearse(step: Step, make: Callable[[Step, Start], Made], arguments: Arguments) -> str:
+def rehearse(step: Step, make: Make, arguments: Arguments) -> str:
     """What was rehearsed, or why nothing was; `make` makes an artifact, as in every start.
 
     Raises:
         UserError: the training would fail, and why.
     """
-    start = load(step, replace(arguments, dry_run=True))
-    arguments, checked = start.arguments, preflight(step, start)
-    refuse(checked.problems)  # not what is lacking: the training may have more processes, and was checked with them
-    if why := _why_not(checked):
+    start = preflight(load(step, replace(arguments, dry_run=True)))
+    arguments = start.arguments
+    refuse(start.problems)  # not what is lacking: the training may have more processes, and was checked with them
+    if why := _why_not(start):
         return f"not rehearsed: {why}"
-    config: Any = checked.config
-    engine, model = engine_of(config), checked.inputs["model"]
+    config: Any = start.config
+    engine, model = engine_of(config), start.inputs["model"]
     assert engine.small_models is not None and model is not None, "see _why_not"
-    remembered_as = digest_of(checked, _short(config))
-    if passed(checked.store.home, remembered_as):
+    remembered_as = digest_of(start, _short(config))
+    if passed(start.store.home, remembered_as):
         return BEFORE
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
     # data would be refused together with settings that are not its own, so prepare some with these, of fewer rows
-    data = None if data_settings(checked) else checked.inputs.get("data")
-    tokenizer = _tokenizer(step, start)
+    data = None if data_settings(start) else start.inputs.get("data")
+    tokenizer = _tokenizer(start)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place, _rehearsing(engine):
         small_models.require_tensors(model.path)
         small_models.require_tokens(model.path)
@@ -126,7 +128,7 @@ def rehearse(step: Step, make: Callable[[Step, Start], Made], arguments: Argumen
             folder = Path(place) / str(number) / "model"
             try:
                 small.write(folder, config.run.seed)
-                others = _others(checked, small_models, folder.parent)
+                others = _others(start, small_models, folder.parent)
                 short = [word for word in _short(config) if data is None or not word.startswith("data_prep.")]
                 where = _places(folder, data, step, config, tokenizer)
                 made = _train(step, make, arguments, [*short, *where, *others])
@@ -145,14 +147,14 @@ def rehearse(step: Step, make: Callable[[Step, Start], Made], arguments: Argumen
                 said = f"{small.told}, {said}"
             else:
                 told = f"{PASSED}, with random weights ({small.told}), saved and loaded"
-                remember(checked.store.home, remembered_as, told)
+                remember(start.store.home, remembered_as, told)
                 return told
     return f"not rehearsed: {said}; with its own sizes it may well run"
 
 
-def _why_not(checked: Preflight[Any]) -> str | None:
+def _why_not(start: Start[Any]) -> str | None:
     """Why a training cannot be rehearsed; None if it can."""
-    config, model = checked.config, checked.inputs.get("model")
+    config, model = start.config, start.inputs.get("model")
     if not isinstance(config, TrainingConfig):
         return "its settings depend on data that does not exist yet"
     if engine_of(config).small_models is None:
@@ -183,13 +185,13 @@ def _short(config: StageConfig) -> list[str]:
     ]
 
 
-def _others(checked: Preflight[Any], small_models: Any, place: Path) -> list[str]:
+def _others(start: Start[Any], small_models: Any, place: Path) -> list[str]:
     """Small models in the place of a teacher and of a reward model, with weights of their own."""
     found = []
-    for number, role in enumerate(checked.step.extra, start=1):
-        if (model := checked.inputs.get(role)) is not None:
+    for number, role in enumerate(start.step.extra, start=1):
+        if (model := start.inputs.get(role)) is not None:
             folder = place / role
-            next(small_models.smaller(model.path)).write(folder, checked.run.seed + number)
+            next(small_models.smaller(model.path)).write(folder, start.run.seed + number)
             found.append(override(f"run.{role}", str(folder)))
     return found
 
@@ -217,11 +219,11 @@ def _as_in_the_training(error: UserError, small: Path, model: Path, tokenizer: s
     return UserError(named(error.message), named(error.remedy or "") or None)
 
 
-def _tokenizer(step: Step, start: Start) -> str | None:
+def _tokenizer(start: Start[Any]) -> str | None:
     """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
-    if step.prepare is None:
+    if start.step.prepare is None:
         return None
-    config: Any = preflight(step.prepare, start).config
+    config: Any = preflight(of_step(start, start.step.prepare)).config
     return None if config is None or not hasattr(config.data_prep, "tokenizer") else config.data_prep.tokenizer.model
 
 
@@ -241,7 +243,7 @@ def _silent() -> Generator[None]:
         yield
 
 
-def _train(step: Step, make: Callable[[Step, Start], Made], arguments: Arguments, changes: Sequence[str]) -> Artifact:
+def _train(step: Step, make: Make, arguments: Arguments, changes: Sequence[str]) -> Artifact:
     given = {override_key(word) for word in changes}
     asked = [word for word in arguments.overrides if override_key(word) not in given]
-    return make(step, load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes)))).artifact
+    return make(load(step, replace(arguments, dry_run=False, overrides=(*asked, *changes))))[0]

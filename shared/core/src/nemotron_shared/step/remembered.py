@@ -24,7 +24,7 @@ from nemotron_shared.config.overrides import flat, override_key
 from nemotron_shared.models.folder import config_of
 from nemotron_shared.models.weights import WEIGHTS
 from nemotron_shared.step.plan import modules_of_step
-from nemotron_shared.step.start import Preflight
+from nemotron_shared.step.start import Start
 from nemotron_shared.system.atomic import read_regular, write_json
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import UserError
@@ -42,16 +42,16 @@ PLACES = ("run.home", "run.model", "run.teacher", "run.reward_model", "run.famil
 """Settings that count by what they lead to, or not at all."""
 
 
-def comes_from_elsewhere(checked: Preflight[Any], model: Artifact) -> bool:
+def comes_from_elsewhere(start: Start[Any], model: Artifact) -> bool:
     """Whether a model, or one that it was trained from, was not made here; one that the code of this start has
     trained before does not count.
     """
     if model.is_external or model.manifest.producer.verb == "import":
         return True
     made = model.manifest.producer
-    if not _began_elsewhere(checked.store, model):
+    if not _began_elsewhere(start.store, model):
         return False
-    return made.stage != checked.step.stage or made.code_digest != json_digest(modules_of_step(checked))
+    return made.stage != start.step.stage or made.code_digest != json_digest(modules_of_step(start))
 
 
 def _began_elsewhere(store: Store, model: Artifact) -> bool:
@@ -69,21 +69,21 @@ def _began_elsewhere(store: Store, model: Artifact) -> bool:
         model = store.resolve(reference)
 
 
-def digest_of(checked: Preflight[Any], replaced: Sequence[str]) -> str:
+def digest_of(start: Start[Any], replaced: Sequence[str]) -> str:
     """What a rehearsal depends on: architectures and tokenizers, settings, code and libraries.
 
     Args:
         replaced: overrides of the rehearsal, whose keys do not count.
     """
     without = {*PLACES, *map(override_key, replaced)}
-    tree: Any = OmegaConf.to_container(checked.composed.tree, resolve=False)
+    tree: Any = OmegaConf.to_container(start.composed.tree, resolve=False)
     settings = {key: value for key, value in flat(tree) if without.isdisjoint(_with_sections(key))}
-    models = {role: _architecture(one) for role, one in checked.inputs.items() if one is not None and role != "data"}
-    sources = {one.uri: one.digest for one in checked.sources}
-    code = modules_of_step(checked, *OF_THE_CODE)
+    models = {role: _architecture(one) for role, one in start.inputs.items() if one is not None and role != "data"}
+    sources = {one.uri: one.digest for one in start.sources}
+    code = modules_of_step(start, *OF_THE_CODE)
     libraries = {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()}
-    where = bool(checked.machine.gpus)
-    return json_digest([models, settings, sources, code, libraries, where, checked.start.arguments.trust_code])
+    where = bool(start.machine.gpus)
+    return json_digest([models, settings, sources, code, libraries, where, start.arguments.trust_code])
 
 
 def _with_sections(key: str) -> list[str]:

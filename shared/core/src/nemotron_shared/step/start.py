@@ -1,14 +1,16 @@
-"""Load a start: its arguments, its composed config and the machine it is for. And what checks find out about it.
+"""A start: what a command asks of a step, and everything that is known about it before its work.
 
     start = load(STEP, parse_arguments("sft/train.py", __doc__, ["-c", "tiny"]))
-    start.run.data          # "super3-sft-data:latest"; the rest of the config is validated once its inputs are known
+    start.run.data          # "super3-sft-data:latest"; nothing is looked up yet
+    preflight(start)        # the same start with inputs, config, needs and findings
 
 A training and the preparation of its data are one start: one config, composed once.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,90 +21,110 @@ from nemotron_shared.config.references import resolve_section
 from nemotron_shared.config.schema import RunSection, StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.needs import Estimate, Needs
-from nemotron_shared.engine.spec import Step
+from nemotron_shared.engine.spec import Inputs, Step
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.importing import Found
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, note, of_level, refused
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a command asks for, before anything is looked up.
+class Input:
+    """What was found for a role.
+
+    Attributes:
+        artifact: None if it is missing, or not imported yet.
+        shown: the input as shown to people; None if the config names none.
+        prepares: message that the missing data would be prepared first; None if it is there.
+        imported: the model or tokenizer that a start would import first.
+    """
+
+    artifact: Artifact | None = None
+    shown: str | None = None
+    prepares: str | None = None
+    imported: Found | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Start(Generic[ConfigT]):
+    """A step that a command asks for. What follows `machine` is known once the step is checked.
 
     Attributes:
         run: the section that names the artifacts.
         machine: this one, or the one a dry run is for.
-        notes: what is reported about config and store.
-        checked: the preflight of each step of this start, by its module; see `preflight`.
+        reported: about config and store.
+        found: what was found for each role.
+        values: the resolved config.
+        reads_inputs: values of the config come from an input, as in `${art:data,pack_size}`.
+        config: None if it is invalid, or depends on data that is not there yet.
+        sources: raw inputs outside the store; `contents` is content that settings refer to.
+        needs: of the engine, if it could be determined.
+        estimate: of the run's resources, if the stage has an estimator.
+        findings: those reported, then those of the checks.
+        checked: the steps of this start that are checked, by module.
     """
 
+    step: Step
     arguments: Arguments
     composed: Composed
     run: RunSection
     store: Store
     machine: Machine
-    notes: tuple[str, ...] = ()
-    checked: "dict[str, Preflight[Any]]" = field(default_factory=dict, compare=False)
-
-
-@dataclass
-class Preflight(Generic[ConfigT]):
-    """Everything known about a step before its work.
-
-    Attributes:
-        inputs: the artifact for each role; None if it is missing.
-        shown: each input as shown to people; None if the config names none.
-        notes: what a start reports about its inputs.
-        prepares: message that the missing data would be prepared first; None if it is there.
-        imports: models and tokenizers a start would import first; some are known only after that.
-        values: the resolved config.
-        reads_inputs: values of the config come from an input, as in `${art:data,pack_size}`.
-        config: None if it is invalid, or depends on data that is not there yet.
-        needs: of the engine, if it could be determined.
-        estimate: of the run's resources, if the stage has an estimator.
-        problems: with config, inputs and sources, on any machine.
-        lacking: missing on this machine: packages, processes, GPUs, memory, disk.
-    """
-
-    step: Step
-    start: Start
-    inputs: dict[str, Artifact | None] = field(default_factory=dict)
-    shown: dict[str, str | None] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    prepares: str | None = None
-    imports: list[Found] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
+    reported: tuple[Finding, ...] = ()
+    found: Mapping[str, Input] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     reads_inputs: bool = False
     config: ConfigT | None = None
-    sources: list[Source] = field(default_factory=list)
+    sources: Sequence[Source] = ()
     contents: Mapping[str, Any] = field(default_factory=dict)
-    problems: list[UserError] = field(default_factory=list)
-    lacking: list[UserError] = field(default_factory=list)
     needs: Needs = field(default_factory=Needs)
     estimate: Estimate | None = None
+    findings: tuple[Finding, ...] = ()
+    checked: "dict[str, Start[Any]]" = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The artifact for each role; None if it is missing."""
+        return {role: found.artifact for role, found in self.found.items()}
 
     @property
-    def composed(self) -> Composed:
-        """The composed config."""
-        return self.start.composed
+    def shown(self) -> dict[str, str | None]:
+        """Each input as shown to people."""
+        return {role: found.shown for role, found in self.found.items()}
 
     @property
-    def run(self) -> RunSection:
-        """The section that names the artifacts."""
-        return self.start.run
+    def prepares(self) -> str | None:
+        """Message that the missing data would be prepared first; None if it is there."""
+        return next((found.prepares for found in self.found.values() if found.prepares), None)
 
     @property
-    def store(self) -> Store:
-        """The artifact store."""
-        return self.start.store
+    def imports(self) -> list[Found]:
+        """Models and tokenizers that a start would import first."""
+        return [found.imported for found in self.found.values() if found.imported is not None]
 
     @property
-    def machine(self) -> Machine:
-        """The machine that is checked."""
-        return self.start.machine
+    def problems(self) -> list[Finding]:
+        """Problems on any machine: with config, inputs and sources."""
+        return of_level("problem", self.findings)
+
+    @property
+    def lacking(self) -> list[Finding]:
+        """What is missing on this machine: packages, processes, GPUs, memory, disk."""
+        return of_level("lacking", self.findings)
+
+    @property
+    def refused(self) -> list[Finding]:
+        """Everything that prevents the step from running here."""
+        return refused(self.findings)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a start reports."""
+        return [finding.message for finding in of_level("note", self.findings)]
 
     @property
     def name(self) -> str:
@@ -116,13 +138,12 @@ class Preflight(Generic[ConfigT]):
 
     def read(self, role: str, name: str) -> Any:
         """The value of `${art:ROLE,NAME}`; for an input that is not there yet, a placeholder."""
-        self.reads_inputs = True
         if self.inputs.get(role) is None and self.shown.get(role):
             return f"<{name} of {self.shown[role]}>"
         return artifact_field(self.inputs, role, name)
 
 
-def load(step: Step, arguments: Arguments) -> Start:
+def load(step: Step, arguments: Arguments) -> Start[Any]:
     """Compose the config, or read it where the command that started this process has composed it already.
 
     Raises:
@@ -146,7 +167,13 @@ def load(step: Step, arguments: Arguments) -> Start:
     if run.home is None and HOME_VARIABLE not in os.environ and store.home != here:
         beside = f"; not {here}, which run.home={DEFAULT_HOME} would take" if here.is_dir() else ""
         notes.append(f"the store is the repository's: {store.home}{beside}")
-    return Start(arguments, composed, run, store, machine, tuple(notes))
+    return Start(step, arguments, composed, run, store, machine, tuple(map(note, notes)))
+
+
+def of_step(start: Start[Any], step: Step) -> Start[Any]:
+    """The same start for another of its steps: the preparation of a training's data."""
+    shared = start.arguments, start.composed, start.run, start.store, start.machine, start.reported
+    return Start(step, *shared, checked=start.checked)
 
 
 def _run_section(step: Step, composed: Composed) -> RunSection:

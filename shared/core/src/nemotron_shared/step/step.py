@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,23 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.starting import inputs_kept, named_inputs
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.engine.engine import engine_of, refuse
-from nemotron_shared.engine.spec import Made, Outcome, Step
+from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.arguments import parse_arguments
 from nemotron_shared.step.attempts import begin, finish, finish_again, has_begun
 from nemotron_shared.step.dry_run import CANNOT_RUN, preview, show
-from nemotron_shared.step.inputs import use_prepared
 from nemotron_shared.step.places import show_result, show_run
-from nemotron_shared.step.plan import Plan, identify, made_meanwhile, require_usable
+from nemotron_shared.step.plan import identify, made_meanwhile, require_intact_result
 from nemotron_shared.step.preflight import complete, preflight
 from nemotron_shared.step.records import ask_git, producer, promises_bytes, segments_of_result
 from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart
-from nemotron_shared.step.start import Preflight, Start, load
+from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import say, tell_json
 from nemotron_shared.system.errors import exit_code_of
 from nemotron_shared.system.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.system.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
 from nemotron_shared.tracking.progress import heartbeat
-from nemotron_shared.tracking.run import Run, locked_run
+from nemotron_shared.tracking.run import locked_run
 from nemotron_shared.tracking.trackers import tracked
 
 
@@ -73,12 +73,12 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
         say(f"[{step.stage}] {rehearse(step, make, arguments)}")
         return 0
     if arguments.dry_run:
-        shown = preview(step, load(step, arguments))
+        shown = preview(load(step, arguments))
         show(shown, as_json=arguments.json)
         return CANNOT_RUN if shown.problems else 0
     keeping = ExitStack()
     try:
-        made = make(step, distributed.on_rank_zero(lambda: _kept(load(step, arguments), keeping)))
+        artifact, reused = make(distributed.on_rank_zero(lambda: _kept(load(step, arguments), keeping)))
     except Stopped as stopped:
         say(str(stopped))
         return STOPPED_EXIT_CODE
@@ -86,152 +86,154 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
         keeping.close()
         distributed.leave()
     if arguments.json and distributed.rank() == 0:
-        artifact = made.artifact
-        tell_json({"artifact": artifact.reference, "path": str(artifact.path), "reused": made.reused}, indent=None)
+        tell_json({"artifact": artifact.reference, "path": str(artifact.path), "reused": reused}, indent=None)
     return 0
 
 
-def _kept(start: Start, keeping: ExitStack) -> Start:
+def _kept(start: Start[Any], keeping: ExitStack) -> Start[Any]:
     """The same start, with its inputs kept from being removed; `nemotron` keeps those of its steps itself."""
     keeping.enter_context(inputs_kept(start.store, named_inputs(start.store, start.run.model_dump())))
     return start
 
 
-def make(step: Step, start: Start) -> Made:
-    """Make a step's artifact, or use the one that the same settings, inputs and code have made before."""
-    plan = plan_run(step, start)
-    if plan.finished is not None:
-        return reuse(step, plan, plan.finished)
-    with open_run(step, plan) as run:
-        if run.finished is not None:
-            return Made(run.finished, reused=True)
-        return publish(step, plan, run, step.work(plan.task(run)))
+def make(start: Start[Any]) -> tuple[Artifact, bool]:
+    """Make a step's artifact, or use the one that the same settings, inputs and code have made before.
+
+    Returns:
+        The artifact, and whether it was there before.
+    """
+    step, task = start.step, plan(start)
+    if task.finished is not None:
+        return reuse(step, task, task.finished), True
+    with open_run(step, task) as opened:
+        if opened.finished is not None:
+            return opened.finished, True
+        return publish(step, opened, step.work(opened)), False
 
 
-def plan_run(step: Step, start: Start) -> Plan[Any]:
+def plan(start: Start[Any]) -> Task[Any]:
     """Check everything, prepare missing data if the config allows it, and look for a finished result.
 
     Raises:
         UserError: everything that prevents the step from running, before any work is done.
     """
-    return distributed.on_rank_zero(lambda: _plan_run(step, start))
+    return distributed.on_rank_zero(lambda: _plan(start))
 
 
-def _plan_run(step: Step, start: Start) -> Plan[Any]:
-    checked = preflight(step, start)
-    rehearsed = False
-    if checked.prepares and step.prepare is not None:
-        refuse(checked.problems + checked.lacking)
-        rehearsed = _rehearse(checked)
-        say(f"{checked.prepares}: preparing it first")
-        use_prepared(checked, make(step.prepare, start).artifact)
-        complete(checked)
-    plan = _decided_plan(checked)
-    if plan.finished is None and not rehearsed and not has_begun(plan):
-        _rehearse(checked)
-    return plan
+def _plan(start: Start[Any]) -> Task[Any]:
+    start, rehearsed = preflight(start), False
+    if start.prepares and start.step.prepare is not None:
+        refuse(start.refused)
+        rehearsed = _rehearse(start)
+        say(f"{start.prepares}: preparing it first")
+        data, _ = make(of_step(start, start.step.prepare))
+        start = complete(start, data)
+    start, task = _decided(start)
+    if task.finished is None and not rehearsed and not has_begun(task):
+        _rehearse(start)
+    return task
 
 
-def _rehearse(checked: Preflight[Any]) -> bool:
+def _rehearse(start: Start[Any]) -> bool:
     """Rehearse a training from someone else's model; returns whether it was needed."""
-    if not is_rehearsed(checked):
+    if not is_rehearsed(start):
         return False
-    say(f"[{checked.step.stage}] {rehearse_apart(checked)}")
+    say(f"[{start.step.stage}] {rehearse_apart(start)}")
     return True
 
 
-def _decided_plan(checked: Preflight[Any]) -> Plan[Any]:
-    """The plan, once everything is checked, and models from elsewhere are imported."""
-    for note in checked.notes:
-        say(note)
-    if checked.problems:
-        refuse(checked.problems + checked.lacking)
-    if checked.is_decided:
-        plan = identify(checked)
-        if plan.finished is not None:  # an existing result can be used on any machine, without its inputs
-            require_usable(plan, checked)
-            return plan
-        refuse(checked.lacking)
-        if not checked.imports:
-            return plan
-    for found in checked.imports:
+def _decided(start: Start[Any]) -> tuple[Start[Any], Task[Any]]:
+    """The task, once everything is checked and models from elsewhere are imported; and the start with those."""
+    for line in start.notes:
+        say(line)
+    if start.problems:
+        refuse(start.refused)
+    if start.is_decided:
+        task = identify(start)
+        if task.finished is not None:  # an existing result can be used on any machine, without its inputs
+            require_intact_result(task, start)
+            return start, task
+        refuse(start.lacking)
+        if not start.imports:
+            return start, task
+    for found in start.imports:
         assert found.bring_in is not None
         found.bring_in()
-    complete(checked)
-    refuse(checked.problems + checked.lacking)
-    plan = identify(checked)
-    require_usable(plan, checked)
-    return plan
+    start = complete(start)
+    refuse(start.refused)
+    task = identify(start)
+    require_intact_result(task, start)
+    return start, task
 
 
-def reuse(step: Step, plan: Plan[Any], finished: Artifact) -> Made:
+def reuse(step: Step, task: Task[Any], finished: Artifact) -> Artifact:
     """Use the finished result, and complete what the run that made it may have left undone."""
-    say(f"[{plan.name}] unchanged: using {finished.reference} (--force makes it again)")
-    distributed.on_rank_zero(lambda: plan.store.use_again(finished))
-    distributed.on_rank_zero(lambda: finish_again(plan, finished, keep=step.keeps_state(plan.config)))
-    _link_result(step, plan, finished)
-    return Made(finished, reused=True)
+    say(f"[{task.name}] unchanged: using {finished.reference} (--force makes it again)")
+    distributed.on_rank_zero(lambda: task.store.use_again(finished))
+    distributed.on_rank_zero(lambda: finish_again(task, finished, keep=step.keeps_state(task.config)))
+    _link_result(step, task, finished)
+    return finished
 
 
 @contextmanager
-def open_run(step: Step, plan: Plan[Any]) -> Generator[Run]:
+def open_run(step: Step, task: Task[Any]) -> Generator[Task[Any]]:
     """Lock the run's folder, decide what this attempt starts from, and open the experiment trackers.
 
-    `run.finished` is the result if another run published it before this one got the lock; then there is nothing to do.
+    `finished` is the result if another run published it before this one got the lock; then there is nothing to do.
     """
-    with locked_run(plan.run_directory, plan.name, plan.identity.fingerprint) as run:
-        run.finished = distributed.on_rank_zero(lambda: made_meanwhile(plan))
-        if run.finished is not None:
-            run.say(f"another run has just made {run.finished.reference}: using it")
-            _link_result(step, plan, run.finished)
-            yield run
+    with locked_run(task.run.directory, task.name, task.fingerprint) as run:
+        finished = distributed.on_rank_zero(lambda: made_meanwhile(task))
+        task = replace(task, run=run, finished=finished)
+        if finished is not None:
+            run.say(f"another run has just made {finished.reference}: using it")
+            _link_result(step, task, finished)
+            yield task
             return
-        distributed.on_rank_zero(lambda: begin(plan, run))
+        distributed.on_rank_zero(lambda: begin(task))
         if distributed.rank() == 0:
             ask_git(step.directory)
         if not step.trains:  # data preparation reports its own progress, and forks its workers: unsafe with threads
-            yield run
+            yield task
             return
-        distributed.on_rank_zero(lambda: show_run(plan, run))
-        with heartbeat(plan.name), _trackers(plan, run):
-            yield run
+        distributed.on_rank_zero(lambda: show_run(task))
+        with heartbeat(task.name), _trackers(task):
+            yield task
 
 
 @contextmanager
-def _trackers(plan: Plan[Any], run: Run) -> Generator[None]:
+def _trackers(task: Task[Any]) -> Generator[None]:
     """Open the config's experiment trackers, which receive every line of metrics.jsonl, and the result."""
-    section = getattr(plan.config, "logger", None)
+    run, section = task.run, getattr(task.config, "logger", None)
     if not isinstance(section, TrackerSection):
         yield
         return
-    settings = plan.identity.what | plan.identity.how
-    itself = engine_of(plan.config).tracks_itself
-    with tracked(run.directory.name, run.directory, section, settings, itself) as trackers:
+    itself = engine_of(task.config).tracks_itself
+    with tracked(run.directory.name, run.directory, section, {**task.what, **task.how}, itself) as trackers:
         run.metrics.mirror, run.mirror_result = trackers.figures, trackers.result
         yield
 
 
-def publish(step: Step, plan: Plan[Any], run: Run, outcome: Outcome) -> Made:
+def publish(step: Step, task: Task[Any], outcome: Outcome) -> Artifact:
     """Publish what the work made as the next version of the artifact, and tell the trackers."""
     distributed.barrier()
-    artifact = distributed.on_rank_zero(lambda: _publish(step, plan, run, outcome))
-    _link_result(step, plan, artifact)
-    run.mirror_result(artifact, [found for found in plan.inputs.values() if found is not None])
-    return Made(artifact, reused=False)
+    artifact = distributed.on_rank_zero(lambda: _publish(step, task, outcome))
+    _link_result(step, task, artifact)
+    task.run.mirror_result(artifact, [found for found in task.inputs.values() if found is not None])
+    return artifact
 
 
-def _publish(step: Step, plan: Plan[Any], run: Run, outcome: Outcome) -> Artifact:
+def _publish(step: Step, task: Task[Any], outcome: Outcome) -> Artifact:
+    run = task.run
     if run.metrics.path.exists():
         shutil.copyfile(run.metrics.path, outcome.directory / "metrics.jsonl")
-    identity = plan.identity
-    artifact = plan.store.publish(
+    artifact = task.store.publish(
         outcome.directory,
-        name=plan.name,
-        type=step.type_made(plan.config),
-        fingerprint=identity.fingerprint,
-        producer=producer(step.stage, step.verb, step.directory, identity.result, identity.code, plan.command),
-        parents=plan.parents(),
-        sources=plan.all_sources(),
+        name=task.name,
+        type=step.type_made(task.config),
+        fingerprint=task.fingerprint,
+        producer=producer(step.stage, step.verb, step.directory, task.result, task.code, task.command),
+        parents=task.parents(),
+        sources=task.all_sources(),
         metadata=dict(outcome.metadata),
         metrics=dict(outcome.metrics),
         digests=outcome.digests,
@@ -240,12 +242,12 @@ def _publish(step: Step, plan: Plan[Any], run: Run, outcome: Outcome) -> Artifac
     if (count := len(artifact.manifest.segments)) > 1:
         doubt = ": its bytes may differ from those of an uninterrupted run"
         run.say(f"made in {count} segments{'' if promises_bytes(artifact.manifest) else doubt}")
-    finish(plan, artifact, run, keep=step.keeps_state(plan.config))
+    finish(task, artifact, keep=step.keeps_state(task.config))
     run.say(f"published {artifact.reference} ({artifact.path})")
     return artifact
 
 
-def _link_result(step: Step, plan: Plan[Any], artifact: Artifact) -> None:
+def _link_result(step: Step, task: Task[Any], artifact: Artifact) -> None:
     """Create the links to the result that the config asks for. Data prepared for a training has none."""
     if step.trains:
-        distributed.on_rank_zero(lambda: show_result(plan, artifact))
+        distributed.on_rank_zero(lambda: show_result(task, artifact))

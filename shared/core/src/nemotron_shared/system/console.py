@@ -10,11 +10,13 @@ say("stopped after step 14")
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from nemotron_shared.system.distributed import rank
 from nemotron_shared.system.errors import printable
+from nemotron_shared.system.findings import Finding
 from nemotron_shared.system.redaction import redact
 
 CLEAR = "\r\x1b[2K"
@@ -48,6 +50,21 @@ def bar(share: float) -> str:
     """Draw a share from 0 to 1 as a bar."""
     full = round(min(max(share, 0.0), 1.0) * BAR)
     return "━" * full + "─" * (BAR - full)
+
+
+def finding_lines(finding: Finding, title: str = "", indent: int = 2) -> Iterator[str]:
+    """Lines of a finding for people: `title` and the message, then the remedy, indented.
+
+    Secrets are redacted and control sequences escaped, because much of the text is output of other programs.
+    """
+    for number, line in enumerate(_clean(finding.message).splitlines() or [""]):
+        yield f"{title}{line}" if number == 0 else line
+    for line in _clean(finding.remedy or "").splitlines():
+        yield f"{' ' * indent}{line.strip()}"
+
+
+def _clean(text: str) -> str:
+    return printable(redact(text), keep="\n")
 
 
 def say(line: str) -> None:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from nemotron_shared.system.findings import problem
 from nemotron_shared.system.redaction import redact
 
 DISK_REMEDIES = (
@@ -27,7 +28,6 @@ DISK_REMEDIES = (
     ((errno.EISDIR,), "a folder where a file is wanted: remove it, or put the file back in its place"),
 )
 """Remedies for system errors a user can fix; any other error is our bug."""
-LONGEST_LINE = 1500
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _format_record, _format_warning = logging.Handler.format, warnings.formatwarning
 READER_LEFT = 141
@@ -35,26 +35,30 @@ READER_LEFT = 141
 
 
 class UserError(Exception):
-    """An error the user can fix. Shown as one message, without a traceback."""
+    """An error the user can fix. Shown as one message, without a traceback.
+
+    Attributes:
+        finding: what is wrong, and what to do.
+    """
 
     exit_code = 2
 
-    def __init__(self, message: str, remedy: str | None = None) -> None:
-        message = "\n".join(map(_bounded, message.split("\n")))
-        super().__init__(message)
-        self.message = message
-        self.remedy = None if remedy is None else "\n".join(map(_bounded, remedy.split("\n")))
+    def __init__(self, message: str, remedy: str | None = None, key: str | None = None) -> None:
+        self.finding = problem(message, remedy, key)
+        super().__init__(self.finding.message)
 
     def __str__(self) -> str:
-        return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
+        return str(self.finding)
 
+    @property
+    def message(self) -> str:
+        """What is wrong, and where."""
+        return self.finding.message
 
-def _bounded(line: str) -> str:
-    """Shorten a line for the terminal: it may repeat a value of any length from a file."""
-    if len(line) <= LONGEST_LINE:
-        return line
-    half = LONGEST_LINE // 2
-    return f"{line[:half]} ... ({len(line) - LONGEST_LINE:,} characters left out) ... {line[-half:]}"
+    @property
+    def remedy(self) -> str | None:
+        """What to do about it."""
+        return self.finding.remedy
 
 
 class NotFound(UserError):

@@ -72,13 +72,19 @@ RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_
 """Metrics whose last value goes into a manifest if the run is judged by its loss, with their names there."""
 
 
+_redacted = cache(redact)  # names repeat at every step
+
+
+def _tell_nobody(step: int, values: dict[str, Any]) -> None:
+    """A line without experiment trackers."""
+
+
 class MetricsLog:
     """An append-only log that a resumed run cuts back to its checkpoint, so no step appears twice."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.mirror: Callable[[int, dict[str, Any]], None] = lambda step, values: None
-        self._name = cache(redact)  # cached, because names repeat at every step
+        self.mirror: Callable[[int, dict[str, Any]], None] = _tell_nobody
 
     def append(self, step: int, **values: float) -> None:
         """Write one line at once, so a kill loses no earlier line, and pass it to `mirror`.
@@ -88,7 +94,7 @@ class MetricsLog:
         """
         if wrong := [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise UserError(f"step {step}: {', '.join(wrong)}", "lower optimizer.lr, or look at the data")
-        line = {"step": step, **{self._name(name): value for name, value in values.items()}}
+        line = {"step": step, **{_redacted(name): value for name, value in values.items()}}
         with named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self.mirror(step, values)

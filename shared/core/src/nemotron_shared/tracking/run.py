@@ -46,7 +46,7 @@ class Run:
         self.metrics = MetricsLog(directory / METRICS)
         self.began = time.monotonic()
         self.finished: Artifact | None = None
-        self.mirror_result: Callable[[Artifact, Sequence[Artifact]], None] = lambda artifact, inputs: None
+        self.mirror_result: Callable[[Artifact, Sequence[Artifact]], None] = _tell_nobody
         self.stop_requested = False
         self.stop_at_once = True
 
@@ -140,6 +140,10 @@ class Run:
         shutil.rmtree(self.output, ignore_errors=True)
         self.output.mkdir(parents=True)
         return self.output
+
+
+def _tell_nobody(artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+    """A result without experiment trackers."""
 
 
 @contextmanager

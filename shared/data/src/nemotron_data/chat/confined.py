@@ -58,8 +58,7 @@ class Answer(TypedDict, total=False):
 
     length: int
     spans: list[list[int]]
-    error: str
-    remedy: str | None
+    error: list[str | None]
 
 
 class Overdue(UserError):
@@ -136,9 +135,10 @@ class ConfinedTemplate:
     def _read(self, answer: Answer, text: str) -> tuple[str, list[Span]] | UserError:
         if "error" not in answer:
             return text, [(start, end) for start, end in answer.get("spans", [])]
-        if answer["error"].startswith(TOO_MUCH):
-            return UserError(f"{answer['error']}, in {self._label}", REMEDY)
-        return UserError(answer["error"], answer.get("remedy"))
+        message, remedy = str(answer["error"][0]), answer["error"][1]
+        if message.startswith(TOO_MUCH):
+            return UserError(f"{message}, in {self._label}", REMEDY)
+        return UserError(message, remedy)
 
     def _asked(self, verb: str, calls: Sequence[Any], options: dict[str, Any]) -> list[tuple[Answer, str]]:
         """Results of all calls. Restarts the process once if something other than a call has ended it.
@@ -275,7 +275,7 @@ def main() -> None:
     after which SIGPROF ends the process.
 
     <-  pickled (number of a template, its source and tokens if it is new), (verb, arguments, options, characters)
-    ->  {"length": 42, "spans": [[12, 30]]}\\n and as many bytes of text;  {"error": "...", "remedy": "..."}\\n
+    ->  {"length": 42, "spans": [[12, 30]]}\\n and as many bytes of text;  {"error": ["...", "its remedy"]}\\n
     """
     with socket.socket(fileno=0) as line:
         requests, answers = line.makefile("rb", 1 << 20), line.makefile("wb", 1 << 20)
@@ -311,12 +311,12 @@ def _answer(
         made = None if verb == "check" else getattr(templates[number], verb)(*arguments, **options)
         text, spans = made if isinstance(made, tuple) else (made or "", [])
         if len(text) > most:
-            return {"error": f"{TOO_MUCH}a text of {len(text):,} characters, where {most:,} are the most"}, b""
+            return {"error": [f"{TOO_MUCH}a text of {len(text):,} characters, where {most:,} are the most", None]}, b""
         return {"spans": spans}, text.encode("utf-8", "surrogatepass")
     except UserError as error:
-        return {"error": error.message, "remedy": error.remedy}, b""
+        return {"error": [error.message, error.remedy]}, b""
     except MemoryError:
-        return {"error": f"{TOO_MUCH}more than {MEMORY_BYTES >> 30} GiB of memory"}, b""
+        return {"error": [f"{TOO_MUCH}more than {MEMORY_BYTES >> 30} GiB of memory", None]}, b""
 
 
 if __name__ == "__main__":

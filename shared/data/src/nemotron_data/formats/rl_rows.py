@@ -196,7 +196,7 @@ def read_rl_rows(
                 check(value)
             except Refused as refused:
                 raise UserError(
-                    f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", refused.remedy or remedy
+                    f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", refused.finding.remedy or remedy
                 ) from refused
         yield RLRow.of(value, line.place)
 

@@ -188,7 +188,7 @@ class Environments:
         try:
             validate_tools(tools or ())
         except Refused as refused:
-            raise UserError(str(refused), refused.remedy) from refused
+            raise UserError(str(refused), refused.finding.remedy) from refused
         agent = agent_for(row, self.agents, lambda name: self._servers[name].tools)
         shown = tools if self.settings.show_tools else None
         return Asked(row.value, agent, messages, tools or [], shown, prompter.chat(messages, shown), row.place)

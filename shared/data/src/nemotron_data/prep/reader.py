@@ -113,7 +113,7 @@ class ShardReader:
                 return
             self.counts["rows"] += 1
             if isinstance(row, BadRow):
-                self.refuse(row, row.reason, row.detail, or_tolerate(row.remedy))
+                self.refuse(row, row.why.reason, row.why.detail, or_tolerate(row.why.finding.remedy))
             else:
                 yield row
             self._heartbeat.beat(self.counts, place.bytes)
@@ -139,7 +139,7 @@ class ShardReader:
 
     def refuse_for(self, row: Row, refused: Refused) -> None:
         """Call `refuse` for a raised `Refused`."""
-        self.refuse(row, refused.reason, refused.detail, or_tolerate(refused.remedy))
+        self.refuse(row, refused.reason, refused.detail, or_tolerate(refused.finding.remedy))
 
     def cut_off(self, row: Row, reason: str, asked: bool = False) -> None:
         """Count a row that lost a part."""

@@ -15,8 +15,8 @@ from nemotron_data.sources.text import require_text
 from nemotron_data.split import share_of_last
 from nemotron_shared.config.data import SourceSection
 from nemotron_shared.config.files import Choice
-from nemotron_shared.engine.spec import Looked
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, note
 
 SHARDS = 8
 ROWS = 24
@@ -79,43 +79,41 @@ def _rows_of(file: InputFile, section: SourceSection) -> Iterator[Row]:
 
 def _unread(row: BadRow, file: InputFile) -> UserError:
     """Error for a record that is not a row."""
-    if row.reason == NOT_UTF_8:
+    if row.why.reason == NOT_UTF_8:
         require_text(file)
-    return row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
+    return row_error(row, f"{row.why.reason}: {row.why.detail}", or_tolerate(row.why.finding.remedy))
 
 
 def look_ahead(
     parts: Iterable[Part[Settings]],
     reader_of: Callable[[Part[Settings]], Callable[[Row], object]],
     whole: Callable[[Part[Settings], Sequence[InputFile]], object] = lambda part, files: None,
-) -> Looked:
+) -> Iterator[Finding]:
     """Find errors in the first rows that would end the preparation; checks up to 100 local files.
 
     Args:
         reader_of: for a data set, the first step of the preparation on each row; raises for an unusable one.
         whole: what the preparation checks for all files of a data set before that.
     """
-    problems: list[UserError] = []
-    notes: list[str] = []
     left = MOST_FILES
     for part in parts:
         files, elsewhere = _on_this_machine(part.settings)
         if elsewhere:
-            notes.append(f"not on this machine, so that none of its rows was looked at: {', '.join(elsewhere)}")
+            yield note(f"not on this machine, so that none of its rows was looked at: {', '.join(elsewhere)}")
         looked_at, left = files[:left], max(0, left - len(files))
         if len(looked_at) < len(files):
             name = part.settings.source if isinstance(part.settings.source, str) else part.name
-            notes.append(f"{name}: of {len(looked_at):,} of the {len(files):,} files the first rows were looked at")
+            yield note(f"{name}: of {len(looked_at):,} of the {len(files):,} files the first rows were looked at")
         try:
             if looked_at and not elsewhere:
                 whole(part, files)
         except UserError as error:
-            problems.append(error)
+            yield error.finding
             continue
         # with `sample`, all files are one input, which may end before the second of them
         inputs = [[file] for file in looked_at] if part.settings.sample is None else [looked_at]
-        problems += filter(None, (_first_fault(some, part.settings, reader_of(part)) for some in inputs))
-    return Looked(problems, notes)
+        faults = (_first_fault(some, part.settings, reader_of(part)) for some in inputs)
+        yield from (fault.finding for fault in faults if fault is not None)
 
 
 def rows_ahead(parts: Iterable[Part[Settings]], synthetic: int, most: int) -> int | None:
@@ -162,7 +160,7 @@ def _require_usable(row: Row | BadRow, file: InputFile, read: Callable[[Row], ob
     try:
         read(row)
     except Refused as refused:
-        raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
+        raise row_error(row, str(refused), or_tolerate(refused.finding.remedy)) from refused
     except UserError as error:
         raise row_error(row, error.message, error.remedy or TOLERATE) from error
 

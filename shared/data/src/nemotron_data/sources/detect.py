@@ -72,9 +72,9 @@ def detect_files(files: Sequence[InputFile], also: Sequence[str] = ()) -> Detect
     if not rows:
         if bad is None:
             raise no_rows(files[0].path)
-        if bad.reason == NOT_UTF_8:
+        if bad.why.reason == NOT_UTF_8:
             require_text(next(file for file in files if file.path == bad.file))
-        raise UserError(f"{bad.file}:{bad.line}: {bad.reason}: {bad.detail}", bad.remedy or CORRECT)
+        raise UserError(f"{bad.file}:{bad.line}: {bad.why.reason}: {bad.why.detail}", bad.why.finding.remedy or CORRECT)
     return _of_rows(rows, also)
 
 

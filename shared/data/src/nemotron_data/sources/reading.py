@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.fast_json import Fragment
-from nemotron_data.rejects import snippet_of
+from nemotron_data.rejects import Refused, snippet_of
 from nemotron_data.sources.files import InputFile, format_of, open_input, reported
 from nemotron_data.sources.json_rows import TOO_DEEP, RepeatedKey, is_of_table, parse_json, rows_of_list, within
 from nemotron_data.sources.tables import (
@@ -76,14 +76,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A record that is not a row, and why; `remedy` if there is one."""
+    """A record that is not a row, and why."""
 
     file: str
     line: int
-    reason: str
-    detail: str
+    why: Refused
     snippet: str
-    remedy: str | None = None
 
 
 @dataclass(slots=True)
@@ -162,11 +160,11 @@ def _table_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     with open_text(part.file) as file:
         for place.lines, cells in table_rows(file, name, LONGEST_LINE):
             if isinstance(cells, str):
-                yield BadRow(name, place.lines, "ragged row", cells, "", FULL_ROWS)
+                yield BadRow(name, place.lines, Refused("ragged row", cells, FULL_ROWS), "")
             elif not cells:
                 place.blank_lines += 1
             elif any("\0" in cell for cell in cells.values()):
-                yield BadRow(name, place.lines, *ZEROS, snippet_of(str(cells)))
+                yield BadRow(name, place.lines, Refused(*ZEROS), snippet_of(str(cells)))
             else:
                 place.bytes += sum(map(len, cells.values())) + len(cells)
                 yield Row(cells, name, place.lines)
@@ -231,7 +229,9 @@ def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
     try:
         value = parse_json(line)
     except RepeatedKey as error:
-        return BadRow(name, number, "a key twice", f"'{error}'", snippet_of(line.strip()), "give it another name")
+        return BadRow(
+            name, number, Refused("a key twice", f"'{error}'", "give it another name"), snippet_of(line.strip())
+        )
     except (ValueError, RecursionError) as error:
         return _unparsed(name, number, line, error)
     if isinstance(value, dict):
@@ -241,7 +241,7 @@ def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
             value = within(value)
         return Row(value, name, number, line, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
-    return BadRow(name, number, "not a JSON object", detail, snippet_of(line.strip()))
+    return BadRow(name, number, Refused("not a JSON object", detail), snippet_of(line.strip()))
 
 
 def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
@@ -249,11 +249,10 @@ def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
         line.decode()
     except UnicodeDecodeError as wrong:
         detail = f"byte {wrong.start + 1:,} of the line is 0x{line[wrong.start]:02x}"
-        return BadRow(name, number, NOT_UTF_8, detail, snippet_of(line.strip()), convert(name))
+        return BadRow(name, number, Refused(NOT_UTF_8, detail, convert(name)), snippet_of(line.strip()))
     detail = TOO_DEEP if isinstance(error, RecursionError) else str(error)
-    return BadRow(
-        name, number, "malformed JSON", detail, snippet_of(line.strip()), NEWLINES if b"}\r{" in line else None
-    )
+    why = Refused("malformed JSON", detail, NEWLINES if b"}\r{" in line else None)
+    return BadRow(name, number, why, snippet_of(line.strip()))
 
 
 def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:
@@ -264,9 +263,9 @@ def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:
             if len(text) > LONGEST_LINE:
                 yield _too_long(name, place.lines, "document")
             elif not text.strip():
-                yield BadRow(name, place.lines, "empty document", "nothing but white space", "")
+                yield BadRow(name, place.lines, Refused("empty document", "nothing but white space"), "")
             elif "\0" in text:
-                yield BadRow(name, place.lines, *ZEROS, snippet_of(text))
+                yield BadRow(name, place.lines, Refused(*ZEROS), snippet_of(text))
             else:
                 yield Row({"text": text}, name, place.lines)
 
@@ -295,12 +294,12 @@ def _parquet_row(name: str, number: int, value: dict[str, Any] | str | None) -> 
     if value is None:
         return _too_long(name, number)
     if isinstance(value, str):
-        return BadRow(name, number, "a value that cannot be read", value, "")
+        return BadRow(name, number, Refused("a value that cannot be read", value), "")
     return Row(value, name, number)
 
 
 def _too_long(name: str, number: int, what: str = "line") -> BadRow:
-    return BadRow(name, number, f"{what} too long", f"more than {LONGEST_LINE >> 20} MiB", "")
+    return BadRow(name, number, Refused(f"{what} too long", f"more than {LONGEST_LINE >> 20} MiB"), "")
 
 
 def _require_unique(columns: list[str], name: str) -> None:

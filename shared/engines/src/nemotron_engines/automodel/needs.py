@@ -36,7 +36,7 @@ from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.atomic import read_json
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 
 # The versions we ran; the shim and the recipe subclass use internals that may differ in others.
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}
@@ -48,35 +48,35 @@ WEIGHTS, TRAINED, SAVED = 1, 4, 3
 WITHOUT_TE = {"attn": "sdpa", "linear": "torch", "rms_norm": "torch", "experts": "torch"}
 
 
-def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
     """Problems with the config or with its starting model."""
     model = inputs.get("model")
     if not config.engine.allow_custom_targets:
         yield from foreign_code(config.engine.overrides, "engine.allow_custom_targets")
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
         what = "engine.data=chat: pretraining needs documents"
-        yield Problem(what, "set engine.data=packed, or use the sft stage")
+        yield problem(what, "set engine.data=packed, or use the sft stage")
     if machine.processes == 1 and config.engine.dtype != config.engine.weights_dtype:
         what = f"engine.dtype={config.engine.dtype}: on one process, Automodel computes in the dtype of the weights"
-        yield Problem(what, f"set engine.weights_dtype={config.engine.dtype}, or start several processes")
+        yield problem(what, f"set engine.weights_dtype={config.engine.dtype}, or start several processes")
     chats = config.engine.chats
     if config.engine.data == "chat":
         files = {"engine.chats.train": chats.train, "engine.chats.valid": chats.valid}
         if machine.sees_files:
             yield from no_chats(files)
         if config.run.data is None and config.run.model is None:
-            yield Problem("no tokenizer: run.model and run.data are both null", "set run.model=FOLDER")
+            yield problem("no tokenizer: run.model and run.data are both null", "set run.model=FOLDER")
     elif config.run.data is None:
         what = "engine.data=packed needs run.data, which is null"
-        yield Problem(what, "set run.data to a data artifact, or set engine.data=chat", "run.data")
+        yield problem(what, "set run.data to a data artifact, or set engine.data=chat", "run.data")
     if model is None or not (model.path / "config.json").is_file():
         return
     kind = read_json(model.path / "config.json").get("model_type")
     if kind != NEMOTRON_H:
         what = f"{model.path}: engine 'automodel' trains NemotronH models, not '{kind}'"
-        yield Problem(what, "use another engine")
+        yield problem(what, "use another engine")
     if not list(model.path.glob("*.safetensors")):
-        yield Problem(f"{model.path}: no safetensors files", "save the model in that format")
+        yield problem(f"{model.path}: no safetensors files", "save the model in that format")
 
 
 def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
@@ -85,10 +85,10 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
     wanted = [Requirement(f"{name}=={version}") for name, version in REQUIRED.items()]
     wanted += [one for one in base_packages() if one.name not in REQUIRED]
     wanted += [TRITON] if machine.version_of("triton") else []
-    others: list[Problem] = []
+    others: list[Finding] = []
     if machine.gpus and not all(map(machine.version_of, KERNELS)):
         others.append(
-            Problem(
+            problem(
                 f"on a GPU, engine 'automodel' needs {' and '.join(KERNELS)}",
                 f"{HOW_TO_COMPILE}, or use a container that has them",
             )
@@ -116,14 +116,14 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
     )
 
 
-def _gpu_only(engine: AutomodelEngine) -> Iterator[Problem]:
+def _gpu_only(engine: AutomodelEngine) -> Iterator[Finding]:
     """Report GPU-only kernels; on a CPU, Automodel would fail at its first step."""
     asked = {f"backend.{part}": other for part, other in WITHOUT_TE.items() if getattr(engine.backend, part) == "te"}
     asked |= {"peft.use_triton": "false"} if engine.peft and engine.peft.use_triton else {}
     for name, other in asked.items():
         what = "Triton's kernels" if name == "peft.use_triton" else "Transformer Engine's kernels"
         key = f"engine.{name}"
-        yield Problem(f"{what} need a GPU, but this machine has none", f"on a CPU, set {key}={other}", key)
+        yield problem(f"{what} need a GPU, but this machine has none", f"on a CPU, set {key}={other}", key)
 
 
 # How Automodel shares a model and its rows out over GPUs, for estimates.
@@ -209,8 +209,8 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
     """
     strict = Strict(owned(KEYS) | {f"peft.{name}": f"set engine.peft.{name}" for name in CHOICES}, origins)
     allow = "engine.allow_custom_targets"
-    for problem in () if engine.allow_custom_targets else foreign_code(engine.overrides, allow, is_allowed):
-        raise strict.refusal(str(problem.key).removeprefix(f"{ROOT}."), problem.message, problem.remedy)
+    for foreign in () if engine.allow_custom_targets else foreign_code(engine.overrides, allow, is_allowed):
+        raise strict.refusal(str(foreign.key).removeprefix(f"{ROOT}."), foreign.message, foreign.remedy)
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)

@@ -21,7 +21,7 @@ from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, Tra
 from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 
 PYTHON = SpecifierSet("==3.12.*")
 CHECKPOINT_MARK = "latest_train_state.pt"
@@ -29,7 +29,7 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 ON_THE_OPTIMIZER = ("optimizer_cpu_offload", "use_precision_aware_optimizer")
 
 
-def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> Iterator[Problem]:
+def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> Iterator[Finding]:
     """Problems with the config or with its starting model."""
     engine, model = config.engine, inputs.get("model")
     if fields := fields_of(config, inputs):
@@ -39,18 +39,18 @@ def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> 
     yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
         what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint does not contain the model's weights"
-        yield Problem(what, "turn it off: the published model has the adapters merged into its weights")
+        yield problem(what, "turn it off: the published model has the adapters merged into its weights")
     if model is None:
         if engine.start_from == "state" and config.run.model is None:
-            yield Problem("engine.start_from=state needs run.model", "set run.model")
+            yield problem("engine.start_from=state needs run.model", "set run.model")
         return
     kept = (model.path / "megatron" / CHECKPOINT_MARK).is_file()
     if engine.start_from == "state" and not kept:
         what = f"engine.start_from=state: {model.reference} has no Megatron checkpoint"
-        yield Problem(what, "train it with engine.keep_checkpoint=true, or set engine.start_from=weights")
+        yield problem(what, "train it with engine.keep_checkpoint=true, or set engine.start_from=weights")
     if engine.start_from == "weights" and not kept and not any((model.path / name).is_file() for name in WEIGHTS):
         what = f"{model.reference} has no safetensors weights to start from"
-        yield Problem(what, "use another run.model")
+        yield problem(what, "use another run.model")
 
 
 def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine) -> Needs:
@@ -69,10 +69,10 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
     versions = {name: f"=={version}" for name, version in TRIED.items()}
     if on_gpu:
         versions = {"megatron-core": "", "megatron-bridge": f">={'.'.join(map(str, OLDEST_BRIDGE))}"}
-    others: list[Problem] = []
+    others: list[Finding] = []
     if not pretraining and not on_gpu:
         what = "engine megatron_bridge cannot fine-tune without a GPU: packed rows need Transformer Engine's attention"
-        others.append(Problem(what, "run it on GPUs, or use engine=transformers"))
+        others.append(problem(what, "run it on GPUs, or use engine=transformers"))
     per_process, kept = _bytes_per_process(config, size.total - size.experts, size.experts, machine.processes)
     weight = 4 if engine.mixed_precision is None else 2
     checkpoint = 0 if engine.peft.scheme else (weight + (8 if weight == 4 else 12)) * size.total
@@ -141,7 +141,7 @@ class Rule(NamedTuple):
 
 def split_problems(
     engine: MegatronBridgeEngine, fields: Mapping[str, Any], seq_length: int | None = None
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     """A problem for each size of the layout that does not fit the model's layers.
 
     Args:
@@ -152,7 +152,7 @@ def split_problems(
     tensor, experts = engine.tensor_model_parallel_size, "E" in fields["hybrid_override_pattern"]
     if experts and tensor > 1 and not engine.sequence_parallel and "sequence_parallel" not in model:
         what = f"Megatron needs sequence parallelism for experts with engine.tensor_model_parallel_size={tensor}"
-        yield Problem(what, "set engine.sequence_parallel=true", "engine.sequence_parallel")
+        yield problem(what, "set engine.sequence_parallel=true", "engine.sequence_parallel")
     for key, rules in (_rules(engine, fields, model) | _context_rules(engine, fields, seq_length)).items():
         asked = [rule for rule in rules if rule.count and rule.field not in model]
         size = getattr(engine, key)
@@ -161,16 +161,16 @@ def split_problems(
             valid = [str(one) for one in range(1, MOST) if all(rule.fits(rule.count, one) for rule in asked)]
             counts = ", ".join(f"{rule.count} {rule.what}" for rule in broken)
             what = f"Megatron cannot split the model's {counts} into {size} parts"
-            yield Problem(what, f"set engine.{key} to one of {', '.join(valid)}", f"engine.{key}")
+            yield problem(what, f"set engine.{key} to one of {', '.join(valid)}", f"engine.{key}")
 
 
-def unpadded(engine: MegatronBridgeEngine) -> Iterator[Problem]:
+def unpadded(engine: MegatronBridgeEngine) -> Iterator[Finding]:
     """Report that packed rows do not support context parallelism."""
     if engine.context_parallel_size > 1:
         multiple = 2 * engine.context_parallel_size
         what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
         remedy = "set engine.context_parallel_size=1"
-        yield Problem(f"{what}; data preparation does not pad", remedy, "engine.context_parallel_size")
+        yield problem(f"{what}; data preparation does not pad", remedy, "engine.context_parallel_size")
 
 
 def _rules(engine: MegatronBridgeEngine, fields: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, list[Rule]]:

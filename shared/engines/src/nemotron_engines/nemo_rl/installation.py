@@ -4,7 +4,7 @@ A training is one driver. It starts Ray, or joins a running cluster, and Ray sta
 would claim all GPUs again.
 
     faults(schema, {"grpo": {"num_promts_per_step": 3}})
-    # [Fault(key="grpo.num_promts_per_step", message="NeMo-RL has no such key", remedy="did you mean ...")]
+    # [problem("NeMo-RL has no such key", "did you mean ...", key="grpo.num_promts_per_step")]
 
 NeMo-RL itself accepts any unknown key, because its sections are open, so it ignores typing errors silently.
 """
@@ -36,6 +36,7 @@ from nemotron_engines.overrides import ROOT, at, has
 from nemotron_shared.config.validate import refusal
 from nemotron_shared.machine.library_output import program_output
 from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.findings import Finding, problem
 from nemotron_shared.system.process import end_group, ending_with_us
 from nemotron_shared.system.redaction import redact
 from nemotron_shared.tracking.run import Run
@@ -226,15 +227,6 @@ class Node(TypedDict, total=False):
     keys: dict[str, "Node"]
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A problem at a dotted key."""
-
-    key: str
-    message: str
-    remedy: str | None = None
-
-
 def require_known(
     installation: Installation, engine: NeMoRLEngine, algorithm: str, origins: Mapping[str, str], log: Path
 ) -> None:
@@ -252,15 +244,16 @@ def require_known(
     for base in (installation.base, *others):
         add_read_keys(schema, base, words)
     for fault in faults(schema, engine.overrides):
-        if has(installation.base, fault.key):  # nothing in NeMo-RL reads it, although its own file sets it
-            if at(installation.base, fault.key) == at(engine.overrides, fault.key):
+        key = str(fault.key)
+        if has(installation.base, key):  # nothing in NeMo-RL reads it, although its own file sets it
+            if at(installation.base, key) == at(engine.overrides, key):
                 continue
             fault = replace(fault, remedy="leave it out: NeMo-RL's own file sets it, but nothing reads it")
         message = f"{fault.message} (NeMo-RL {engine.version})"
-        raise refusal(f"{ROOT}.{fault.key}", message, origins, fault.remedy)
+        raise refusal(f"{ROOT}.{key}", message, origins, fault.remedy)
 
 
-def faults(node: Node, values: dict[str, Any], above: str = "") -> Iterator[Fault]:
+def faults(node: Node, values: dict[str, Any], above: str = "") -> Iterator[Finding]:
     """Unknown keys in `values`, and values of the wrong type."""
     known = node.get("keys")
     for name, value in values.items():
@@ -268,9 +261,10 @@ def faults(node: Node, values: dict[str, Any], above: str = "") -> Iterator[Faul
         if known is None:
             return
         if name not in known:
-            yield Fault(key, "NeMo-RL has no such key", did_you_mean(name, known, f"known keys: {', '.join(known)}"))
+            near = did_you_mean(name, known, f"known keys: {', '.join(known)}")
+            yield problem("NeMo-RL has no such key", near, key)
         elif wrong := type_fault(known[name], value):
-            yield Fault(key, wrong)
+            yield problem(wrong, key=key)
         elif isinstance(value, dict):
             yield from faults(known[name], value, f"{key}.")
 

@@ -13,7 +13,7 @@ import yaml
 
 from nemotron_engines.checks import in_billions, size_of
 from nemotron_engines.estimate.memory import Layout
-from nemotron_engines.nemo_rl.installation import Installation, ask, find_installation, how_to_get
+from nemotron_engines.nemo_rl.installation import ask, find_installation, how_to_get
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.training import code_in, not_finished
 from nemotron_engines.nemo_rl.translate import Places, build, shared_out
@@ -25,7 +25,7 @@ from nemotron_shared.engine.needs import Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import OPTION
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 
 PLACEHOLDER = "/path/to/"
 PACKAGE = "nemo-rl"
@@ -36,68 +36,81 @@ def needs(
     config: TrainingConfig[NeMoRLEngine], inputs: Inputs, machine: Machine, algorithm: str, places: Places
 ) -> Needs:
     """Require one driver, the recipe's version, and the layout's number of GPUs."""
-    return Needs(device="cpu", others=tuple(_lacking(config, inputs, machine, algorithm, places)))
+    lacks = tuple(_lacking(config, inputs, machine, algorithm, places))
+    few = () if config.engine.stop_before_training else tuple(_gpus(config, machine, algorithm, places))
+    return Needs(device="cpu", others=lacks, others_of_layout=few)
 
 
 def _lacking(
     config: TrainingConfig[NeMoRLEngine], inputs: Inputs, machine: Machine, algorithm: str, places: Places
-) -> Iterator[Problem]:
+) -> Iterator[Finding]:
     engine = config.engine
     if machine.processes > 1:
         what = f"engine nemo_rl needs one process, not {machine.processes}: each would start a training"
-        yield Problem(what, "start it without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes")
+        yield problem(what, "start it without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes")
     if engine.load_path is not None and machine.sees_files:
         yield from not_finished(engine.load_path)
-    installation, known = None, VERSIONS[engine.version]
+    known = VERSIONS[engine.version]
     if machine.is_here:
         try:
-            installation = find_installation(engine)
+            find_installation(engine)
         except UserError as error:
-            yield Problem(error.message, error.remedy)
+            yield problem(error.message, error.remedy)
     elif machine.knows_packages and (found := machine.version_of(PACKAGE)) != known.package:
         what = f"NeMo-RL {found or 'not found'}, but this recipe is written for {known.package}"
-        yield Problem(what, how_to_get(engine.version))
+        yield problem(what, how_to_get(engine.version))
     values = build(config, algorithm, places, load_bases(engine.version)[engine.base].values)
     left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
     if left:
         what = f"this recipe needs paths for: {', '.join(left)}"
-        yield Problem(what, f"set ++engine.overrides.{left[0]}=PATH")
+        yield problem(what, f"set ++engine.overrides.{left[0]}=PATH")
     model = inputs.get("model")
     if model is not None and not model.trusted and (code := code_in(model.path)):
         what = f"{model.path} holds Python files that NeMo-RL would run: {', '.join(code)}"
-        yield Problem(what, f"read them, then add {OPTION} to the command")
-    if not engine.stop_before_training:
-        yield from _gpus(values, machine, installation, size_of(config, inputs).total)
+        yield problem(what, f"read them, then add {OPTION} to the command")
+    cluster, memory = values["cluster"], min((gpu.memory for gpu in machine.gpus), default=0)
+    gpus, parameters = cluster["num_nodes"] * cluster["gpus_per_node"], size_of(config, inputs).total
+    has_them = not engine.stop_before_training and len(machine.gpus) * machine.nodes >= gpus
+    if has_them and memory and 2 * parameters > gpus * memory:
+        what = f"the weights of {in_billions(parameters)} do not fit into {gpus} GPUs ({machine.gpus[0].name})"
+        yield problem(what, "use more GPUs: engine.num_nodes, engine.gpus_per_node")
 
 
-def _gpus(
-    values: dict[str, Any], machine: Machine, installation: Installation | None, parameters: int
-) -> Iterator[Problem]:
-    """Require the layout's number of GPUs, with room for the weights in 16 bits."""
+def _gpus(config: TrainingConfig[NeMoRLEngine], machine: Machine, algorithm: str, places: Places) -> Iterator[Finding]:
+    """Require the layout's number of GPUs."""
+    values = build(config, algorithm, places, load_bases(config.engine.version)[config.engine.base].values)
     nodes, each = values["cluster"]["num_nodes"], values["cluster"]["gpus_per_node"]
     judges = ((values.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
-    wanted, found, where = (nodes + judges) * each, len(machine.gpus) * machine.nodes, "this machine"
-    if not machine.is_here:
-        where = "the described machine"
-    elif installation is not None and (os.environ.get("RAY_ADDRESS") or RAY_CLUSTER.is_file()):
-        # the driver would join this cluster, which only NeMo-RL's own environment can query
-        with tempfile.TemporaryDirectory() as folder:
-            answer = ask(installation, Path(folder) / "gpus.log", "--gpus")
-        found, where = answer["gpus"], answer["where"]
+    wanted = (nodes + judges) * each
+    found, where = _gpus_there(config.engine, machine)
     if found < wanted:
         layout = f"{nodes} nodes x {each}" + (f", plus {judges} nodes for judge models" if judges else "")
         what = (
             f"NeMo-RL needs {wanted} GPUs here ({layout}: engine.num_nodes, engine.gpus_per_node); {where} has {found}"
         )
-        yield Problem(
+        yield problem(
             what,
             f"request them: --run PROFILE run.env.nodes={nodes + judges} run.env.gpus_per_node={each}, or use a "
             "Ray cluster that has them; engine.stop_before_training=true does everything that needs no GPU",
-            of_layout=True,
         )
-    elif machine.gpus and 2 * parameters > nodes * each * min(gpu.memory for gpu in machine.gpus):
-        what = f"the weights of {in_billions(parameters)} do not fit into {nodes * each} GPUs ({machine.gpus[0].name})"
-        yield Problem(what, "use more GPUs: engine.num_nodes, engine.gpus_per_node")
+
+
+def _gpus_there(engine: NeMoRLEngine, machine: Machine) -> tuple[int, str]:
+    """How many GPUs there are, and where: the driver would join a running Ray cluster, which only NeMo-RL's own
+    environment can query.
+    """
+    there = len(machine.gpus) * machine.nodes
+    if not machine.is_here:
+        return there, "the described machine"
+    if not (os.environ.get("RAY_ADDRESS") or RAY_CLUSTER.is_file()):
+        return there, "this machine"
+    try:
+        installation = find_installation(engine)
+    except UserError:  # reported by itself
+        return there, "this machine"
+    with tempfile.TemporaryDirectory() as folder:
+        answer = ask(installation, Path(folder) / "gpus.log", "--gpus")
+    return answer["gpus"], answer["where"]
 
 
 VERIFIERS = ("hf_math_verify", "dapo_math_verify")

@@ -46,7 +46,7 @@ from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.library_output import LibraryLog
 from nemotron_shared.system.atomic import link_or_copy, write_text
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, problem
 from nemotron_shared.system.process import MUST_SAVE_BY
 from nemotron_shared.system.redaction import with_references
 from nemotron_shared.system.stop import Stopped
@@ -270,14 +270,14 @@ def newest(folder: Path) -> tuple[int, Path] | None:
     return max(found.items()) if found else None
 
 
-def not_finished(load_path: str) -> Iterator[Problem]:
+def not_finished(load_path: str) -> Iterator[Finding]:
     """Report a `load_path` that is not a complete checkpoint."""
     source = Path(load_path).expanduser().resolve()
     whole = (source / "training_info.json").is_file() and (source / "policy" / "weights").is_dir()
     if not (STEP.fullmatch(source.name) and whole):
         what = f"{source} is not a finished NeMo-RL checkpoint" if source.exists() else f"folder {source} not found"
         remedy = "use a folder named step_N with training_info.json and policy/weights in it"
-        yield Problem(what, remedy, "engine.load_path")
+        yield problem(what, remedy, "engine.load_path")
 
 
 def adopt(load_path: str | None, folder: Path) -> int | None:

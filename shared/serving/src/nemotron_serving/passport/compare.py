@@ -1,13 +1,14 @@
 """Compare an export with its model, in the four parts of a passport; or check a folder alone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from nemotron_engines.modeling.stored import Stored, stored_in
 from nemotron_serving import megatron
 from nemotron_serving.gguf_file import Gguf
 from nemotron_serving.passport import few_bits, settings, targets, tensors
-from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Finding, Part, Passport, reason
+from nemotron_serving.passport.parts import CONFIG, NUMBERS, TASK, TENSORS, Part, Passport, reason
 from nemotron_serving.passport.rows import Rows, rows_of
 from nemotron_serving.passport.runs import compare_adapter, compare_runs
 from nemotron_serving.programs import MEGATRON_BRIDGE
@@ -79,7 +80,7 @@ def _checkpoint(export: Path, own: Mapping[str, Stored], parts: dict[str, Part])
             tensors.compare(targets.in_folder(own, folder, part), own, part)
     except UserError as error:
         parts[TENSORS].find(name, reason(error))
-    parts[TENSORS].findings += [Finding(f"{name}: {one.where}", one.what) for one in part.findings]
+    parts[TENSORS].findings += [replace(one, key=f"{name}: {one.key}") for one in part.findings]
     parts[TENSORS].facts += [(f"{name}: {fact}", told) for fact, told in part.facts]
     parts[CONFIG].not_run.append(f"{name}: each setting of run_config.yaml; Megatron-Bridge built the model by it")
     parts[NUMBERS].not_run.append(f"{name}: the checkpoint was read back, and not run")
@@ -127,5 +128,5 @@ def _by_itself(folder: Path, source: Path, part: Part) -> None:
     settings.check_folder(folder, here)
     settings.check_folder(source, there)
     part.findings += [one for one in here.findings if one not in there.findings]
-    part.facts += [*here.facts, *((one.where, f"{one.what}; so in the model") for one in there.findings)]
+    part.facts += [*here.facts, *((str(one.key), f"{one.message}; so in the model") for one in there.findings)]
     part.not_run += here.not_run

@@ -8,26 +8,19 @@ task                held-out rows of the model's training data, before and after
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nemotron_app import output
 from nemotron_shared.system.atomic import write_json, write_text
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.findings import Finding, problem
 
 PAGE, DATA = "passport.html", "passport.json"
 TENSORS, CONFIG, NUMBERS, TASK = "tensors", "config and tokens", "numbers", "task"
 MOST_SHOWN = 40
 """Findings of a part that are listed; the others are counted."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A difference, by the tensor, the key or the file that it is in."""
-
-    where: str
-    what: str
 
 
 @dataclass
@@ -44,8 +37,13 @@ class Part:
     """What it is compared with."""
 
     def find(self, where: str, what: str) -> None:
-        """Note a difference."""
-        self.findings.append(Finding(where, what))
+        """Note a difference, by the tensor, the key or the file that it is in."""
+        self.findings.append(problem(what, key=where))
+
+    def as_json(self) -> dict[str, Any]:
+        """The part for programs."""
+        findings = [{"where": finding.key, "what": finding.message} for finding in self.findings]
+        return vars(self) | {"findings": findings, "verdict": self.verdict}
 
     @property
     def verdict(self) -> str:
@@ -86,7 +84,7 @@ class Passport:
             "export": self.export,
             "source": self.source,
             "same": not self.findings,
-            "parts": [asdict(part) | {"verdict": part.verdict} for part in self.parts],
+            "parts": [part.as_json() for part in self.parts],
         }
 
     def write(self, folder: Path) -> None:

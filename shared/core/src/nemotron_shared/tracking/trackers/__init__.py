@@ -22,7 +22,7 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError, how_to_add
-from nemotron_shared.system.findings import Problem
+from nemotron_shared.system.findings import Finding, lacking, note
 from nemotron_shared.system.redaction import redact, redact_values
 from nemotron_shared.system.stop import Interrupted, Stopped
 from nemotron_shared.tracking.trackers.base import Ending, Tracker
@@ -84,7 +84,7 @@ JOB_REMEDY = (
 )
 
 
-def tracker_problems(section: TrackerSection, machine: Machine) -> Iterator[Problem]:
+def tracker_problems(section: TrackerSection, machine: Machine) -> Iterator[Finding]:
     """What the machine lacks for the trackers that the section names: packages, and W&B's key.
 
     The key is checked now, because W&B would refuse the run only after everything else is prepared.
@@ -95,16 +95,16 @@ def tracker_problems(section: TrackerSection, machine: Machine) -> Iterator[Prob
     ):
         absent = machine.knows_packages and not any(machine.version_of(package) for package in packages)
         if value is not None and absent:
-            yield Problem(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
+            yield lacking(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
     if section.wandb_project is not None and not (can_log() if machine.is_here else machine.wandb is not False):
         remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
-        yield Problem(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
+        yield lacking(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
 
 
-def unseen_key(section: TrackerSection, machine: Machine) -> Iterator[str]:
+def unseen_key(section: TrackerSection, machine: Machine) -> Iterator[Finding]:
     """Report that the key on another machine cannot be checked from here."""
     if section.wandb_project is not None and not machine.is_here and machine.wandb is None:
-        yield f"logger.wandb_project: W&B's key must be there, which is not seen from here: {KEY_REMEDY}"
+        yield note(f"logger.wandb_project: W&B's key must be there, which is not seen from here: {KEY_REMEDY}")
 
 
 class Trackers:
