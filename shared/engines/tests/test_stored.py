@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from zoo import write
 
 from nemotron_engines.modeling import stored as module
 from nemotron_engines.modeling.build import require_tensors
@@ -81,6 +82,14 @@ def test_scales_that_are_lost_or_would_be_are_refused(
     assert said in str(refused.value)
     with pytest.raises(UserError, match="scale"):  # before a training loads it
         require_tensors(tmp_path)
+
+
+def test_a_method_that_the_library_does_not_know_is_refused_for_whole_weights_too(tmp_path: Path) -> None:
+    """It would be published with the weights that were trained."""
+    file = write("llama", tmp_path / "model") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": "bananas"}}))
+    with pytest.raises(UserError, match=r"config\.json: transformers does not know the quant_method bananas"):
+        require_tensors(file.parent)
 
 
 MEMORY = """

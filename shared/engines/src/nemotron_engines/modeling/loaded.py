@@ -107,6 +107,8 @@ def _require_floats(file: Path) -> None:
 def require_kept_scales(path: Path) -> None:
     """Refuse weights of few bits whose scales are lost, or would be: the library drops those that it does not know.
 
+    transformers 5.23 skips a method that it does not know, with a warning, and saves its name with the trained weights.
+
     Raises:
         UserError: naming the tensor, or the method.
     """
@@ -118,6 +120,9 @@ def require_kept_scales(path: Path) -> None:
     if small and method not in AUTO_QUANTIZER_MAPPING:
         what = f"{path}: transformers would drop the scales of {len(small)} tensors of few bits (quant_method {method})"
         raise UserError(what, "give the model in bfloat16 or float32")
+    if isinstance(told, dict) and method not in AUTO_QUANTIZER_MAPPING:
+        what = f"{path / 'config.json'}: transformers does not know the quant_method {method} of quantization_config"
+        raise UserError(what, "remove quantization_config from the file: no weights here are of few bits")
 
 
 def require_finite(file: Path) -> None:
