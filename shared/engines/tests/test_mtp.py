@@ -182,6 +182,14 @@ def test_a_model_without_the_one_block_is_refused_before_any_work(blocks: int, r
     assert all(f"model.architecture has {blocks} prediction blocks" in message for message in found)
 
 
+@pytest.mark.parametrize(("stage", "tied"), [("pretrain", True), ("sft", True), ("rl", True), ("pretrain", False)])
+def test_a_head_that_would_not_be_tied_is_not_promised(stage: str, tied: bool) -> None:
+    """It would be trained apart from the embeddings, and other programs would read these in its place."""
+    config = config_of(stage, "tiny", f"++model.overrides.tie_word_embeddings={str(tied).lower()}")
+    found = [problem.message for problem in local_needs(config, {}, LAPTOP).others]
+    assert [one.partition(",")[0] for one in found] == ["model.architecture: tie_word_embeddings is true"] * tied
+
+
 def test_depths_without_a_weight_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"add engine\.mtp_loss_scaling_factor=0\.3, as"):
         engine(mtp_num_layers=2)

@@ -279,6 +279,7 @@ def local_needs(
         what = f"logger.wandb_project={project}: the package wandb is not installed"
         others.append(problem(what, how_to_add("wandb")))
     others += _no_block(config, inputs)
+    others += _promised_tie(config, inputs)
     others += _adapters_of_a_tied_head(config, inputs)
     others += _shards_of_shared_layers(config, inputs, machine)
     bytes_of_moments = isinstance(engine, LocalEngine) and engine.optimizer == "adamw_8bit"
@@ -333,6 +334,16 @@ def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterat
         remedy = "set engine.mtp_num_layers=0 engine.mtp_loss_scaling_factor=0"
         remedy += ", or ++model.overrides.num_nextn_predict_layers=1" if model is None else ""
         yield problem(what, remedy, "engine.mtp_num_layers")
+
+
+def _promised_tie(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Finding]:
+    """Report random weights whose config.json would promise a tied head: transformers 5.23 ties none of NemotronH."""
+    if inputs.get("model") is not None or not isinstance(config, TrainingConfig):
+        return
+    section = config.model
+    if load_architecture(section.architecture, section.overrides).get("tie_word_embeddings"):
+        what = "model.architecture: tie_word_embeddings is true, and transformers 5.23 trains a head of its own"
+        yield problem(what, "set it to false, or leave it out of model.overrides", "model.overrides")
 
 
 def _adapters_of_a_tied_head(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Finding]:
