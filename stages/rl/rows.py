@@ -61,8 +61,8 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
     return made
 
 
-WHOLE_ROWS = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
-"""Remedy: an engine that uses all of a row."""
+WHOLE_ROWS = "leave such rows out, or train on them on GPUs with engine=nemo_rl engine.environment=nemo_gym"
+"""Remedy: another engine uses all of a row."""
 REFUSED = {
     "tools": "nothing would answer the calls",
     "previous_response_id": "the conversation before it is not there",

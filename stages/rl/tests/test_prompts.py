@@ -7,13 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import last_values_win, short
+from zoo import write
 
 from nemotron_data.chat.prompt import Prompt, Prompter
+from nemotron_data.chat.template import find_template
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_shared.system.errors import UserError
+from stages.rl import train
 from stages.rl.engines.trl.prompts import read_prompts
 
+main = last_values_win(train.main)
 GRPO: Any = SimpleNamespace(temperature=1.0, top_p=1.0, max_new_tokens=20)
 ASKED = {"role": "user", "content": "3+4?"}
 
@@ -111,3 +116,31 @@ def test_a_prompt_beyond_the_embeddings_names_the_token(prompter: Prompter) -> N
         few.chat([ASKED])
     whole = Prompter(prompter.tokenizer, embeddings=len(prompter.tokenizer))
     assert whole.chat([ASKED]).ids == prompter.chat([ASKED]).ids
+
+
+def test_a_model_without_a_chat_template_is_refused_with_a_remedy_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything runs, and for each method; a template of ours beside it is taken."""
+    folder = write("qwen3", tmp_path / "model")
+    (folder / "chat_template.jinja").unlink()
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    words = [*short("rl"), f"run.model={folder}", "--rehearsed", "--dry-run"]
+    assert main(words) == 1
+    told = capsys.readouterr().out
+    assert f"{folder} has no chat template, by which prompts are shown to it" in told
+    assert "data_prep.chat_template=plain" in told and "nemo_rl" not in told
+    assert find_template("plain"), "the name is one of those that fine-tuning takes"
+    (folder / "chat_template.jinja").write_text(find_template("plain"))
+    assert main(words) == 0
+
+
+def test_what_a_template_refuses_is_said_with_the_template_s_remedy(tmp_path: Path, prompter: Prompter) -> None:
+    strict = copy.deepcopy(prompter.tokenizer)
+    strict.chat_template = "{{ raise_exception('No system role') }}"
+    with pytest.raises(UserError, match=r"train.jsonl:1: .*No system role") as caught:
+        read(tmp_path, Prompter(strict), {"input": [ASKED]})
+    assert "nemo_rl" not in str(caught.value.remedy)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, prompter, {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]})
+    assert "leave such rows out, or train on them on GPUs with engine=nemo_rl" in str(caught.value.remedy)

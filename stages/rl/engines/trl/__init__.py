@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_engines.lora.kinds import is_chosen
 from nemotron_engines.modeling.architecture import NEMOTRON_H
@@ -34,6 +35,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if machine.sees_files:
             yield from agent_problems(config, inputs)
             yield from vocabulary_problems(inputs)
+            yield from self._template_problems(inputs)
         if config.other_method is not None and config.engine.strategy == "fsdp2":
             yield problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
         if (config.distillation is None) != (config.run.teacher is None):
@@ -63,6 +65,20 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if grpo.use_dynamic_sampling and processes > 1:
             what = f"dynamic sampling of engine trl runs in one process, not {processes}"
             yield problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
+
+    def _template_problems(self, inputs: Inputs) -> Iterator[Finding]:
+        """Refuse a model without a chat template, by which every method here shows prompts and answers.
+
+        Raises:
+            UserError: it has several, and none to take.
+        """
+        model = inputs.get("model")
+        if model is not None and TokenizerFolder(model.path).own_template() is None:
+            what = f"{model.reference} has no chat template, by which prompts are shown to it"
+            remedy = (
+                "put a chat_template.jinja into its folder, or fine-tune it first with data_prep.chat_template=plain"
+            )
+            yield problem(what, f"{remedy}, which publishes a model that has one", "run.model")
 
     def _reward_model_problems(self, config: RLConfig[TRLEngine]) -> Iterator[Finding]:
         """Refuse a reward model without its use, and adapters in one that is made."""

@@ -41,9 +41,12 @@ def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) ->
             raise UserError(f"{row.place}: {fault}", WHOLE_ROWS)
         try:
             messages, tools = conversation_of(row.value[PARAMETERS])
-            prompts[row.place] = prompter.chat(messages, tools)
         except UserError as error:
             raise UserError(f"{row.place}: {error.message}", WHOLE_ROWS) from error
+        try:
+            prompts[row.place] = prompter.chat(messages, tools)
+        except UserError as error:
+            raise UserError(f"{row.place}: {error.message}", error.remedy) from error
         rows.append({"prompt": row.place, "expected": row.expected_answer})
         unused.count(row, *USED)
         hidden[prompter.hidden(messages, tools)] += 1

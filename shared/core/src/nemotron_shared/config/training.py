@@ -255,8 +255,8 @@ class CheckpointSection(Section):
     `automodel`)."""
     publish_best: Extra[PublishBest]
     """Publish the checkpoint with the best validation, where the last step validated worse: `always`, or `when_learnt`,
-    if the loss of training was below 0.1 by then, so that the model knew its rows. Needs `keep_best`, and depends on
-    `train.eval_interval` and `checkpoint.save_interval`. `null`: the last step. Engines `transformers` and `trl`."""
+    if the loss of training was below 0.1 by then, so that the model knew its rows. Needs `keep_best`; a checkpoint is
+    written after each validation that is the best so far. `null`: the last step. Engines `transformers` and `trl`."""
     keep_last_state: How[bool]
     """Keep the last checkpoint of a finished training, so that a longer training can continue from it."""
     checkpoint_dir: How[str | None]

@@ -203,9 +203,14 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def last_values(log: MetricsLog, names: Mapping[Metric, str]) -> dict[str, float]:
-    """The last logged value of each metric, under its name in manifests."""
+def last_values(log: MetricsLog, names: Mapping[Metric, str], until: int | None = None) -> dict[str, float]:
+    """The last logged value of each metric, under its name in manifests.
+
+    Args:
+        until: the step that is published; None: the last one.
+    """
     found: dict[str, float] = {}
     for entry in log.read():
-        found |= {target: entry[name] for name, target in names.items() if name in entry}
+        if until is None or entry["step"] <= until:
+            found |= {target: entry[name] for name, target in names.items() if name in entry}
     return found

@@ -13,7 +13,7 @@ from nemotron_engines.transformers.balance import ExpertLoad
 from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.engine import checkpoints
-from nemotron_shared.engine.checkpoints import Validation, validation_of, validations
+from nemotron_shared.engine.checkpoints import Validation, best_of, validation_of, validations
 from nemotron_shared.models.folder import IDS
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
@@ -103,6 +103,16 @@ class RunCallback(TrainerCallback):
         if metrics:
             self._validation = validation_of(state.global_step, metrics) or self._validation
             self._progress.log(state.global_step, metrics, self._tokens(state))
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Save a checkpoint of the step that validated best so far, where it may be published."""
+        if self.keep.publish_best is not None:
+            is_best = distributed.on_rank_zero(lambda: self._is_best(state.global_step))
+            control.should_save = control.should_save or is_best
+
+    def _is_best(self, step: int) -> bool:
+        best = best_of(validations(self.run.metrics))
+        return best is not None and best.step == step
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Mark the checkpoint complete once every rank has written its part, then delete older ones."""

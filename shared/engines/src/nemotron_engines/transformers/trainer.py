@@ -311,7 +311,7 @@ def train_to_end(
     output = distributed.on_rank_zero(
         lambda: _save(model, weights, run, tokenizer, config.engine.save_dtype)
     )  # the other ranks wait
-    return Outcome(output, metadata, last_values(run.metrics, metrics))
+    return Outcome(output, metadata, last_values(run.metrics, metrics, metadata["step"]))
 
 
 def _save(
