@@ -61,6 +61,8 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     # split, encode: every worker renders, tokenises and masks the conversations of a shard
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     rendering = Rendering.of(tokenizer, settings.chat_template)
+    if settings.chat_template is None and (told := tokenizer.templates_left_out()):
+        task.run.say(f"{settings.tokenizer.model}: {told}")
     rendering.require_embedded(tokenizer, Path(str(settings.tokenizer.model)))
     end = rendering.learnt_end(tokenizer)
     if end is None:

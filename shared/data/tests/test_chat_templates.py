@@ -568,6 +568,20 @@ def test_the_default_of_several_templates_is_taken(tmp_path: Path) -> None:
     assert folder(tmp_path).own_template() is None
 
 
+def test_templates_beside_the_default_are_told(tmp_path: Path) -> None:
+    """In both places that transformers reads them from; a chat_template.jinja hides those of tokenizer_config.json."""
+    several = [{"name": name, "template": name} for name in ("tool_use", "default", "rag")]
+    listed = folder(tmp_path / "listed", chat_template=several)
+    tools = "default is used with tools, too, for which transformers and vLLM take tool_use"
+    assert listed.templates_left_out() == f"its chat template rag, tool_use is left out: {tools}"
+    listed.give_template("D")
+    assert listed.templates_left_out() is None
+    (listed.path / "additional_chat_templates").mkdir()
+    (listed.path / "additional_chat_templates" / "rag.jinja").write_text("R")
+    assert listed.templates_left_out() == "its chat template rag is left out: default is used"
+    assert folder(tmp_path / "one", chat_template="D").templates_left_out() is None
+
+
 def test_a_template_that_is_given_goes_wherever_the_tokenizer_goes(tmp_path: Path) -> None:
     tokenizer = folder(tmp_path / "data", chat_template="its own")
     tokenizer.give_template("trained with\n")

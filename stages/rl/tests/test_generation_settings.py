@@ -72,11 +72,14 @@ def test_a_start_and_a_dry_run_say_what_is_left_out_and_it_is_published(
     (folder / "generation_config.json").write_text(json.dumps(asked))
     named = {"eos_token_id": 5, "pad_token_id": None, "bos_token_id": 6}
     (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | named))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
     words = [*short("rl"), "--rehearsed", f"run.model={folder}"]
     assert main([*words, "--dry-run"]) == 0
     told = "its generation_config.json asks for min_p 0.9: left out, grpo.temperature and grpo.top_p alone decide"
-    assert told in capsys.readouterr().out
+    ahead = capsys.readouterr().out
+    assert told in ahead and "its chat template tool_use is left out: default is used with tools, too" in ahead
     seen = list[list[int]]()
     monkeypatch.setattr(SamplingTrainer, "log", lambda self, *_: seen.append(self.eos_token_ids))
     assert main([*words, "train.train_iters=1", "train.eval_interval=9"]) == 0

@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from nemotron_data.chat.answers import Call, Piece, Text
 from nemotron_data.chat.prompt import Prompt, Prompter
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
 from nemotron_engines.modeling.generation import embeddings_of, ends_of, unused
 from nemotron_serving.batch import Batch, End, Sampling, Token
@@ -107,6 +108,8 @@ def ready(
     asked = generation_of(artifact.path)
     if left := unused(asked):
         say(f"[{artifact.reference}] its generation_config.json asks for {', '.join(left)}: not done here")
+    if told := TokenizerFolder(artifact.path).templates_left_out():
+        say(f"[{artifact.reference}] {told}")
     made_by = STAGES.get(artifact.manifest.producer.stage)
     context = _context(model.config, tokenizer)
     prompter = Prompter(tokenizer, context, embeddings_of(model))

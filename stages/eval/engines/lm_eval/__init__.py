@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
@@ -19,9 +20,11 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
     libraries = "stages.eval.engines.lm_eval.ask"  # it also takes the hub's libraries offline
 
     def notes(self, config: EvalConfig[LMEvalEngine], inputs: Inputs) -> Iterator[Finding]:
-        """What the models' own generation settings ask for besides."""
+        """What the models' folders have that does not count: chat templates, and generation settings."""
         decides = {"temperature": config.evaluation.temperature, "top_p": 1.0}
         for model in {one.path: one for role, one in inputs.items() if role != "data" and one is not None}.values():
+            if told := TokenizerFolder(model.path).templates_left_out():
+                yield note(f"{model.reference}: {told}")
             if asked := left_out(model.path, **decides):
                 yield note(f"{model.reference}: its generation_config.json asks for {asked}: left out in evaluation")
 

@@ -138,8 +138,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(what, "set grpo.overlong_buffer_length=0", "grpo.overlong_buffer_length")
 
     def notes(self, config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[Finding]:
-        """What the model's own generation settings ask for besides."""
+        """What the model's folder has that does not count: chat templates, and generation settings."""
         model, grpo = inputs.get("model"), config.grpo
+        if model is not None and (told := TokenizerFolder(model.path).templates_left_out()):
+            yield note(f"{model.reference}: {told}")
         if model is None or config.on_pairs is not None:
             return
         if asked := left_out(model.path, temperature=grpo.temperature, top_p=grpo.top_p):

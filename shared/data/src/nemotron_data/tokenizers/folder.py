@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from nemotron_data.chat.template import default_template, template_text
+from nemotron_data.chat.template import DEFAULT, default_template, template_text
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.models.folder import MORE_TEMPLATES, require_own_files, require_small
@@ -28,6 +28,8 @@ ROLES = ("bos_token", "eos_token", "pad_token")
 TOKENS_OF_TEMPLATES = (*ROLES, "unk_token")
 """Names of tokens that chat templates use."""
 TEMPLATE = "chat_template.jinja"
+TOOLS = "tool_use"
+"""Name of a template for conversations with tools."""
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
 
 
@@ -136,6 +138,20 @@ class TokenizerFolder:
         if file.is_file():
             return template_text(file)
         return default_template(self.settings.get("chat_template"), self.path / "tokenizer_config.json")
+
+    def templates_left_out(self) -> str | None:
+        """The named templates beside the one that is used, in words; None if there are none.
+
+        `default` shows conversations with tools as well, in training, prompts and answers alike. transformers (5.23)
+        and vLLM take a template named `tool_use` for these, if there is one.
+        """
+        listed = [] if (self.path / TEMPLATE).is_file() else self.settings.get("chat_template")
+        names = {str(one.get("name")) for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
+        names |= {file.stem for file in self.path.glob(f"{MORE_TEMPLATES}/*.jinja")}
+        if not (others := sorted(names - {DEFAULT})):
+            return None
+        told = f"its chat template {', '.join(others)} is left out: {DEFAULT} is used"
+        return f"{told} with tools, too, for which transformers and vLLM take {TOOLS}" if TOOLS in others else told
 
     def give_template(self, source: str, *, alone: bool = False) -> None:
         """Make `source` the chat template of this folder, and of every folder that the tokenizer is copied into.
