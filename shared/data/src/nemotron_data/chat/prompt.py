@@ -14,10 +14,10 @@ Requests to the Responses API become the same messages:
 ->  a system, a user, an assistant and a tool message, and the tool
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
@@ -144,7 +144,8 @@ class Prompter:
         tools: Sequence[dict[str, Any]] | None,
         end: str,
         most: int,
-    ) -> Prompt | None:
+        others: Collection[str] = (),
+    ) -> Prompt | Literal["cut", "tokens"]:
         """The tokens between an answer and the next one: `more`, as the template renders it after the answer's end.
 
         The model's tokens so far stay unchanged, and these are appended.
@@ -154,18 +155,22 @@ class Prompter:
             more: results of tools, or the user's next turn.
             end: text of the token that ends the answer.
             most: tokens that there is room for.
+            others: the model's other ends. An answer that ends with <|endoftext|>, say, where the template ends turns
+                with <|im_end|>, ends the text: no turn can follow.
 
         Returns:
-            None if there are more than `most`.
+            "tokens" if there are more than `most`; "cut" if the answer has another end than the template's turns.
 
         Raises:
             UserError: the template changes earlier turns when others follow, so the model would be trained on
                 another conversation than it had.
         """
         if sum(len(str(message.get("content"))) for message in more) > most * self._longest:
-            return None
+            return "tokens"
         before = self._rendered(messages, tools, add_generation_prompt=False).text
         text, _, cuts = self._rendered([*messages, *more], tools, add_generation_prompt=True)
+        if end not in before and any(other in before for other in others):
+            return "cut"
         kept = before.rfind(end) + len(end)
         if end not in before or text[:kept] != before[:kept]:
             at = next((n for n, pair in enumerate(zip(before[:kept], text, strict=False)) if len(set(pair)) > 1), kept)
@@ -175,7 +180,7 @@ class Prompter:
                 f"{what} {change}", "take a model whose template keeps turns as they were, thoughts included"
             )
         ids = self._encoded(text[kept:], [cut - kept for cut in cuts if cut > kept])
-        return Prompt(ids, opens_thought(text), text[kept:]) if len(ids) <= most else None
+        return Prompt(ids, opens_thought(text), text[kept:]) if len(ids) <= most else "tokens"
 
     def _rendered(self, messages: Sequence[Message], tools: Any, **options: Any) -> Rendered:
         """The text of a conversation, and where names of control tokens in it are cut."""

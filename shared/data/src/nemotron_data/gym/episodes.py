@@ -316,9 +316,10 @@ class Loop:
             more = answers[episode.number]
             most = self._settings.max_episode_tokens - len(episode.ids) - self._turn_tokens
             end = self._tokenizer.decode([episode.ids[-1]])
-            said = self._prompter.following(episode.messages, more, episode.asked.shown, end, max(0, most))
-            if said is None:
-                episode.ended = "tokens"
+            others = [self._tokenizer.decode([one]) for one in self._ends - {episode.ids[-1]}]
+            said = self._prompter.following(episode.messages, more, episode.asked.shown, end, max(0, most), others)
+            if not isinstance(said, Prompt):
+                episode.ended = said
                 continue
             episode.add_environment(said)
             episode.messages += more

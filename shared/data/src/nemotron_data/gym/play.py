@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nemotron_data.chat.prompt import Prompt
 from nemotron_data.formats.rl_rows import RLRow
@@ -40,10 +40,12 @@ class Characters:
         """The text of the messages, which no model reads."""
         return Prompt([ord(sign) for message in messages for sign in str(message["content"])])
 
-    def following(self, messages: Sequence[Any], more: Sequence[Any], tools: Any, end: str, most: int) -> Prompt | None:
+    def following(
+        self, messages: Sequence[Any], more: Sequence[Any], tools: Any, end: str, most: int, others: Sequence[str]
+    ) -> Prompt | Literal["tokens"]:
         """The environment's text, if it fits."""
         said = [ord(sign) for message in more for sign in str(message["content"])]
-        return Prompt(said) if len(said) <= most else None
+        return Prompt(said) if len(said) <= most else "tokens"
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         """The text of some tokens."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, NemotronHConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
@@ -54,7 +55,7 @@ def scoring_class(config_class: type[PreTrainedConfig]) -> Any:
         return NemotronHForSequenceClassification
     own: Any = AutoModelForSequenceClassification._model_mapping.get(config_class, None)
     if own is None or not issubclass(own, GenericForSequenceClassification):
-        what = f"transformers has no class for reward models of the type {config_class.model_type}"
+        what = f"transformers {transformers.__version__} has no class for reward models of {config_class.model_type}"
         raise UserError(what, "start from a model of another architecture, such as NemotronH, Llama or Qwen3")
     return type(own.__name__, (AtTheEnd, own), {"__module__": own.__module__, "__doc__": own.__doc__})
 
