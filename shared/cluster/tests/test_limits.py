@@ -28,11 +28,22 @@ def test_what_slurm_would_refuse_is_no_time(time: str) -> None:
         Slurm(executor="slurm", time=time)
 
 
+@pytest.mark.parametrize("memory", ["0", "64000", "64G", "512M", "1T", "64g", "64GB", "64Gi"])
+def test_memory_that_slurm_takes_is_left_as_it_is(memory: str) -> None:
+    assert Slurm(executor="slurm", mem=memory).mem == memory
+
+
+@pytest.mark.parametrize("memory", ["1.5G", "-1", "max", "64 GB", "G", "64X", "\u0663G"])
+def test_memory_that_slurm_would_refuse_is_refused(memory: str) -> None:
+    with pytest.raises(ValueError, match="is no memory for Slurm: write a whole number with K, M, G or T"):
+        Slurm(executor="slurm", mem=memory)
+
+
 def test_a_job_without_a_limit_is_longer_than_every_partition_that_has_one() -> None:
     def said(limit: str, time: str) -> list[str]:
         row = ["batch", "up", limit, "1", "gpu:8", "idle"]
         profile = Slurm(executor="slurm", time=time)
-        return [check.said for check in scheduler._fits(profile, "batch", [row], nodes=1, gpus=True)]
+        return [check.finding.message for check in scheduler._fits(profile, "batch", [row], nodes=1, gpus=True)]
 
     assert said("1-00:00:00", "0") == [
         "1 of 1 nodes can be used",

@@ -2,10 +2,12 @@
 
 seconds_of("1-02:30")           95400, as Slurm reads it
 seconds_of("0")                 None: no limit, as for UNLIMITED
+require_node_memory("1.5G")     ValueError: Slurm knows whole numbers, such as 1536M
 require_memory("64GB")          ValueError: Kubernetes knows 64G and 64Gi
 require_accelerators("8xH100")  ValueError: SkyPilot knows H100:8
 
-Slurm's rules are those of `time_str2secs` in its src/common/parse_time.c, and sbatch takes a time of 0 as no limit;
+Slurm's rules are those of `time_str2secs` in its src/common/parse_time.c and `str_to_mbytes` in proc_args.c, and sbatch
+takes a time of 0 as no limit;
 Kubernetes' are the grammar in apimachinery's pkg/api/resource/quantity.go; SkyPilot's were tried with 0.14.1.
 """
 
@@ -14,6 +16,8 @@ import re
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d?))?(?::(\d\d?))?", re.ASCII)
 NO_LIMIT = ("unlimited", "infinite", "-1")
+NODE_MEMORY = re.compile(r"\d+([KMGT][A-Za-z]*)?", re.ASCII | re.IGNORECASE)
+"""Slurm looks at the first letter only: 64G, 64GB and 64Gi are the same."""
 QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
 POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = "KMGTPE"
@@ -42,6 +46,20 @@ def seconds_of(time: str) -> int | None:
         numbers.insert(0, 0)  # without days, hours are only written together with seconds
     hours, minutes, seconds = [*numbers, 0, 0][:3]
     return (((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds) or None
+
+
+def require_node_memory(text: str) -> str:
+    """Memory of a node that sbatch would take; "0" is all of it.
+
+    Raises:
+        ValueError: with the spelling that it would take.
+    """
+    if not NODE_MEMORY.fullmatch(text):
+        raise ValueError(
+            f"'{text}' is no memory for Slurm: write a whole number with K, M, G or T, such as \"64G\";"
+            " 0 is all of a node's"
+        )
+    return text
 
 
 def quantity(text: str) -> float:

@@ -40,6 +40,7 @@ from nemotron_cluster.limits import (
     require_accelerators,
     require_cpus,
     require_memory,
+    require_node_memory,
     seconds_of,
 )  # fmt: skip
 from nemotron_shared.config.schema import a_number
@@ -167,7 +168,7 @@ class Slurm(Remote):
     """How GPUs are requested."""
     cpus_per_task: Count | None = None
     """CPUs of a process. Without it: all of a whole node, else as many as the step uses."""
-    mem: Line | None = None
+    mem: Annotated[Line, AfterValidator(require_node_memory)] | None = None
     """Memory of a node; "0" is all of it. Without it: all of a whole node, else the partition's default."""
     exclusive: bool | None = None
     """Whether jobs have their nodes for themselves. Without it: those that use all GPUs or all CPUs of them."""
