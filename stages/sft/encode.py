@@ -148,11 +148,11 @@ class Conversations:
         """
         found = recognise(row.value, self.format, self.fields)
         known = self._known or find_format(found.format)
+        # a format from outside the table has fields of its own
+        marks = marks_of_row(row.value, self._named) if found.format in CHAT_FORMATS else {}
         value = row.value
         if known.is_pair and row.written is not None and any(isinstance(one, float) for one in value.values()):
             value = with_numbers_as_written(value, row.written)
-        # a format from outside the table has fields of its own
-        marks = marks_of_row(value, self._named) if found.format in CHAT_FORMATS else {}
         messages = known.to_messages(value, *found.fields)
         if marks and isinstance(messages, list):
             messages = marked(messages, marks)

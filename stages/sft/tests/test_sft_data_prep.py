@@ -341,6 +341,18 @@ def test_a_thought_that_nobody_learns_is_not_lost(
     assert "1 of 2 answers are learnt without a thought" in said, "the dropped answer is not among them"
 
 
+def test_a_mark_of_a_pair_is_read_as_it_is_where_numbers_keep_their_spelling(tmp_path: Path, home: Path) -> None:
+    pairs = [
+        ("1?", 1.5, {"train": 1}),
+        ("2?", 2.5, {"train": 0}),
+        ("3?", "3", {"weight": 1.0}),
+        ("4?", 4, {"weight": 0.0}),
+    ]
+    rows = [{"prompt": prompt, "response": response, **mark} for prompt, response, mark in pairs]
+    made = prepare(home, write_lines(tmp_path / "a.jsonl", rows), ALL_IN_TRAIN, "data_prep.max_lost=1")
+    assert reasons(made) == dict.fromkeys((2, 4), "not to be learnt, by a mark of the row")
+
+
 GETTING = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
 CALLED: list[dict[str, Any]] = [
     {"role": "user", "content": "?"},
