@@ -38,7 +38,9 @@ def test_the_table_names_where_each_mark_is_from() -> None:
 
 @pytest.mark.parametrize("name", [*OF_TURNS, "lossMask", "Loss_Mask", "trainOnTurn"])
 def test_a_mark_of_a_turn_is_read_as_it_says(name: str) -> None:
-    learnt, unlearnt = ((0, False, 0.0, "0", "false"), (1, True, 1.0, "1", "True"))[:: -1 if name not in HIDING else 1]
+    learnt, unlearnt = ((0, False, 0.0, "0", "0.0", "false"), (1, True, 1.0, "1", "1.0", "True"))[
+        :: -1 if name not in HIDING else 1
+    ]
     for value in (*learnt, Decimal(int(name not in HIDING))):
         assert counts(bot(**{name: value}))
         assert validate_messages([user(), bot(**{name: value})]) is None

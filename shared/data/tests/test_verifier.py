@@ -107,6 +107,8 @@ def test_a_number_in_a_formula_is_not_that_formula(text: str, gold: str) -> None
         ("$30 - $15 = $15 more than Tom.", "15"),
         ("0.333...", "1/3"), ("0.1(6)", "1/6"),
         ("7 tenths", "0.7"), ("7,", "7"), ("42\u200b", "42"), ("12 a day", "12"), ("a 12-m pole", "12"),
+        ("0.5", "\u00bd"), ("50%", "\u00bd"), ("0.125", "\u215b"), ("19/8 inches", "2\u215c inches"),
+        ("2 or -2", "\u00b12"), ("x = 2 or x = -2", "x = \u00b12"), ("\\{-2, 2\\}", "\u00b12"),
     ],
 )  # fmt: skip
 def test_the_same_value_written_otherwise_is_right(text: str, gold: str) -> None:
@@ -155,6 +157,19 @@ def test_a_number_in_words_may_be_answered_with_figures() -> None:
     assert judge("three", "3").strict
     assert not judge("8", "seven").lenient
     assert not judge("1", "One Direction").lenient
+
+
+@pytest.mark.parametrize("gold", ["3 PM", "3pm", "3 p.m.", "3:00 PM", "15:00", "3\\text{ p.m.}", "3:00\\text{ PM}"])
+def test_a_time_counts_with_its_half_of_the_day(gold: str) -> None:
+    for right in ("3 PM", "15:00", "3:00 p.m.", "At 3 pm.", "\\boxed{3\\text{ PM}}", "The shop opens at 3 PM."):
+        assert judge(right, gold).lenient
+    for wrong in ("3 AM", "3", "3:30 PM", "\\boxed{3\\text{ AM}}", "The shop opens at 3 AM."):
+        assert not judge(wrong, gold).lenient
+
+
+def test_one_sign_of_two_is_not_both() -> None:
+    for one in ("2", "-2", "3 or -3"):
+        assert not judge(one, "\u00b12").lenient
 
 
 def test_a_number_of_inches_is_told_from_one_in_something() -> None:

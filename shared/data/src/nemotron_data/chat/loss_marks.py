@@ -69,7 +69,7 @@ ROLE_NOT_LEARNT = ("user", "human", "prompter")
 """`mask` of a row in NeMo's chat files names the role whose turns are not learnt."""
 MEDIA = {"image": "an image", "img": "an image", "picture": "an image", "audio": "audio", "video": "a video"}
 OF_MEDIA = ("", "url", "path", "file", "bytes")
-MEANINGS = {0: False, 1: True, "0": False, "1": True, "false": False, "true": True}
+MEANINGS = {0: False, 1: True, "0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 NOTHING: tuple[object, ...] = (None, "", [], {})
 
 NEITHER, ELSEWHERE = "a weight that is neither 0 nor 1", "a weight outside an assistant turn"

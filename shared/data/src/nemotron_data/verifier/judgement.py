@@ -171,7 +171,7 @@ LONE_LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 # LaTeX, an equation, a tuple or a set, or figures that an operator joins.
 FORMULA = re.compile(
     r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
-    r"|^-?[\d.]+ (?:and|or) -?[\d.]+$"
+    r"|^-?[\d.]+ (?:and|or) -?[\d.]+$|^(?:-?[\d./]+\s*)?\u00b1\s*[\d./]+$"
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*(?:[+/-]|\*\*?)\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
     r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b|\d!\s*[+*/^-]"
 )
@@ -179,6 +179,9 @@ FACTORIAL = re.compile(r"(?:[\d\s+*/^(){}!-]|\b[a-z]\b)*(?:[\d)}]|\b[a-z])!")
 HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
 """Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
 ARTICLES = ("a", "an", "the")
+TIME_OF_DAY = re.compile(r"(?:1[0-2]|0?[1-9])(?::[0-5]\d)?\s*[ap]\.?\s?m\.?", re.IGNORECASE)
+"""A time such as 3 PM, whose figure alone is also that of 3 AM."""
+PLUS_OR_MINUS = re.compile(r"\\pm\b|\u00b1")
 SIGNS = "-*/%&@#"
 """Signs that Unicode counts as punctuation, besides those that it calls symbols."""
 
@@ -215,8 +218,10 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
         and not re.search(r"[a-z]{4,} [a-z]{4,} [a-z]{4,}", text, re.IGNORECASE)
     ):
         return Expected(text, "text")
+    if kind is None and TIME_OF_DAY.fullmatch(plain(text).strip()):
+        return Expected(text, "text")
     number = read_number(text) if kind in (None, "number") else None
-    if number is not None and not re.search(r"\d", text):
+    if number is not None and not re.search(r"\d", plain(text)):
         number = None if kind is None else number  # "seven" is a word unless it is called a number
     if kind is None:
         if number is not None:
@@ -494,7 +499,7 @@ def _lists(sentence: str, found: list[Number]) -> bool:
 
 
 def _is_formula(text: str, wanted: Expected) -> bool:
-    several = "," in in_latex(wanted.text) or "\\pm" in wanted.text or OR.search(wanted.text)
+    several = "," in in_latex(wanted.text) or PLUS_OR_MINUS.search(wanted.text) or OR.search(wanted.text)
     if OR.search(text) and not several:
         return False
     one, other = read_number(text), read_number(wanted.text)

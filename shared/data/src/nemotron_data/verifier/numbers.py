@@ -22,7 +22,8 @@ NEAR = 100  # characters before and behind a number that say what it is
 SIGNS = str.maketrans({
     "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\u00d7": "*", "\u00b7": "*", "\u2044": "/",
     "\uff0e": ".", "\uff05": "%", "\uff0c": ",", "\u00bd": " 1/2", "\u00bc": " 1/4", "\u00be": " 3/4",
-    "\u2153": " 1/3", "\u2154": " 2/3",
+    "\u2153": " 1/3", "\u2154": " 2/3", "\u2155": " 1/5", "\u2156": " 2/5", "\u2157": " 3/5", "\u2158": " 4/5",
+    "\u215b": " 1/8", "\u215c": " 3/8", "\u215d": " 5/8", "\u215e": " 7/8",
 })  # fmt: skip
 POWERS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
 RAISED = r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+"
@@ -338,7 +339,7 @@ RATIO = re.compile(r"\b(\d+)\s*(?::|to)\s*(\d+)\b(?!\s*[ap]\.?m)")
 def clock_times_in(text: str) -> list[tuple[int, int]]:
     """Hour and minute of each time of day; one without am or pm counts where its minutes have two figures."""
     found = []
-    for match in CLOCK.finditer(text):
+    for match in CLOCK.finditer(plain(text)):
         hour, minute = int(match[1] or match[4]), int(match[2] or 0)
         half = (match[3] or match[5] or "").lower()
         found.append(((hour % 12 + (12 if half == "p" else 0)) if half else hour, minute))
