@@ -57,7 +57,7 @@ def test_two_runs_are_laid_beside_each_other(store: Store, capsys: pytest.Captur
         "0.002",
         "Loss by step, logarithmic, moving mean of 5 points",
         "Between one logged step and the next.",
-        "Mean loss of the step.",
+        "Mean loss of the step, without the parts",
         *names,
     ):
         assert text in page.text

@@ -65,5 +65,5 @@ def test_the_layers_are_those_of_the_language_model_and_the_score_follows_the_se
 
 
 def test_an_architecture_without_such_a_class_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no class for reward models of the type gpt2"):
+    with pytest.raises(UserError, match="no class for reward models of gpt2"):
         scoring_class(type(load_model(write("gpt2", tmp_path), ONLY_MADE).config))

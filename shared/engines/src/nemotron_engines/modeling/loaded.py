@@ -120,7 +120,7 @@ def require_kept_scales(path: Path) -> None:
     if small and method not in AUTO_QUANTIZER_MAPPING:
         what = f"{path}: transformers would drop the scales of {len(small)} tensors of few bits (quant_method {method})"
         raise UserError(what, "give the model in bfloat16 or float32")
-    if isinstance(told, dict) and method not in AUTO_QUANTIZER_MAPPING:
+    if method is not None and method not in AUTO_QUANTIZER_MAPPING:
         what = f"{path / 'config.json'}: transformers does not know the quant_method {method} of quantization_config"
         raise UserError(what, "remove quantization_config from the file: no weights here are of few bits")
 
