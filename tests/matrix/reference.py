@@ -103,12 +103,15 @@ class Trainee:
 
 
 def update_of(down: Tensor, up: Tensor, weight: Tensor) -> Tensor:
-    """What a pair of low-rank matrices adds to a weight, or to those of experts, (experts, ., .)."""
+    """What a pair of low-rank matrices adds to a weight, or to those of experts: (experts, out, in), or the other way
+    round, as GPT-OSS has them.
+    """
     if weight.dim() < 3:
         return (up @ down).view(weight.shape) if weight.shape[0] == up.shape[0] else (up @ down).T
     experts = len(weight)
     down, up = down.reshape(experts, -1, down.shape[-1]), up.reshape(up.shape[0], -1, experts)
-    return torch.einsum("ore,eri->eoi", up, down)
+    added = torch.einsum("ore,eri->eoi", up, down)
+    return added if added.shape == weight.shape else added.transpose(1, 2)
 
 
 def load(folder: str, kind: Any = AutoModelForCausalLM) -> Any:
@@ -142,8 +145,8 @@ def _places(values: dict[str, Tensor], weights: dict[str, Tensor]) -> Iterator[t
         module = name.replace(".base_layer", "")
         for other, weight in weights.items():
             inside = other.rpartition(".")[0] == module and other not in taken
-            sizes = (values[up].shape[0], values[down].shape[1])  # as experts have them: (experts, out, in)
-            if inside and weight.shape[1:] == sizes and values[down].shape[0] % len(weight) == 0:
+            sizes = (values[up].shape[0], values[down].shape[1])
+            if inside and tuple(weight.shape[1:]) in (sizes, sizes[::-1]) and values[down].shape[0] % len(weight) == 0:
                 taken.add(other)
                 yield other, down, up
                 break

@@ -56,3 +56,13 @@ def test_a_group_that_lost_completions_is_made_of_the_others(leave_one_out: bool
     assert found[0, [0, 1, 3]].tolist() == advantages_of(np.array([[1, 0, 0.5]]), **how)[0].tolist()
     assert found[0, 2] == 0 and not found[1].any()
     assert found[2].tolist() == advantages_of(np.array([[0.0, 3, 0, 1]]), **how)[0].tolist()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rewards_that_differ_by_rounding_are_equal(scale: float) -> None:
+    one, other = 0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1
+    assert one != other
+    rewards = scale * np.array([[one, other, other, 0.5]])
+    found = advantages_of(rewards, leave_one_out=True, normalize=True)[0]
+    assert found[3] == pytest.approx(-0.1 * scale)  # the others have no deviation
+    assert advantages_of(rewards[:, :3], leave_one_out=True, normalize=True)[0] == pytest.approx([0, 0, 0], abs=1e-9)
