@@ -15,8 +15,8 @@ its reward r changed beforehand by
     min(0, (N - B - n) / B * P)
 
 Equal rewards are detected before any arithmetic, because the float mean of eight times 0.2 is not always 0.2. Rewards
-that differ by rounding alone count as equal, as 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 of an episode's turns do: a deviation
-of 1e-17 would make an advantage of 0.1 one of 100,000.
+that differ by rounding alone, as 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 of an episode's turns do, count as equal: a
+deviation of 1e-17 would make an advantage of 0.1 one of 100,000.
 """
 
 from collections.abc import Sequence
