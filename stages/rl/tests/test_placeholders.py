@@ -199,7 +199,7 @@ def test_a_source_row_without_a_question_is_refused(prompt: Any) -> None:
 def test_a_source_set_that_was_not_given_says_how_to_give_it() -> None:
     with pytest.raises(Refused, match="its source set is not configured") as refused:
         resolve(placeholder(SKYWORK, 0, "{question}"), {})
-    assert "data_prep.placeholder_sources.skywork=" in str(refused.value.remedy)
+    assert "data_prep.placeholder_sources.skywork=" in str(refused.value.finding.remedy)
 
 
 def test_null_is_no_marker() -> None:

@@ -161,7 +161,7 @@ def test_a_missing_field_names_the_setting_that_finds_it(field: str, setting: st
     row["other"] = row.pop(field)
     with pytest.raises(Refused, match=f"no field '{field}'") as refused:
         gym_row(row, forms())
-    assert str(refused.value.remedy).endswith(f"data_prep.{setting}=NAME")
+    assert str(refused.value.finding.remedy).endswith(f"data_prep.{setting}=NAME")
     assert refused.value.detail.startswith("fields here: ")
     with pytest.raises(Refused, match=f"no field '{field}': it is null; fields here: "):
         gym_row({**row, field.title(): None}, forms())

@@ -374,7 +374,7 @@ def test_a_mark_without_an_embedding_is_an_error_before_any_work(tmp_path: Path)
     (tmp_path / "tokenizer" / "config.json").write_text(json.dumps({"vocab_size": end}))
     words = f"data_prep.source={tmp_path / 'chats.jsonl'}", f"data_prep.tokenizer.model={tmp_path / 'tokenizer'}"
     found = look(config(*words))
-    assert ["and the model has" in str(problem) for problem in found.problems] == [True]
+    assert ["and the model has" in str(problem) for problem in found] == [True]
 
 
 @pytest.mark.parametrize(

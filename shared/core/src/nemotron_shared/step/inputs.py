@@ -188,14 +188,16 @@ def _find_input(start: Start[Any], role: str, choice: DataChoice | None) -> Inpu
         return Input(shown=f"{reference} (not looked for)")
     if choice is not None and choice.problems:  # as the preparation says them
         return Input(shown=f"{reference} (cannot be used)", findings=choice.problems)
+    notes: tuple[Finding, ...] = ()
     try:
         reference, said = spelled_out(reference, start.store, start.run.family, hub=role != "data")
+        notes = (note(f"run.{role}: {said}"),) if said else ()
         found = _find_data(start, reference, choice) if role == "data" else _find_model(start, role, reference)
     except NotFound as error:  # missing, as opposed to damaged or unreadable, which must not be replaced silently
-        return _missing(start, role, reference, error)
+        found = _missing(start, role, reference, error)
     except UserError as error:
-        return _unusable(Input(), role, reference, error)
-    return replace(found, findings=(note(f"run.{role}: {said}"), *found.findings)) if said else found
+        found = _unusable(Input(), role, reference, error)
+    return replace(found, findings=(*notes, *found.findings))
 
 
 def _unusable(found: Input, role: str, reference: str, error: UserError) -> Input:
