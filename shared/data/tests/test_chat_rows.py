@@ -58,6 +58,8 @@ INVALID = [
                                             " 'train' is True"),
     ([user(), bot(reasoning_content="x", thinking="y")], "two different reasonings in one turn: 'reasoning_content'"
                                                          " and 'thinking'"),
+    ([user(), bot("<think>x</think>4", reasoning="y")], "two reasonings in one turn: 'reasoning', and in <think> at the"
+                                                        " beginning of the content"),
     ([user(train=True), bot()], "a weight outside an assistant turn: 'train' of a turn of the user; only answers are"
                                 " learnt"),
     ([user([{"type": "text", "text": "x"}]), bot()], "content is not a string"),
@@ -242,6 +244,13 @@ def test_tools_that_are_no_list_of_objects_are_no_tools(tools: object) -> None:
             tools_of({field: tools}, "tools")
     for nothing in (None, [], "", {}):
         assert tools_of({"tools": nothing}, "tools") is None
+
+
+@pytest.mark.parametrize(
+    "content", ["4", "<think></think>4", "<think>\n\n</think>\n\n4", "The mark is <think>x</think>."]
+)
+def test_a_thought_beside_a_content_without_one_is_the_only_one(content: str) -> None:
+    assert validate_messages([user(), bot(content, reasoning_content="y")]) is None
 
 
 def test_a_thought_beside_the_content_is_not_lost_to_one_within_it() -> None:

@@ -124,7 +124,7 @@ ROWS = {
         turns(("user", [{"type": "audio"}]), ("assistant", "y")),
         "a part that is not text in the content",
     ),
-    "true as answer": ({"question": "2+2=4?", "answer": True}, "content is not a string"),
+    "true as answer": ({"question": "2+2=4?", "answer": True}, "field 'answer' is not text"),
     "a number as content": (turns(("user", "2+2?"), ("assistant", 4)), "content is not a string"),
     "an answer of null": ({"question": "2+2?", "answer": None}, "no answer"),
     "an empty answer": ({"instruction": "Add.", "output": ""}, "no answer"),

@@ -170,6 +170,7 @@ PART = {"type", "text"}
 TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 QUOTED_END = re.compile(r"([`'\"])</think>\1")
+THOUGHT_FIRST = re.compile(r"\s*<think>(.*?)</think>", re.DOTALL)
 TOOL_RESPONSE = re.compile(r"\s*<tool_response>\n?((?:(?!</?tool_response>).)*?)\n?</tool_response>\s*", re.DOTALL)
 
 
@@ -202,9 +203,11 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
     """
     asked, answered = _named(row, asked), _named(row, answered)
     prompt, response, below = (None if name is None else _number_as_text(row, name) for name in (asked, answered, more))
-    for kind, name in (("question", asked), ("answer", answered)):
+    for kind, name, value in (("question", asked, prompt), ("answer", answered, response)):
         if is_missing(row[name]):
             raise UserError(f"no {kind}: '{name}' is {row[name]}")
+        if not isinstance(value, str | list | None):
+            raise UserError(f"field '{name}' is not text: {type(value).__name__}")
     if response is None or response == "":
         raise UserError(f"no answer: '{answered}' is {'null' if response is None else 'empty'}")
     if isinstance(prompt, str) and isinstance(below, str) and below.strip():
@@ -584,6 +587,14 @@ def _no_lesson(message: Message) -> str | None:
     words = [message.get("content"), *(message.get(name) for name in REASONING_NAMES)]
     if role == "assistant" and not message.get("tool_calls") and not any(text and text.strip() for text in words):
         return "empty assistant turn"
+    named = next((name for name in REASONING_NAMES if (message.get(name) or "").strip()), None)
+    if (
+        role == "assistant"
+        and named
+        and (begun := THOUGHT_FIRST.match(message.get("content") or ""))
+        and begun[1].strip()
+    ):
+        return f"two reasonings in one turn: '{named}', and in <think> at the beginning of the content"
     return None
 
 
