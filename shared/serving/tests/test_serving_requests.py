@@ -35,6 +35,7 @@ def test_fields_that_ask_for_nothing_change_nothing(url: str) -> None:
             "skip_special_tokens": True, "ignore_eos": False, "top_k": -1, "min_p": 0, "repetition_penalty": 1.0,
             "store": False, "service_tier": "auto", "user": "me", "metadata": {"a": "b"}, "n": None, "stop": None,
             "stream_options": None, "logit_bias": {}, "frequency_penalty": 0, "presence_penalty": None,
+            "include_reasoning": True,
         }  # fmt: skip
         if "messages" in asked:
             more |= {"parallel_tool_calls": False, "tools": None, "tool_choice": None, "reasoning_effort": None}

@@ -47,6 +47,7 @@ NOTHING: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,), "include_stop_str_in_output": (False,),
     "return_token_ids": (False,), "return_tokens_as_token_ids": (False,), "structured_outputs": (), "documents": ([],),
     "priority": (0,), "chat_template": (), "mm_processor_kwargs": (), "logits_processors": ([],),
+    "include_reasoning": (True,), "cache_salt": (),
 }  # fmt: skip
 """Fields that are not implemented here, each with the values, besides null, that ask for nothing."""
 
