@@ -167,6 +167,14 @@ def test_a_time_counts_with_its_half_of_the_day(gold: str) -> None:
         assert not judge(wrong, gold).lenient
 
 
+def test_an_expected_factorial_may_be_answered_as_it_is_written() -> None:
+    for gold in ("5!", "n!", "$5!$"):
+        assert judge(gold, gold).strict
+    assert judge("120", "5!").lenient
+    for wrong in ("5", "6!", "The answer is 5."):
+        assert not judge(wrong, "5!").lenient
+
+
 def test_one_sign_of_two_is_not_both() -> None:
     for one in ("2", "-2", "3 or -3"):
         assert not judge(one, "\u00b12").lenient

@@ -372,6 +372,8 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     said = said[-LONGEST_ANSWER:]
     marked = final_claim(said)
     bare, asked_for = unwrapped(said), wanted.kind == "math" and "=" in wanted.text
+    if wanted.text.endswith("!") and FACTORIAL.fullmatch(said.strip(" $")):
+        bare = said.strip(" $")  # as in `expected`
     alone = Claim(bare, clean=not (WORKING.search(bare) or (COMPUTED.search(bare) and not asked_for)))
     fits = COMPARED[wanted.kind]
     claim = marked or _first_line(said) or alone
