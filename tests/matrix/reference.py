@@ -455,12 +455,36 @@ def parameters(model: str) -> int:
 
 
 def tensors(folder: str) -> dict[str, Any]:
-    """Sizes and a sum of each tensor of a folder, as its files have them."""
+    """Type, size and a sum of each tensor of a folder, as its files have them."""
     found = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
         for name, value in load_file(file).items():
             found[name] = [str(value.dtype), list(value.shape), float(value.double().abs().sum())]
     return found
+
+
+def whole_sums(folder: str, packages: str) -> list[float]:
+    """The number of values in a folder or in its GGUF file, and the sum of their sizes.
+
+    llama.cpp's converter orders, joins and renames tensors, and stores -exp(A_log) in the place of A_log.
+
+    Args:
+        packages: the folder of packages with llama.cpp's reader.
+    """
+    if packages not in sys.path:
+        sys.path.append(packages)
+    from gguf import GGUFReader, dequantize  # ty: ignore[unresolved-import]
+
+    count, size = 0, 0.0
+    for file in Path(folder).glob("*.gguf"):
+        for one in GGUFReader(file).tensors:
+            count += int(one.n_elements)
+            size += float(np.abs(dequantize(one.data, one.tensor_type).astype(np.float64)).sum())
+    for file in Path(folder).glob("*.safetensors"):
+        for name, value in load_file(file).items():
+            count += value.numel()
+            size += float((value.double().exp() if name.endswith("A_log") else value.double()).abs().sum())
+    return [count, size]
 
 
 def loss_of(model: str, documents: list[Document]) -> float:
@@ -471,7 +495,7 @@ def loss_of(model: str, documents: list[Document]) -> float:
 
 REQUESTS = (
     supervised, conversations, texts, preferences, rewarding, sampled, answers, said, likelihoods,
-    bits_of_texts, bits_of_answers, tensors, parameters, loss_of,
+    bits_of_texts, bits_of_answers, tensors, whole_sums, parameters, loss_of,
 )  # fmt: skip
 
 
