@@ -12,6 +12,7 @@ made of the record. `doors.py` has the doors, `reference.py` the other program, 
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -38,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD, PAGE = ROOT / "benchmarks" / "matrix.jsonl", ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- matrix -->\n", "<!-- end of matrix -->"
 SETTLED = ("right", "refused")
+PLACE = re.compile(r"/\S*nemotron-matrix-\w+/")
+"""The folder of a campaign, in messages."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,8 @@ def entry_of(cell: Cell, verdict: Verdict, seconds: float, code: str) -> Entry:
     """The line for the record."""
     off = max(verdict.off.values(), default=0.0)
     return Entry(
-        **asdict(cell), state=verdict.state, said=verdict.said, off=float(f"{off:.2g}"), seconds=round(seconds, 1),
+        **asdict(cell), state=verdict.state, said=PLACE.sub("", verdict.said), off=float(f"{off:.2g}"),
+        seconds=round(seconds, 1),
         code=code, date=utc(time.time()), machine=", ".join(map(str, hardware().values())),
     )  # fmt: skip
 
