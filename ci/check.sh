@@ -14,6 +14,6 @@ uv run python ci/pages.py --check # generated tables of READMEs and documents
 uv run python tests/seeds_page.py --check
 uv run python ci/site.py
 # Shell scripts, where the program that reads them is at hand. Parts of jobs' scripts are read where they are put together.
-! command -v shellcheck >/dev/null || shellcheck .ci/run ci/*.sh tests/slurm/*.sh
+! command -v shellcheck >/dev/null || shellcheck .ci/run ci/*.sh findings/*.sh tests/slurm/*.sh
 # The guides that the project implements, where their texts are at hand.
 [[ -z "${NEMOTRON_GUIDES:-}" ]] || uv run python ci/guides.py "$NEMOTRON_GUIDES"

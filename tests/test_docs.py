@@ -197,6 +197,10 @@ def test_a_command_of_the_documents_runs(place, capfd: pytest.CaptureFixture[str
     assert code in allowed, f"{command.places}: {command}\n{''.join(capfd.readouterr())}"
 
 
+def is_finding(words: tuple[str, ...]) -> bool:
+    return len(words) == 2 and words[1].startswith("findings/") and (ROOT / words[1]).is_file()
+
+
 def is_script(words: tuple[str, ...]) -> bool:
     """A script of ours: there, executable, without a syntax error, called with members that exist."""
     path = ROOT / words[0]
@@ -273,6 +277,7 @@ LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("uv", "sync"): is_installation,
     ("uv", "version"): is_version,
     ("pytest",): is_pytest,
+    ("bash",): is_finding,
     ("git",): is_from_elsewhere,
     ("pip", "install"): is_from_elsewhere,
     ("ci/check.sh",): is_script,
