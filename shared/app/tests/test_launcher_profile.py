@@ -15,6 +15,7 @@ OF_OUR_JOBS = {
 }  # fmt: skip
 """Decided before, or about jobs that we write ourselves: the launcher writes its own, one for each task."""
 OTHERS: dict[str, Any] = {
+    "mem": "64G",
     "exclusive": False, "gpus_option": "none", "time": "01:00:00", "signal_lead": 60, "requeue": False,
     "container_runtime": "apptainer", "mounts": ["/data:/data"], "env_vars": {"A": "1"},
     "setup_lines": ["module load x"], "ssh_options": ["-v"], "extra_directives": ["--nodelist=n1"],
