@@ -15,7 +15,7 @@ from matrix.planted import FAULTS
 from zoo import MATRIX
 
 FOLDER = Path(__file__).parent
-ALLOWED = {"torch", "transformers", "tokenizers", "safetensors", "numpy"}
+ALLOWED = {"gguf", "torch", "transformers", "tokenizers", "safetensors", "numpy"}
 FIXED = {door: "nemotron_h_dense" if door == "grpo_exact" else "llama" for door in DOORS}
 NOT_INSTALLED = {"export_llama_cpp"}
 """Doors to a program with an environment of its own, whose lane tests them."""
