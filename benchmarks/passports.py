@@ -24,7 +24,8 @@ from nemotron_shared.artifacts import Store
 from nemotron_shared.machine.machine import hardware
 from nemotron_shared.models.finding import find_model
 from nemotron_shared.step.records import git_commit
-from nemotron_shared.system.errors import UserError, exit_code_of
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.program import exit_code_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RANDOM = ", random tokens"

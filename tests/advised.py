@@ -15,8 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, Level
+from nemotron_shared.system.errors import Finding, Level, UserError
 
 COMMAND = re.compile(
     r"(?<![\w./-])(?:(?:uv run )?nemotron(?= [a-z{-])|uv (?=(?:sync|pip|run|python|lock|add)\b)|torchrun (?=-|\w+/)"

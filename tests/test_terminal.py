@@ -76,7 +76,7 @@ def test_a_log_is_exact_in_a_file_and_readable_on_a_terminal(
 
 LIBRARY = """
 import logging, sys, warnings
-from nemotron_shared.system.errors import exit_code_of
+from nemotron_shared.system.program import exit_code_of
 said = sys.stdin.read()
 def talk():
     logging.getLogger("a.library").addHandler(logging.StreamHandler())

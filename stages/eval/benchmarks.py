@@ -36,8 +36,7 @@ from nemotron_data.sources.files import FORMATS, InputFile, expand, identity, lo
 from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source
 from nemotron_shared.system.atomic import write_text
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 from nemotron_shared.system.process import end_group
 from stages.eval.harness_tasks import FINAL_ANSWER, chosen, generation, judged, written
 from stages.eval.schema import EvalConfig, EvaluationSection

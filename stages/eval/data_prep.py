@@ -32,8 +32,7 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.digest import file_digest
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding, UserError
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
 from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row

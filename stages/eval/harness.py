@@ -24,8 +24,7 @@ from nemotron_shared.machine.environments import environment_of
 from nemotron_shared.machine.library_output import program_output
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.atomic import write_text
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 from nemotron_shared.system.process import end_group, ending_with_us
 from nemotron_shared.tracking.run import Run
 from stages.eval.harness_tasks import read_sample

@@ -28,8 +28,7 @@ from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.engine.engine import Inputs
-from nemotron_shared.system.errors import UserError, did_you_mean
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
 from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig, EvalData
 

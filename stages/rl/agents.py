@@ -11,8 +11,7 @@ from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.engine.engine import Inputs
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, of_level, problem
+from nemotron_shared.system.errors import Finding, UserError, of_level, problem
 from stages.rl import data_prep
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLConfig, RLData

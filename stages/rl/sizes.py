@@ -8,8 +8,7 @@ from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.prep.sampling import rows_ahead
 from nemotron_engines.checks import training_problems
 from nemotron_shared.engine.engine import Inputs
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 from stages.rl import data_prep
 from stages.rl.schema import RLConfig
 

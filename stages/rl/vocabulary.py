@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.engine.engine import Inputs
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 
 
 def vocabulary_problems(inputs: Inputs) -> Iterator[Finding]:

@@ -37,8 +37,7 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding, UserError
 from stages.sft.accounts import about_rows, format_found, formats_found, mends, template_as_learnt
 from stages.sft.encode import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork, Conversations, Rendering
 from stages.sft.ends import TURN_END

@@ -26,7 +26,7 @@ from nemotron_shared.engine.checkpoints import (
 )
 from nemotron_shared.system.atomic import open_atomic, write_bytes, write_json
 from nemotron_shared.system.console import say
-from nemotron_shared.system.errors import exit_code_of
+from nemotron_shared.system.program import exit_code_of
 from nemotron_shared.system.stop import Stopped, end_on_sigterm
 from nemotron_shared.tracking.run import Run, locked_run
 

@@ -126,7 +126,7 @@ def _require_clear(error: UserError) -> None:
 
 
 def _is_explained(error: BaseException) -> bool:
-    """Whether the commands turn it into a message; see `errors.exit_code_of`."""
+    """Whether the commands turn it into a message; see `program.exit_code_of`."""
     without_home = isinstance(error, RuntimeError) and "home directory" in str(error)
     return without_home or (isinstance(error, OSError) and any(error.errno in known for known, _ in DISK_REMEDIES))
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.system.errors import exit_code_of
+from nemotron_shared.system.program import exit_code_of
 
 PROGRAM = """
 import sys
-from nemotron_shared.system.errors import UserError, exit_code_of
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.program import exit_code_of
 
 def talk():
     print("a line " * 10_000, flush=True)
@@ -82,7 +83,7 @@ def test_a_full_or_failing_disk_is_one_message(
 
 
 def test_a_program_may_begin_with_its_output_closed() -> None:
-    code = "import sys; from nemotron_shared.system.errors import exit_code_of; sys.exit(exit_code_of(lambda: 0))"
+    code = "import sys; from nemotron_shared.system.program import exit_code_of; sys.exit(exit_code_of(lambda: 0))"
     done = subprocess.run(["bash", "-c", '"$0" -c "$1" >&-', sys.executable, code], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -98,7 +98,7 @@ import sys, time
 print("importing", flush=True)
 time.sleep(1)
 if __name__ == "__main__":
-    from nemotron_shared.system.errors import exit_code_of
+    from nemotron_shared.system.program import exit_code_of
     from nemotron_shared.system.process import heed_signals
     from nemotron_shared.system.stop import end_on_sigterm
     end_on_sigterm()

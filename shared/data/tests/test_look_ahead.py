@@ -14,8 +14,7 @@ from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_shared.config.data import PreparedSection
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, of_level
+from nemotron_shared.system.errors import Finding, UserError, of_level
 
 SECTION: dict[str, Any] = {
     "subset": None, "hub_split": None, "encoding": None, "sample": None, "on_bad_row": "error", "seed": 0,

@@ -26,8 +26,9 @@ from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES
 from nemotron_shared.step.arguments import OPTIONS, machine_of, once, overrides_of
 from nemotron_shared.system.console import tell
-from nemotron_shared.system.errors import UserError, did_you_mean, exit_code_of
+from nemotron_shared.system.errors import UserError, did_you_mean
 from nemotron_shared.system.process import use_no_code_of_this_folder
+from nemotron_shared.system.program import exit_code_of
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"

@@ -7,7 +7,7 @@
 
 import json
 
-from nemotron_shared.system.findings import problem
+from nemotron_shared.system.errors import problem
 
 SNIPPET_CHARACTERS = 200
 

@@ -49,8 +49,7 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, require_loadable
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.digest import file_digest
-from nemotron_shared.system.errors import UserError, how_to_add
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, how_to_add, problem
 
 TOKENIZER = "tokenizer.json"
 VOCABULARY = 131_072

@@ -25,8 +25,7 @@ from typing import Any
 
 from nemotron_shared.config.overrides import TRUST
 from nemotron_shared.config.validate import refusal
-from nemotron_shared.system.errors import UserError, did_you_mean
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
 
 # The code that `engine.overrides` may name.
 

@@ -9,7 +9,7 @@ from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, left_out
-from nemotron_shared.system.findings import Finding, note
+from nemotron_shared.system.errors import Finding, note
 from stages.eval.schema import EvalConfig, LMEvalEngine
 
 

@@ -10,7 +10,7 @@ from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, problem
 from stages.eval.engines.nemo_evaluator_launcher.launcher import TESTED_VERSIONS, chosen, rendered_config
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import program_problems

@@ -8,7 +8,7 @@ from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding
 from stages.pretrain.schema import PretrainConfig
 
 

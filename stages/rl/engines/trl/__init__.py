@@ -12,7 +12,7 @@ from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, left_out
-from nemotron_shared.system.findings import Finding, note, problem
+from nemotron_shared.system.errors import Finding, note, problem
 from stages.rl.agents import agent_problems
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine

@@ -18,7 +18,7 @@ from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, problem
 from stages.sft.schema import SFTConfig
 
 Config = SFTConfig[NeMoRLSFTEngine]

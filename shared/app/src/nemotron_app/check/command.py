@@ -23,8 +23,7 @@ from nemotron_app.check.target import Target, find, is_quiet, merged, probe
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import table_lines
 from nemotron_shared.system.console import finding_lines, renew, tell
-from nemotron_shared.system.errors import printable
-from nemotron_shared.system.findings import Finding, Level
+from nemotron_shared.system.errors import Finding, Level, printable
 
 # Verdicts: pass, watch, fail, or not judged, which never counts as a pass.
 

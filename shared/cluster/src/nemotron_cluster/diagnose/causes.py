@@ -21,8 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from nemotron_cluster.backends import Condition
 from nemotron_cluster.diagnose.logs import Logs, Text
-from nemotron_shared.system.errors import printable
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding, printable
 from nemotron_shared.system.redaction import redact
 
 TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")

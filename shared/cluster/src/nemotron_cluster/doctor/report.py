@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from nemotron_shared.system.console import finding_lines
-from nemotron_shared.system.errors import UserError, printable
-from nemotron_shared.system.findings import Finding, Level
+from nemotron_shared.system.errors import Finding, Level, UserError, printable
 from nemotron_shared.system.redaction import redact
 
 T = TypeVar("T")

@@ -26,8 +26,7 @@ from nemotron_shared.engine.spec import Inputs, Outcome, Task
 from nemotron_shared.machine.environments import how_to_get
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.console import doing
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding, UserError
 from nemotron_shared.system.process import launch_command
 
 OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app", "nemotron_serving")

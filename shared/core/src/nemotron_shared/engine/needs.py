@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from nemotron_shared.machine.environments import how_to_get
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.disk import size
-from nemotron_shared.system.findings import Finding, lacking
+from nemotron_shared.system.errors import Finding, lacking
 
 PROCESS_BYTES = 100_000_000
 """Minimum memory of a process that has imported torch."""

@@ -25,7 +25,7 @@ from nemotron_shared.engine.needs import Estimate, Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.stages import STAGES, Product, Stage
 from nemotron_shared.system.digest import json_digest
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding
 from nemotron_shared.tracking.run import Run
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=True)

@@ -18,8 +18,7 @@ from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.rehearsal import is_rehearsed, rehearse_apart
 from nemotron_shared.step.start import Start
 from nemotron_shared.system.console import say, tell, tell_json
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, note, of_level, refused
+from nemotron_shared.system.errors import Finding, UserError, note, of_level, refused
 from nemotron_shared.system.process import launch_command
 from nemotron_shared.system.redaction import redact_values
 

@@ -34,8 +34,7 @@ from nemotron_shared.models.references import parse_outside, spelled_out
 from nemotron_shared.stages import STAGES
 from nemotron_shared.step.records import WHAT, is_recorded, what_and_how, what_it_was
 from nemotron_shared.step.start import Input, Start
-from nemotron_shared.system.errors import NotFound, UserError
-from nemotron_shared.system.findings import Finding, note, problem
+from nemotron_shared.system.errors import Finding, NotFound, UserError, note, problem
 from nemotron_shared.system.redaction import redact_values
 
 SECTION = "data_prep"

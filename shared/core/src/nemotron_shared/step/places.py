@@ -22,8 +22,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.engine.spec import Task
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.atomic import TEMPORARY_PREFIX, sync, why_closed
-from nemotron_shared.system.errors import UserError, disk_remedy
-from nemotron_shared.system.findings import Finding, lacking, problem
+from nemotron_shared.system.errors import Finding, UserError, disk_remedy, lacking, problem
 
 PUBLISH_TO, LOG_DIR, CHECKPOINT_DIR = "run.publish_to", "logger.log_dir", "checkpoint.checkpoint_dir"
 ANOTHER = "name a path that does not exist, or remove what is there"

@@ -45,8 +45,7 @@ from nemotron_shared.step.plan import identify
 from nemotron_shared.step.records import differences, is_recorded, listed
 from nemotron_shared.step.start import Input, Start, of_step
 from nemotron_shared.system.disk import size
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, note
+from nemotron_shared.system.errors import Finding, UserError, note
 from nemotron_shared.system.redaction import redact_values
 from nemotron_shared.tracking.trackers import tracker_problems, unseen_key
 

@@ -25,8 +25,7 @@ from nemotron_shared.engine.spec import Inputs, Step
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.importing import Found
 from nemotron_shared.step.arguments import Arguments
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, note, of_level, refused
+from nemotron_shared.system.errors import Finding, UserError, note, of_level, refused
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 

@@ -34,8 +34,8 @@ from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apar
 from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import say, tell_json
-from nemotron_shared.system.errors import exit_code_of
 from nemotron_shared.system.process import end_with_parent, heed_signals, use_no_code_of_this_folder
+from nemotron_shared.system.program import exit_code_of
 from nemotron_shared.system.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
 from nemotron_shared.tracking.progress import heartbeat
 from nemotron_shared.tracking.run import locked_run

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from nemotron_shared.system.distributed import rank
-from nemotron_shared.system.errors import printable
-from nemotron_shared.system.findings import Finding
+from nemotron_shared.system.errors import Finding, printable
 from nemotron_shared.system.redaction import redact
 
 CLEAR = "\r\x1b[2K"

@@ -1,37 +1,84 @@
-"""Errors for users: what is wrong, where, and what to do about it.
+"""What is wrong, where, and what to do about it: findings, and the error that carries one.
 
-error: tiny.yaml: unknown key 'train.train_iter'
-  did you mean 'train.train_iters'?
+    yield problem("8 rows per step are not a multiple of 3", "change the batch", "train.global_batch_size")
+    yield lacking("engine 'automodel' needs the package nemo-automodel", "nemotron engine install automodel")
+    yield note("[super3-pretrain-model:latest] not there: starting from random weights")
+
+A check is a function that yields findings and changes nothing. Whoever cannot go on raises a `UserError`, which a
+program shows as one message:
+
+    error: tiny.yaml: unknown key 'train.train_iter'
+      did you mean 'train.train_iters'?
 """
 
 import difflib
 import errno
-import logging
-import os
-import re
-import select
 import sys
-import traceback
-import warnings
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-from nemotron_shared.system.findings import problem
-from nemotron_shared.system.redaction import redact
+Level = Literal["problem", "lacking", "warning", "note", "passed", "skipped"]
+LONGEST_LINE = 1500
 
-DISK_REMEDIES = (
-    ((errno.EACCES, errno.EPERM, errno.EROFS), "check its permissions, or name another place"),
-    ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space there and run the same command again"),
-    ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "look after the disk or file server, then run the same command again"),
-    ((errno.ELOOP,), "a link that leads to itself: remove it, or put the file back in its place"),
-    ((errno.ENAMETOOLONG,), "give a shorter name"),
-    ((errno.EISDIR,), "a folder where a file is wanted: remove it, or put the file back in its place"),
-)
-"""Remedies for system errors a user can fix; any other error is our bug."""
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
-_format_record, _format_warning = logging.Handler.format, warnings.formatwarning
-READER_LEFT = 141
-"""Exit code a shell reports for a program killed by SIGPIPE, as in `nemotron artifacts | head`."""
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding, for people and for programs.
+
+    Attributes:
+        level: a `problem` prevents the work on any machine; something `lacking` prevents it on this one; with a
+            `warning` it works, but not as one would expect; a `note` prevents nothing. A check that looks at one thing
+            may also say that it `passed`, or was `skipped`.
+        remedy: what to do about it.
+        key: the setting at fault, if there is one.
+    """
+
+    level: Level
+    message: str
+    remedy: str | None = None
+    key: str | None = None
+
+    def __str__(self) -> str:
+        return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
+
+
+def problem(message: str, remedy: str | None = None, key: str | None = None) -> Finding:
+    """A reason why something cannot work, on any machine."""
+    return Finding("problem", bounded(message), None if remedy is None else bounded(remedy), key)
+
+
+def lacking(message: str, remedy: str | None = None, key: str | None = None) -> Finding:
+    """Something that this machine does not have: packages, processes, GPUs, memory, disk."""
+    return Finding("lacking", bounded(message), None if remedy is None else bounded(remedy), key)
+
+
+def note(message: str, key: str | None = None) -> Finding:
+    """Something that people should know, and that prevents nothing."""
+    return Finding("note", message, key=key)
+
+
+def bounded(text: str) -> str:
+    """Shorten each line for the terminal: it may repeat a value of any length from a file."""
+    return "\n".join(map(_bounded, text.split("\n")))
+
+
+def _bounded(line: str) -> str:
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} ... ({len(line) - LONGEST_LINE:,} characters left out) ... {line[-half:]}"
+
+
+def of_level(level: Level, findings: Iterable[Finding]) -> list[Finding]:
+    """Those of one level."""
+    return [finding for finding in findings if finding.level == level]
+
+
+def refused(findings: Iterable[Finding]) -> list[Finding]:
+    """All that prevent the work here: problems, then what is lacking."""
+    found = list(findings)
+    return of_level("problem", found) + of_level("lacking", found)
 
 
 class UserError(Exception):
@@ -76,92 +123,20 @@ def how_to_add(*packages: str) -> str:
     return f"add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}"
 
 
-def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Run a program, turning a `UserError` or Ctrl-C into one message and an exit code.
-
-    Any other exception keeps its traceback: it is a bug, and the traceback helps to fix it.
-    """
-    sys.excepthook = _print_traceback
-    spell_out_libraries()
-    try:
-        code = main() or 0
-        if sys.stdout is not None:  # None if it was closed before the program started
-            sys.stdout.flush()
-        return code
-    except UserError as error:
-        print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
-        return error.exit_code
-    except RuntimeError as error:
-        wrong = _wrong_path(str(error))
-        if wrong is None:
-            raise
-        print("error:", printable(redact(wrong), keep="\n"), file=sys.stderr, flush=True)
-        return UserError.exit_code
-    except KeyboardInterrupt:
-        print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
-        return 130
-    except BrokenPipeError:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        if not any(event & select.POLLERR for _, event in poll.poll(0)):
-            raise  # stdout is still being read; another pipe broke
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again at exit
-        return READER_LEFT
-    except OSError as error:
-        remedy = disk_remedy(error)
-        if remedy is None:
-            raise
-        where = error.filename2 or error.filename or "a file could not be read or written"
-        print(
-            "error:",
-            printable(redact(f"{where}: {error.strerror}\n  {remedy}"), keep="\n"),
-            file=sys.stderr,
-            flush=True,
-        )
-        return UserError.exit_code
-
-
-def _wrong_path(said: str) -> str | None:
-    """Message and remedy for an error raised by `Path`; None for any other text."""
-    if "home directory" in said:  # Path.expanduser, for a ~NAME without such a user
-        return "a path starts with ~ and an unknown user name\n  write ./~NAME for a file of that name"
-    if said.startswith("Symlink loop"):  # Path.resolve, before Python 3.13
-        return f"{said}\n  remove the link, or put the file back in its place"
-    return None
+DISK_REMEDIES = (
+    ((errno.EACCES, errno.EPERM, errno.EROFS), "check its permissions, or name another place"),
+    ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space there and run the same command again"),
+    ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "look after the disk or file server, then run the same command again"),
+    ((errno.ELOOP,), "a link that leads to itself: remove it, or put the file back in its place"),
+    ((errno.ENAMETOOLONG,), "give a shorter name"),
+    ((errno.EISDIR,), "a folder where a file is wanted: remove it, or put the file back in its place"),
+)
+"""Remedies for system errors a user can fix; any other error is our bug."""
 
 
 def disk_remedy(error: OSError) -> str | None:
     """Remedy for a full, failing or read-only disk, or for something else in a file's place; None for other errors."""
     return next((remedy for numbers, remedy in DISK_REMEDIES if error.errno in numbers), None)
-
-
-def spell_out_libraries() -> None:
-    """Escape and redact libraries' logs and warnings as we do our own lines: they may hold names from untrusted files.
-
-    Every handler in this process gets its text from `logging.Handler.format`, whichever library added it.
-    """
-
-    def record_as_text(self: logging.Handler, record: logging.LogRecord) -> str:
-        return _without_commands(_format_record(self, record))
-
-    def warning_as_text(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-    ) -> str:
-        return _without_commands(_format_warning(message, category, filename, lineno, line))
-
-    logging.Handler.format = record_as_text
-    warnings.formatwarning = warning_as_text  # ty: ignore[invalid-assignment]
-
-
-def _without_commands(text: str) -> str:
-    """Remove secrets, colours and terminal control sequences."""
-    return printable(redact(COLOUR.sub("", text)), keep="\n\t")
-
-
-def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback without secrets and escape sequences: clusters keep the output of jobs."""
-    text = "".join(traceback.format_exception(kind, error, trace))
-    print(printable(redact(text), keep="\n\t"), end="", file=sys.stderr, flush=True)
 
 
 def printable(text: str, keep: str = "") -> str:

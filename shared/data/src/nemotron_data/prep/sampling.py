@@ -15,8 +15,7 @@ from nemotron_data.sources.text import require_text
 from nemotron_data.split import share_of_last
 from nemotron_shared.config.data import SourceSection
 from nemotron_shared.config.files import Choice
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, note
+from nemotron_shared.system.errors import Finding, UserError, note
 
 SHARDS = 8
 ROWS = 24

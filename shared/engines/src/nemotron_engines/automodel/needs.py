@@ -36,7 +36,7 @@ from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.atomic import read_json
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, problem
 
 # The versions we ran; the shim and the recipe subclass use internals that may differ in others.
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}

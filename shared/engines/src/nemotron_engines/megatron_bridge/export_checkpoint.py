@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from nemotron_engines.megatron_bridge.convert import bridge_of
 from nemotron_engines.megatron_bridge.loop import megatron_process
 from nemotron_engines.megatron_bridge.translate import readable
-from nemotron_shared.system.errors import exit_code_of
+from nemotron_shared.system.program import exit_code_of
 
 
 def convert(folder: Path, into: Path) -> None:

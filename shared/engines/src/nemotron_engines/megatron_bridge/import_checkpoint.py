@@ -23,7 +23,8 @@ from transformers import AutoConfig
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.megatron_bridge.loop import megatron_process
 from nemotron_engines.megatron_bridge.translate import readable
-from nemotron_shared.system.errors import UserError, exit_code_of
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.program import exit_code_of
 
 
 def convert(checkpoint: Path, into: Path) -> None:

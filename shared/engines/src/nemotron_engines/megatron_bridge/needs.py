@@ -21,7 +21,7 @@ from nemotron_shared.config.training import PretrainTrain, SupervisedConfig, Tra
 from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, problem
 
 PYTHON = SpecifierSet("==3.12.*")
 CHECKPOINT_MARK = "latest_train_state.pt"

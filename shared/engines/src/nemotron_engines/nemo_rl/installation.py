@@ -35,8 +35,7 @@ from nemotron_engines.nemo_rl.versions import (
 from nemotron_engines.overrides import ROOT, at, has
 from nemotron_shared.config.validate import refusal
 from nemotron_shared.machine.library_output import program_output
-from nemotron_shared.system.errors import UserError, did_you_mean
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
 from nemotron_shared.system.process import end_group, ending_with_us
 from nemotron_shared.system.redaction import redact
 from nemotron_shared.tracking.run import Run

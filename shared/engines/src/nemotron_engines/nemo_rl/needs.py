@@ -24,8 +24,7 @@ from nemotron_shared.engine.engine import Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import OPTION
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 
 PLACEHOLDER = "/path/to/"
 PACKAGE = "nemo-rl"

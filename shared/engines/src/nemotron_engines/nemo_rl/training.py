@@ -45,8 +45,7 @@ from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.library_output import LibraryLog
 from nemotron_shared.system.atomic import link_or_copy, write_text
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 from nemotron_shared.system.process import MUST_SAVE_BY
 from nemotron_shared.system.redaction import with_references
 from nemotron_shared.system.stop import Stopped

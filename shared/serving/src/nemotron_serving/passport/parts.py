@@ -14,8 +14,7 @@ from typing import Any
 
 from nemotron_app import output
 from nemotron_shared.system.atomic import write_json, write_text
-from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.findings import Finding, problem
+from nemotron_shared.system.errors import Finding, UserError, problem
 
 PAGE, DATA = "passport.html", "passport.json"
 TENSORS, CONFIG, NUMBERS, TASK = "tensors", "config and tokens", "numbers", "task"

@@ -21,8 +21,7 @@ from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import say
-from nemotron_shared.system.errors import UserError, how_to_add
-from nemotron_shared.system.findings import Finding, lacking, note
+from nemotron_shared.system.errors import Finding, UserError, how_to_add, lacking, note
 from nemotron_shared.system.redaction import redact, redact_values
 from nemotron_shared.system.stop import Interrupted, Stopped
 from nemotron_shared.tracking.trackers.base import Ending, Tracker
