@@ -137,8 +137,9 @@ def _home(ctx: click.Context) -> str | None:
 
 def _named(end: str, home: str | None) -> list[str]:
     """Names in the store that end with `end`, preceded by their short names if `end` is given."""
-    from nemotron_shared.artifacts.names import DEFAULT_FAMILY, SHORT_NAMES
+    from nemotron_shared.artifacts.names import SHORT_NAMES
     from nemotron_shared.artifacts.store import Store
+    from nemotron_shared.stages import DEFAULT_FAMILY
 
     known = [name for name in Store.open(home).names() if name.endswith(end)]
     shortest = {kind: name for name, kind in reversed(SHORT_NAMES.items())}

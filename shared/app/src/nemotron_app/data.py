@@ -15,9 +15,9 @@ from nemotron_app.inspect.splits import PLACEHOLDER
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, check_name
+from nemotron_shared.artifacts.names import check_name
 from nemotron_shared.models.importing import made_from, made_once, producer, publish, require_name, staging
-from nemotron_shared.stages import STAGES
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 from nemotron_shared.system.atomic import copy_content, output_file, read_json, write_json, write_text
 from nemotron_shared.system.console import say, tell, tell_json
 from nemotron_shared.system.errors import UserError, printable

@@ -4,9 +4,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.families import families
-from nemotron_shared.stages import STAGES
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 
 
 @dataclass(frozen=True)

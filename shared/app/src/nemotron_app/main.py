@@ -21,9 +21,8 @@ from click.shell_completion import CompletionItem
 
 from nemotron_app import completion
 from nemotron_app.request import Mode, Remote, Request
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.families import families
-from nemotron_shared.stages import STAGES
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 from nemotron_shared.step.arguments import OPTIONS, machine_of, once, overrides_of
 from nemotron_shared.system.console import tell
 from nemotron_shared.system.errors import UserError, did_you_mean

@@ -20,9 +20,9 @@ import yaml
 
 from nemotron_app import completion
 from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.overrides import leaves, nested, override_key, require_once
 from nemotron_shared.config.shown import on_one_line
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.atomic import output_file, write_text
 from nemotron_shared.system.console import tell
 from nemotron_shared.system.errors import UserError

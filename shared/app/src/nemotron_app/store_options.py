@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.console import tell, tell_json
 
 

@@ -17,10 +17,10 @@ from nemotron_app.store_options import Look
 from nemotron_app.training_log import folder_that_made, log_in, log_of
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
+from nemotron_shared.artifacts.names import LATEST, SHORT_NAMES, is_path, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.stages import STAGES
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.errors import NotFound, UserError
 from nemotron_shared.system.hub_errors import HubPlace, hub_errors

@@ -21,8 +21,8 @@ from nemotron_app.inspect.splits import DataFile, Example, LineSplit, Split, Tok
 from nemotron_data.held_out import find_overlap
 from nemotron_data.split import normalise_key
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.artifacts.store import Store
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.errors import UserError, did_you_mean
 
 # Token ids as readable text: special tokens and invisible characters are shown.

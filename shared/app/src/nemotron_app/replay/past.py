@@ -19,10 +19,11 @@ from nemotron_app.training_log import folder_that_made
 from nemotron_data.sources.datasets import SYNTHETIC
 from nemotron_data.sources.files import is_remote
 from nemotron_shared.artifacts import Artifact, Source, Store
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
+from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.engine.engine import refuse
 from nemotron_shared.engine.spec import Step, Task
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.attempts import WHAT, what_it_was
 from nemotron_shared.step.plan import identify

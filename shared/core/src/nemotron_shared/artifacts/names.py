@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_shared.stages import STAGES, products
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES, products
 from nemotron_shared.system import atomic
 from nemotron_shared.system.errors import UserError, did_you_mean
 from nemotron_shared.system.lock import locked
@@ -27,7 +27,6 @@ LONGEST_SHOWN = 200
 """Characters of a user's word repeated in messages."""
 MOST_SHOWN = 10
 """Versions, aliases or names listed in a message."""
-DEFAULT_FAMILY = "super3"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 NUMBER = re.compile(r"v?([1-9][0-9]{0,8})")
 EXACT = re.compile(rf"({WORD.pattern}):v([1-9][0-9]{{0,8}})")

@@ -40,8 +40,9 @@ from nemotron_shared.artifacts.index import (
     record,
 )
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SCHEME, Reference, parse_reference
+from nemotron_shared.artifacts.names import LATEST, SCHEME, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system import atomic
 from nemotron_shared.system.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.system.redaction import redact, redact_values

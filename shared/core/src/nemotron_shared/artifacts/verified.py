@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemotron_shared.artifacts.artifact import STRAY, Artifact, manifest_change, problems
 from nemotron_shared.artifacts.manifest import DAMAGED, MANIFEST, Manifest
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError, printable
 from nemotron_shared.system.file_cache import FileCache

@@ -30,9 +30,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.registry import Registry, shown
-from nemotron_shared.stages import STAGES
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 from nemotron_shared.system.errors import UserError, did_you_mean
 
 LIKE = "like"

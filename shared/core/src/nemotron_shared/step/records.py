@@ -33,9 +33,9 @@ from nemotron_shared.machine.machine import hardware
 from nemotron_shared.step.code import NEVER_COUNTS, modules_of
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.digest import json_digest
-from nemotron_shared.system.distributed import world_size
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.file_cache import FileCache
+from nemotron_shared.system.process import world_size
 from nemotron_shared.system.redaction import redact, redact_values
 from nemotron_shared.system.versions import environment, package_version
 from nemotron_shared.tracking.segments import Segment, read_segments

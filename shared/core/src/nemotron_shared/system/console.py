@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from nemotron_shared.system.distributed import rank
 from nemotron_shared.system.errors import Finding, printable
+from nemotron_shared.system.process import rank
 from nemotron_shared.system.redaction import redact
 
 CLEAR = "\r\x1b[2K"

@@ -3,28 +3,18 @@
 torch is only imported if there is more than one process.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import rank, world_size
 
 Result = TypeVar("Result")
 
 # Rank 0 may prepare data for a long time while the others wait.
 PATIENCE = timedelta(hours=24)
-
-
-def rank() -> int:
-    """This process's rank, 0 without torchrun."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def world_size() -> int:
-    """Number of processes torchrun started, 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def spread(strategy: str) -> str:

@@ -27,6 +27,16 @@ SCRIPTS = "stages."
 """Prefix of modules that call `heed_signals` themselves."""
 
 
+def rank() -> int:
+    """This process's rank, 0 without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """Number of processes torchrun started, 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def ending_with_us(command: Sequence[str], *, group: bool = False) -> list[str]:
     """The command line that runs `command` as a child that ends when this process does.
 

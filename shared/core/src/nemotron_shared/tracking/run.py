@@ -9,16 +9,20 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from nemotron_shared.artifacts import Artifact
 from nemotron_shared.system.console import say
-from nemotron_shared.system.distributed import any_rank, barrier, rank, world_size
+from nemotron_shared.system.distributed import any_rank, barrier
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.lock import locked, record_of
+from nemotron_shared.system.process import rank, world_size
 from nemotron_shared.system.stop import Interrupted, Stopped, stop_signals
 from nemotron_shared.tracking.metrics import FILE as METRICS
 from nemotron_shared.tracking.metrics import MetricsLog
 from nemotron_shared.tracking.segments import continued, other_processes, read_segments, write_segments
+
+if TYPE_CHECKING:
+    from nemotron_shared.artifacts import Artifact
 
 LOCK_NAME = "lock"
 
@@ -31,7 +35,6 @@ class Run:
 
     Attributes:
         began: start of this attempt, by the monotonic clock.
-        finished: the result, if another run made it before this one got the lock.
         mirror_result: passes the published artifact and its inputs on to the experiment trackers.
         stop_requested: a signal has arrived.
         stop_at_once: a signal ends the work anywhere, by raising `Interrupted`.
@@ -45,7 +48,6 @@ class Run:
         self.output = directory / "output"
         self.metrics = MetricsLog(directory / METRICS)
         self.began = time.monotonic()
-        self.finished: Artifact | None = None
         self.mirror_result: Callable[[Artifact, Sequence[Artifact]], None] = _tell_nobody
         self.stop_requested = False
         self.stop_at_once = True
@@ -142,7 +144,7 @@ class Run:
         return self.output
 
 
-def _tell_nobody(artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+def _tell_nobody(artifact: "Artifact", inputs: "Sequence[Artifact]") -> None:
     """A result without experiment trackers."""
 
 
