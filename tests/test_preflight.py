@@ -29,6 +29,7 @@ from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.families import families
+from nemotron_shared.machine.description import read_machine
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.step import dry_run, start
 from nemotron_shared.step import step as runtime_step
@@ -121,7 +122,7 @@ class Case:
         file = self.place / "machine.yaml"
         file.write_text(yaml.safe_dump(self.machine))
         with monkeypatch.context() as patched:
-            patched.setattr(Machine, "here", lambda folder, processes=1: Machine.described(file))
+            patched.setattr(Machine, "here", lambda folder, processes=1: read_machine(file))
             patched.setattr(runtime_step, "make", self.pretend_to_prepare)
             try:
                 task = plan(self.load(None))
@@ -612,18 +613,18 @@ def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:
     values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 8, "free_disk_gb": 9, "packages": {}}
     file = tmp_path / "machine.yaml"
     file.write_text(yaml.safe_dump(values))
-    assert Machine.described(file).memory == 8 * 10**9
+    assert read_machine(file).memory == 8 * 10**9
     file.write_text(yaml.safe_dump(values | {"gpu": 8}))
     with pytest.raises(UserError, match="unknown key 'gpu'"):
-        Machine.described(file)
+        read_machine(file)
     file.write_text("processes: 010\n")
     with pytest.raises(UserError, match=r"machine\.yaml:1: 010 is the number 8 in YAML"):
-        Machine.described(file)
+        read_machine(file)
     toml = tmp_path / "machine.toml"
     lines = ('python = "3.12"', "processes = 8", "memory_gb = 8", "free_disk_gb = 9", "[gpus]", 'name = "H100"')
     toml.write_text("\n".join([*lines, "count = 8", "memory_gb = 80", "[packages]", 'Megatron_Core = "0.19.2"']))
-    assert Machine.described(toml).version_of("megatron-core") == "0.19.2"
-    assert len(Machine.described(toml).gpus) == 8
+    assert read_machine(toml).version_of("megatron-core") == "0.19.2"
+    assert len(read_machine(toml).gpus) == 8
     with pytest.raises(UserError, match="add --dry-run"):
         parse_arguments("train.py", "", ["-c", "tiny", "--machine", str(file)])
 

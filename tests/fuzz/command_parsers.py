@@ -328,7 +328,7 @@ PARSERS = {
         lambda: [{"env.toml": one} for one in (SLURM, LOCAL, SKY)], read_profile, check_profile, ENV_WORDS
     ),
     "machine": Parser(
-        machine_files, lambda folder, files: Machine.described(folder / next(iter(files), "machine.yaml")),
+        machine_files, lambda folder, files: read_machine(folder / next(iter(files), "machine.yaml")),
         check_machine, ("gpus", "processes", "3.12"),
     ),
 }  # fmt: skip

@@ -22,6 +22,7 @@ from nemotron_shared.config.schema import RunSection, StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.needs import Estimate, Needs
 from nemotron_shared.engine.spec import Inputs, Step
+from nemotron_shared.machine.description import read_machine
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.importing import Found
 from nemotron_shared.step.arguments import Arguments
@@ -159,7 +160,7 @@ def load(step: Step, arguments: Arguments) -> Start[Any]:
         # a dry run is one process, but must count those `nemotron` would start
         machine = Machine.here(store.home, run.nproc_per_node if arguments.dry_run else 1)
     else:
-        machine = Machine.described(arguments.machine)
+        machine = read_machine(arguments.machine)
     machine = replace(machine, sees_files=False) if arguments.config_alone else machine
     notes = [*composed.notes]
     here = Path.cwd() / DEFAULT_HOME
