@@ -31,12 +31,11 @@ from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.families import families
 from nemotron_shared.machine.description import read_machine
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.step import dry_run, start
+from nemotron_shared.step import start
 from nemotron_shared.step import step as runtime_step
 from nemotron_shared.step.arguments import Arguments, parse_arguments
-from nemotron_shared.step.dry_run import preview
 from nemotron_shared.step.start import Start, load
-from nemotron_shared.step.step import open_run, plan, publish
+from nemotron_shared.step.step import look_at, open_run, plan, publish
 from nemotron_shared.system.errors import UserError
 
 OWN = {
@@ -115,7 +114,7 @@ class Case:
         """What a dry run for the described machine lists."""
         file = self.place / "machine.yaml"
         file.write_text(yaml.safe_dump(self.machine))
-        return preview(self.load(file)).problems
+        return look_at(self.load(file)).problems
 
     def start(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """What keeps the same command from its first step on that machine."""
@@ -195,8 +194,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Case]:
     """A case in which everything is there, on the machine that the config is written for."""
     monkeypatch.setenv("PERSISTENT_CACHE", "/cache")
-    for module in (runtime_step, dry_run):  # models and data here are descriptions, which cannot be trained
-        monkeypatch.setattr(module, "is_rehearsed", lambda checked: False)
+    # models and data here are descriptions, which cannot be trained
+    monkeypatch.setattr(runtime_step, "is_rehearsed", lambda checked: False)
     monkeypatch.setattr(start, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
 
     def make(stage: str, name: str) -> Case:
@@ -409,7 +408,7 @@ def told(stage: str, family: str, *words: str, home: Path, machine: Path | None 
     step = import_module(f"stages.{stage}.train").STEP
     config, *overrides = words
     overrides += [f"run.home={home}", f"run.family={family}"]
-    found = preview(load(step, Arguments(config, tuple(overrides), True, False, machine))).problems
+    found = look_at(load(step, Arguments(config, tuple(overrides), True, False, machine))).problems
     return int(bool(found)), "\n".join(found)
 
 
@@ -428,7 +427,7 @@ def test_a_value_in_the_place_of_a_section_is_a_problem_or_means_something(stage
         for value in ("text", "null"):
             overrides = (f"{section}={value}", f"run.home={tmp_path}", "run.family=super3")
             try:
-                preview(load(step, Arguments("tiny", overrides, True, False, None)))
+                look_at(load(step, Arguments("tiny", overrides, True, False, None)))
             except UserError as error:
                 assert str(error), section
 

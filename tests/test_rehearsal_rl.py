@@ -146,7 +146,7 @@ def model_of(folder: Path, reference: str, model_type: str, *, verb: str = "trai
 
 
 def test_only_models_that_began_elsewhere_are_rehearsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "modules_of_step", lambda _: {})
+    monkeypatch.setattr(remembered, "_modules", lambda _: {})
     now = remembered.json_digest({})
     models = {
         "own:v1": model_of(tmp_path, "own:v1", "nemotron_h", sources=["mine.yaml"], stage="pretrain"),

@@ -30,6 +30,7 @@ from nemotron_shared.artifacts.names import Reference, check_alias, parse_refere
 from nemotron_shared.config.files import YAML_LOADER, parsed, read_text
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
+from nemotron_shared.machine.description import read_machine
 from nemotron_shared.machine.machine import DEVICES, Machine, device_named
 from nemotron_shared.models.references import HubModel, MegatronModel, parse_outside
 from stages.sft.schema import SFTConfig

@@ -11,9 +11,9 @@ from nemotron_shared.artifacts import Store
 from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.engine.spec import Task
 from nemotron_shared.step.attempts import _why_new, began_otherwise
-from nemotron_shared.step.records import WHAT, listed
+from nemotron_shared.step.records import listed
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.tracking.run import Run
+from nemotron_shared.tracking.run import WHAT, Run
 from nemotron_shared.tracking.segments import Segment, write_segments
 
 

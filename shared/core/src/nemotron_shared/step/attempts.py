@@ -18,10 +18,9 @@ from nemotron_shared.artifacts import Artifact, Reference
 from nemotron_shared.artifacts.housekeeping import INPUTS, state_folder
 from nemotron_shared.engine import checkpoints
 from nemotron_shared.engine.spec import LENGTH, Extension, Task
-from nemotron_shared.step.plan import STATE, movable_values
+from nemotron_shared.step.plan import STATE, identify, movable_values, require_intact_result
 from nemotron_shared.step.records import (
     RULE,
-    WHAT,
     changed_modules,
     changes,
     differences,
@@ -30,13 +29,31 @@ from nemotron_shared.step.records import (
     new_segment,
     what_it_was,
 )
+from nemotron_shared.step.start import Start
 from nemotron_shared.system.atomic import link_or_copy, write_json, write_text
-from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.errors import UserError, note, of_level
 from nemotron_shared.system.lock import locked
 from nemotron_shared.system.redaction import redact_values, with_references
 from nemotron_shared.tracking.metrics import FILE as METRICS
-from nemotron_shared.tracking.run import LOCK_NAME, Run
+from nemotron_shared.tracking.run import LOCK_NAME, WHAT, Run
 from nemotron_shared.tracking.segments import SEGMENTS, read_segments, write_segments
+
+
+def with_result(start: Start[Any]) -> Start[Any]:
+    """The start of a dry run with what a result means for it that may be there, complete or damaged, or unfinished."""
+    known = start.store.versions(start.name) or any((start.store.home / "runs").glob(f"{start.name}-*"))
+    if not known or not start.machine.sees_files:
+        return start
+    try:
+        task = identify(start)
+        require_intact_result(task, start)
+        if task.finished is not None:  # it would be reused, and nothing is lacking
+            return replace(start, findings=tuple(of_level("note", start.findings)))
+        require_resumable(task)
+        another_rule = began_otherwise(task)
+    except UserError as error:
+        return replace(start, findings=(error.finding, *start.findings))
+    return replace(start, findings=(*start.findings, note(another_rule))) if another_rule else start
 
 
 def begin(task: Task[Any]) -> None:

@@ -4,7 +4,7 @@ Nothing is written. The exit code is 0 only if the step could start.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,8 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import as_used, with_origins
 from nemotron_shared.engine.engine import engine_of
 from nemotron_shared.engine.needs import lines as estimate_lines
-from nemotron_shared.step.attempts import began_otherwise, has_begun, require_resumable
-from nemotron_shared.step.plan import identify, require_intact_result
-from nemotron_shared.step.preflight import preflight
-from nemotron_shared.step.rehearsal import is_rehearsed, rehearse_apart
 from nemotron_shared.step.start import Start
-from nemotron_shared.system.console import say, tell, tell_json
-from nemotron_shared.system.errors import Finding, UserError, note, of_level, refused
+from nemotron_shared.system.console import tell, tell_json
 from nemotron_shared.system.process import launch_command
 from nemotron_shared.system.redaction import redact_values
 
@@ -45,16 +40,8 @@ class Preview:
 
 
 def preview(start: Start[Any]) -> Preview:
-    """Resolve as much as possible, collecting problems instead of stopping at them."""
-    start = preflight(start)
-    for line in start.notes:
-        say(line)
+    """Put a checked start down as a dry run shows it."""
     config, arguments, estimate = start.config, start.arguments, start.estimate
-    findings = start.findings
-    if not start.problems and not start.prepares and start.is_decided and not arguments.config_alone:
-        findings = _with_result(start)
-    if not refused(findings) and start.machine.sees_files and is_rehearsed(start):
-        findings = (*findings, *_of_rehearsal(start))
     command, rendered = launch_command(start.step.module, start.machine.processes), None
     if config is not None and start.step.trains:
         engine = engine_of(config)
@@ -73,8 +60,8 @@ def preview(start: Start[Any]) -> Preview:
         disk_bytes=start.needs.disk_bytes,
         estimate=estimate.as_json() if estimate else None,
         estimated=[f"{name}: {said}" for name, said in estimate_lines(estimate)] if estimate else [],
-        notes=[finding.message for finding in of_level("note", findings)],
-        problems=[str(finding) for finding in refused(findings)],
+        notes=start.notes,
+        problems=[str(finding) for finding in start.refused],
     )
 
 
@@ -85,32 +72,6 @@ def show(preview: Preview, *, as_json: bool) -> None:
         tell_json(vars(shown))
     else:
         tell(as_text(shown))
-
-
-def _with_result(start: Start[Any]) -> tuple[Finding, ...]:
-    """The findings, given a result that may already exist, complete or damaged, or be unfinished."""
-    known = start.store.versions(start.name) or any((start.store.home / "runs").glob(f"{start.name}-*"))
-    if not known or not start.machine.sees_files:
-        return start.findings
-    try:
-        task = identify(start)
-        require_intact_result(task, start)
-        if task.finished is not None:  # it would be reused, and nothing is lacking
-            return tuple(of_level("note", start.findings))
-        require_resumable(task)
-        another_rule = began_otherwise(task)
-    except UserError as error:
-        return error.finding, *start.findings
-    return (*start.findings, note(another_rule)) if another_rule else start.findings
-
-
-def _of_rehearsal(start: Start[Any]) -> Iterator[Finding]:
-    """What one step of this training fails with, or a note. A run that has begun is not rehearsed."""
-    try:
-        if start.prepares or not start.is_decided or not has_begun(identify(start)):
-            yield note(rehearse_apart(start))
-    except UserError as error:
-        yield error.finding
 
 
 def _summary(sources: Sequence[Source]) -> dict[str, Any]:

@@ -26,18 +26,19 @@ from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.overrides import flat, override_key
 from nemotron_shared.config.schema import Section
+from nemotron_shared.engine.spec import DATA
 from nemotron_shared.families import families
 from nemotron_shared.models.finding import look_before_hashing, require_usable
 from nemotron_shared.models.folder import OPTION, config_of, needs_code
 from nemotron_shared.models.importing import Found, find
 from nemotron_shared.models.references import parse_outside, spelled_out
 from nemotron_shared.stages import STAGES
-from nemotron_shared.step.records import WHAT, is_recorded, what_and_how, what_it_was
+from nemotron_shared.step.records import what_and_how, what_it_was
 from nemotron_shared.step.start import Input, Start
 from nemotron_shared.system.errors import Finding, NotFound, UserError, note, problem
 from nemotron_shared.system.redaction import redact_values
+from nemotron_shared.tracking.run import WHAT, is_recorded
 
-SECTION = "data_prep"
 REWARD_MODEL = "reward_model"
 """The role of a model that scores answers; the models of all other roles write them."""
 REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
@@ -67,15 +68,15 @@ def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
 def how_to_prepare(start: Start[Any]) -> str:
     """The command that prepares the data these settings describe; FILE and FOLDER stand for the user's choice."""
     arguments = start.arguments
-    options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
+    options = [text for text in arguments.overrides if override_key(text).split(".")[0] == DATA]
     given = {override_key(text) for text in options}
     for key, what in REQUIRED.items():
-        section, _, name = f"{SECTION}.{key}".rpartition(".")
+        section, _, name = f"{DATA}.{key}".rpartition(".")
         place: Any = start.composed.tree
         for part in section.split("."):
             place = place.get(part) if isinstance(place, DictConfig) else None
-        if isinstance(place, DictConfig) and name in place and place[name] is None and f"{SECTION}.{key}" not in given:
-            options.append(f"{SECTION}.{key}={what}")
+        if isinstance(place, DictConfig) and name in place and place[name] is None and f"{DATA}.{key}" not in given:
+            options.append(f"{DATA}.{key}={what}")
     words = ["data prep", start.step.stage, "-c", arguments.config, *options]
     return " ".join(["make it: nemotron", start.run.family, *words])
 
@@ -132,7 +133,7 @@ def _same_command(start: Start[Any], family: str) -> str:
 
 
 TOKENIZER_KEYS = ("data_prep.tokenizer.model", "model.tokenizer")
-SOURCE, TOKENIZER, SEED = (f"{SECTION}.{name}" for name in ("source", "tokenizer.model", "seed"))
+SOURCE, TOKENIZER, SEED = (f"{DATA}.{name}" for name in ("source", "tokenizer.model", "seed"))
 
 
 @dataclass(frozen=True)
@@ -398,10 +399,10 @@ def _doubted(start: Start[Any], role: str, found: Input) -> Input:
 def _other_data(start: Start[Any], data: Artifact) -> tuple[str, str] | None:
     """How data is shown that was not made as this config says, and the note about it; None for any other data."""
     config, store = start.config, start.store
-    section = getattr(config, SECTION, None)
+    section = getattr(config, DATA, None)
     if config is None or not isinstance(section, Section) or data.manifest.producer.stage != start.step.stage:
         return None
-    whats, _ = what_and_how({SECTION: start.values[SECTION]}, config)
+    whats, _ = what_and_how({DATA: start.values[DATA]}, config)
     ours = redact_values(dict(flat(whats)))
     if ours.get(SOURCE) is None:  # the config leaves the choice of data to the user
         return None

@@ -17,21 +17,12 @@ from nemotron_shared.engine.engine import engine_of
 from nemotron_shared.engine.spec import LENGTH, Extension, Task
 from nemotron_shared.models.hub import TOKENIZER_FILES
 from nemotron_shared.step.arguments import command_words
-from nemotron_shared.step.records import (
-    CONTENT,
-    RULE,
-    WHAT,
-    changes,
-    modules_loaded,
-    new_segment,
-    what_and_how,
-    what_it_was,
-)
+from nemotron_shared.step.records import CONTENT, RULE, changes, modules_of_step, new_segment, what_and_how, what_it_was
 from nemotron_shared.step.start import Start
 from nemotron_shared.system.atomic import read_regular
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.tracking.run import Run
+from nemotron_shared.tracking.run import WHAT, Run
 from nemotron_shared.tracking.segments import read_segments
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
@@ -61,7 +52,7 @@ def identify(start: Start[ConfigT]) -> Task[ConfigT]:
         values=start.values,
         what=what,
         how=how,
-        modules=modules_of_step(start),
+        modules=modules_of_step(step, config, store.home),
         sources=sources,
         command=command_words(start.arguments),
     )
@@ -93,15 +84,6 @@ def movable_values(task: Task[Any]) -> dict[str, Any]:
     tokenizer = task.inputs.get("tokenizer")
     names = {str(tokenizer.path): f"{SCHEME}{tokenizer.reference}"} if tokenizer else {}
     return _without_paths(task.values, names)
-
-
-def modules_of_step(start: Start[Any], *more: str) -> dict[str, str]:
-    """Digests of the modules that a step loads with its config, and of `more`."""
-    step, config = start.step, start.config
-    assert config is not None, "a config that is not valid was refused"
-    entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config), *more]
-    prepared = step.prepare.module if step.prepare else None
-    return modules_loaded(entries, prepared, step.directory, start.store.home / "cache" / "code.json")
 
 
 def find_extension(task: Task[Any]) -> Extension | None:

@@ -20,16 +20,14 @@ from functools import partial
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.config.compose import compose, layout_for, shared_groups
-from nemotron_shared.config.overrides import COMMAND_LINE, override_key
+from nemotron_shared.config.compose import compose, layout_for
+from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.references import resolve
-from nemotron_shared.config.schema import Section
 from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.engine.engine import engine_of, findings_of
+from nemotron_shared.engine.engine import engine_of, findings_of, problems_of
 from nemotron_shared.engine.needs import NOT_ESTIMATED, Needs, missing
 from nemotron_shared.step.inputs import (
-    SECTION,
     DataChoice,
     find_inputs,
     find_tokenizers,
@@ -42,7 +40,7 @@ from nemotron_shared.step.inputs import (
 )
 from nemotron_shared.step.places import place_problems, store_problems
 from nemotron_shared.step.plan import identify
-from nemotron_shared.step.records import differences, is_recorded, listed
+from nemotron_shared.step.records import differences, listed
 from nemotron_shared.step.start import Input, Start, of_step
 from nemotron_shared.system.disk import size
 from nemotron_shared.system.errors import Finding, UserError, note
@@ -96,12 +94,14 @@ def complete(start: Start[Any], data: Artifact | None = None) -> Start[Any]:
 
 def _with_checks(start: Start[Any]) -> Start[Any]:
     """The start with the findings about a valid config; the later ones need an engine that finds no problem with it."""
-    if start.config is not None:
+    config = start.config
+    if config is not None:
         start = after(start, of_stage, of_store)
         if start.step.trains:
-            before = after(start, of_places)
-            start = after(before, of_engine)
-            if start.findings == before.findings:
+            start = after(start, of_places)
+            unsound = problems_of(config, start.inputs, start.machine, start.composed.origins)
+            start = _and(start, *unsound)
+            if not unsound:
                 start = after(_with_needs(start), *OF_A_SOUND_CONFIG)
         if start.arguments.dry_run:
             start = _with_estimate(after(start, of_beginnings))
@@ -134,12 +134,6 @@ def of_places(start: Start[Any]) -> Iterator[Finding]:
     return place_problems(start.config, start.name, start.store, start.machine)
 
 
-def of_engine(start: Start[Any]) -> Iterator[Finding]:
-    """What the engine says to config and inputs."""
-    assert start.config is not None
-    return engine_of(start.config).check(start.config, start.inputs, start.machine)
-
-
 def of_machine(start: Start[Any]) -> Iterator[Finding]:
     """What the machine lacks for the engine."""
     assert start.config is not None
@@ -170,7 +164,7 @@ def of_unused(start: Start[Any]) -> Iterator[Finding]:
     """Settings of the user's that have no effect."""
     assert start.config is not None
     for key, why in start.config.unused.items():
-        if _is_by_hand(start, key):
+        if start.is_by_hand(key):
             yield note(f"{key} has no effect {why}")
 
 
@@ -273,7 +267,7 @@ def _with_estimate(start: Start[Any]) -> Start[Any]:
 
 def _described_data(start: Start[Any]) -> DataChoice | None:
     """The data that the user's settings describe; None without such settings, when `run.data` alone decides."""
-    prepare, run, given = start.step.prepare, start.run, tuple(data_settings(start))
+    prepare, run, given = start.step.prepare, start.run, tuple(start.data_settings)
     described = prepare is not None and "data" in start.step.consumes and run.data is not None and given
     if prepare is None or not described or not is_looked_for(start, "data"):
         return None
@@ -286,7 +280,7 @@ def _described_data(start: Start[Any]) -> DataChoice | None:
         task, store = identify(preparation), start.store
         made = (store.load(task.name, version) for version in reversed(store.versions(task.name)))
         found = next((one for one in made if one.manifest.producer.config_digest == task.result), None)
-        if _is_by_hand(start, "run.data"):
+        if start.is_by_hand("run.data"):
             named = store.resolve(str(run.data), family=run.family, expect=prepare.makes.type)
             if found is None or named.manifest.producer.config_digest != task.result:
                 before = record_of(store, named)
@@ -300,22 +294,6 @@ def _described_data(start: Start[Any]) -> DataChoice | None:
         return DataChoice(given, found)
     except UserError as error:
         return DataChoice(given, error=error)
-
-
-def data_settings(start: Start[Any]) -> list[str]:
-    """Settings given by the user that change the data, not those that change only how it is prepared."""
-    schema = start.step.schema.model_fields[SECTION].annotation
-    how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
-    keys = (key for key in start.composed.origins if key.startswith(f"{SECTION}.") and key.split(".")[1] not in how)
-    return sorted(key for key in keys if _is_by_hand(start, key))
-
-
-def _is_by_hand(start: Start[Any], key: str) -> bool:
-    """Whether a setting is on the command line or in a file of the user's; not in one recorded by a run."""
-    origin = start.composed.origins.get(key, "")
-    shipped = [folder.resolve() for folder in (start.step.directory / "config", *shared_groups())]
-    others = [file for file in start.composed.files if not any(map(file.resolve().is_relative_to, shipped))]
-    return origin == COMMAND_LINE or origin.rpartition(":")[0] in {one.name for one in others if not is_recorded(one)}
 
 
 def _layout(start: Start[Any]) -> str | None:

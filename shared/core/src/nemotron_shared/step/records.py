@@ -27,8 +27,8 @@ from typing import Any
 from nemotron_shared.artifacts import Producer
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.artifacts.manifest import Manifest
-from nemotron_shared.config.schema import Section
-from nemotron_shared.engine.spec import Task
+from nemotron_shared.config.schema import Section, StageConfig
+from nemotron_shared.engine.spec import Step, Task
 from nemotron_shared.machine.machine import hardware
 from nemotron_shared.step.code import NEVER_COUNTS, modules_of
 from nemotron_shared.system.atomic import read_json
@@ -83,6 +83,13 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
     found = modules_of(entries, roots, cache, (*NEVER_COUNTS, *([without] if without else [])))
     cache.save()
     return found
+
+
+def modules_of_step(step: Step, config: StageConfig, home: Path, *more: str) -> dict[str, str]:
+    """Digests of the modules that a step loads with its config, and of `more`; `home` is the store's folder."""
+    entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config), *more]
+    prepared = step.prepare.module if step.prepare else None
+    return modules_loaded(entries, prepared, step.directory, home / "cache" / "code.json")
 
 
 MOST_SHOWN = 8
@@ -161,15 +168,9 @@ def git_commit(directory: Path) -> str | None:
     return (git.communicate()[0].strip() or None) if git else None
 
 
-WHAT = "what.json"
 FOLDER = "folder"
 """Working folder of the command, in a segment's machine, for relative paths. It does not affect results."""
 MOST_NAMED = 6
-
-
-def is_recorded(config: Path) -> bool:
-    """Whether a config was recorded by a run: it then states every value, including defaults."""
-    return (config.parent / WHAT).is_file()
 
 
 def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:

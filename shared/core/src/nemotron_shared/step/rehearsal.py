@@ -32,9 +32,8 @@ from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, Traini
 from nemotron_shared.engine.engine import Engine, engine_of, import_libraries, refuse
 from nemotron_shared.engine.spec import Step
 from nemotron_shared.step.arguments import Arguments
-from nemotron_shared.step.preflight import data_settings, preflight
 from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
-from nemotron_shared.step.start import Start, load, of_step
+from nemotron_shared.step.start import Start, load
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.process import ending_with_us, launch_command
@@ -100,14 +99,18 @@ def rehearse_apart(start: Start[Any]) -> str:
     return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
 
 
-def rehearse(step: Step, make: Make, arguments: Arguments) -> str:
-    """What was rehearsed, or why nothing was; `make` makes an artifact, as in every start.
+def rehearse(start: Start[Any], preparation: Start[Any] | None, make: Make) -> str:
+    """What was rehearsed, or why nothing was.
+
+    Args:
+        start: checked, as that of a dry run.
+        preparation: of its data, checked too; None if the step prepares none.
+        make: makes an artifact, as in every start.
 
     Raises:
         UserError: the training would fail, and why.
     """
-    start = preflight(load(step, replace(arguments, dry_run=True)))
-    arguments = start.arguments
+    step, arguments = start.step, start.arguments
     refuse(start.problems)  # not what is lacking: the training may have more processes, and was checked with them
     if why := _why_not(start):
         return f"not rehearsed: {why}"
@@ -119,8 +122,8 @@ def rehearse(step: Step, make: Make, arguments: Arguments) -> str:
         return BEFORE
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
     # data would be refused together with settings that are not its own, so prepare some with these, of fewer rows
-    data = None if data_settings(start) else start.inputs.get("data")
-    tokenizer = _tokenizer(start)
+    data = None if start.data_settings else start.inputs.get("data")
+    tokenizer = _tokenizer(preparation)
     with _silent(), tempfile.TemporaryDirectory(prefix="rehearsal-") as place, _rehearsing(engine):
         small_models.require_tensors(model.path)
         small_models.require_tokens(model.path)
@@ -219,11 +222,9 @@ def _as_in_the_training(error: UserError, small: Path, model: Path, tokenizer: s
     return UserError(named(error.message), named(error.remedy or "") or None)
 
 
-def _tokenizer(start: Start[Any]) -> str | None:
+def _tokenizer(preparation: Start[Any] | None) -> str | None:
     """The folder of the tokenizer that the preparation takes, which may be named by an artifact of the real store."""
-    if start.step.prepare is None:
-        return None
-    config: Any = preflight(of_step(start, start.step.prepare)).config
+    config: Any = preparation.config if preparation is not None else None
     return None if config is None or not hasattr(config.data_prep, "tokenizer") else config.data_prep.tokenizer.model
 
 

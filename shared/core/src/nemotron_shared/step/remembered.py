@@ -23,7 +23,7 @@ from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.config.overrides import flat, override_key
 from nemotron_shared.models.folder import config_of
 from nemotron_shared.models.weights import WEIGHTS
-from nemotron_shared.step.plan import modules_of_step
+from nemotron_shared.step.records import modules_of_step
 from nemotron_shared.step.start import Start
 from nemotron_shared.system.atomic import read_regular, write_json
 from nemotron_shared.system.digest import json_digest
@@ -51,7 +51,12 @@ def comes_from_elsewhere(start: Start[Any], model: Artifact) -> bool:
     made = model.manifest.producer
     if not _began_elsewhere(start.store, model):
         return False
-    return made.stage != start.step.stage or made.code_digest != json_digest(modules_of_step(start))
+    return made.stage != start.step.stage or made.code_digest != json_digest(_modules(start))
+
+
+def _modules(start: Start[Any], *more: str) -> dict[str, str]:
+    assert start.config is not None, "a training without a config is not rehearsed"
+    return modules_of_step(start.step, start.config, start.store.home, *more)
 
 
 def _began_elsewhere(store: Store, model: Artifact) -> bool:
@@ -80,7 +85,7 @@ def digest_of(start: Start[Any], replaced: Sequence[str]) -> str:
     settings = {key: value for key, value in flat(tree) if without.isdisjoint(_with_sections(key))}
     models = {role: _architecture(one) for role, one in start.inputs.items() if one is not None and role != "data"}
     sources = {one.uri: one.digest for one in start.sources}
-    code = modules_of_step(start, *OF_THE_CODE)
+    code = _modules(start, *OF_THE_CODE)
     libraries = {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()}
     where = bool(start.machine.gpus)
     return json_digest([models, settings, sources, code, libraries, where, start.arguments.trust_code])

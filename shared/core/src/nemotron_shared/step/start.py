@@ -16,17 +16,19 @@ from typing import Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
-from nemotron_shared.config.compose import Composed, compose, read_composed
+from nemotron_shared.config.compose import Composed, compose, read_composed, shared_groups
+from nemotron_shared.config.overrides import COMMAND_LINE
 from nemotron_shared.config.references import resolve_section
-from nemotron_shared.config.schema import RunSection, StageConfig
+from nemotron_shared.config.schema import RunSection, Section, StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.needs import Estimate, Needs
-from nemotron_shared.engine.spec import Inputs, Step
+from nemotron_shared.engine.spec import DATA, Inputs, Step
 from nemotron_shared.machine.description import read_machine
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.importing import Found
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.system.errors import Finding, UserError, note, of_level, refused
+from nemotron_shared.tracking.run import is_recorded
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
@@ -135,6 +137,22 @@ class Start(Generic[ConfigT]):
     def is_decided(self) -> bool:
         """Whether all inputs are known, so the result can be identified."""
         return self.config is not None and all(found.artifact is not None for found in self.imports)
+
+    @property
+    def data_settings(self) -> list[str]:
+        """Settings given by the user that change the data, not those that change only how it is prepared."""
+        schema = self.step.schema.model_fields[DATA].annotation
+        how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
+        keys = (key for key in self.composed.origins if key.startswith(f"{DATA}.") and key.split(".")[1] not in how)
+        return sorted(key for key in keys if self.is_by_hand(key))
+
+    def is_by_hand(self, key: str) -> bool:
+        """Whether a setting is on the command line or in a file of the user's; not in one recorded by a run."""
+        origin = self.composed.origins.get(key, "")
+        shipped = [folder.resolve() for folder in (self.step.directory / "config", *shared_groups())]
+        others = [file for file in self.composed.files if not any(map(file.resolve().is_relative_to, shipped))]
+        named = {one.name for one in others if not is_recorded(one)}
+        return origin == COMMAND_LINE or origin.rpartition(":")[0] in named
 
     def read(self, role: str, name: str) -> Any:
         """The value of `${art:ROLE,NAME}`; for an input that is not there yet, a placeholder."""

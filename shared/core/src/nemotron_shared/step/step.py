@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,16 +24,17 @@ from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.engine.engine import engine_of, refuse
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.arguments import parse_arguments
-from nemotron_shared.step.attempts import begin, finish, finish_again, has_begun
-from nemotron_shared.step.dry_run import CANNOT_RUN, preview, show
+from nemotron_shared.step.attempts import begin, finish, finish_again, has_begun, with_result
+from nemotron_shared.step.dry_run import CANNOT_RUN, Preview, preview, show
 from nemotron_shared.step.places import show_result, show_run
 from nemotron_shared.step.plan import identify, made_meanwhile, require_intact_result
-from nemotron_shared.step.preflight import complete, preflight
+from nemotron_shared.step.preflight import after, complete, preflight
 from nemotron_shared.step.records import ask_git, producer, promises_bytes, segments_of_result
 from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart
 from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import say, tell_json
+from nemotron_shared.system.errors import Finding, note
 from nemotron_shared.system.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.system.program import exit_code_of
 from nemotron_shared.system.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
@@ -70,10 +71,10 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
     if arguments.dry_run and distributed.rank() != 0:
         return 0
     if arguments.rehearse:
-        say(f"[{step.stage}] {rehearse(step, make, arguments)}")
+        say(f"[{step.stage}] {_rehearsed(load(step, replace(arguments, dry_run=True)))}")
         return 0
     if arguments.dry_run:
-        shown = preview(load(step, arguments))
+        shown = look_at(load(step, arguments))
         show(shown, as_json=arguments.json)
         return CANNOT_RUN if shown.problems else 0
     keeping = ExitStack()
@@ -88,6 +89,30 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
     if arguments.json and distributed.rank() == 0:
         tell_json({"artifact": artifact.reference, "path": str(artifact.path), "reused": reused}, indent=None)
     return 0
+
+
+def look_at(start: Start[Any]) -> Preview:
+    """What a dry run shows: everything that a start would meet, found without writing."""
+    start = preflight(start)
+    for line in start.notes:
+        say(line)
+    if not start.problems and not start.prepares and start.is_decided and not start.arguments.config_alone:
+        start = with_result(start)
+    if not start.refused and start.machine.sees_files and is_rehearsed(start):
+        start = after(start, _of_rehearsal)
+    return preview(start)
+
+
+def _of_rehearsal(start: Start[Any]) -> Iterator[Finding]:
+    """What one step of this training fails with, or a note. A run that has begun is not rehearsed."""
+    if start.prepares or not start.is_decided or not has_begun(identify(start)):
+        yield note(rehearse_apart(start))
+
+
+def _rehearsed(start: Start[Any]) -> str:
+    """What a rehearsal says, in its own process."""
+    start, prepare = preflight(start), start.step.prepare
+    return rehearse(start, preflight(of_step(start, prepare)) if prepare is not None else None, make)
 
 
 def _kept(start: Start[Any], keeping: ExitStack) -> Start[Any]:

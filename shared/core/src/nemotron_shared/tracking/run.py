@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nemotron_shared.artifacts import Artifact
 
 LOCK_NAME = "lock"
+WHAT = "what.json"
+"""The record of what is made."""
 
 
 class Run:
@@ -170,3 +172,8 @@ def locked_run(directory: Path, name: str, fingerprint: str) -> Generator[Run]:
             if world_size() > 1 and run.stop_requested:
                 raise run.stopped() from None
             raise
+
+
+def is_recorded(config: Path) -> bool:
+    """Whether a config was recorded by a run: it then states every value, including defaults."""
+    return (config.parent / WHAT).is_file()
