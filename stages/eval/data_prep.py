@@ -46,6 +46,7 @@ from stages.eval.tasks import (
     TEXTS,
     episodes_in,
     installed_task,
+    own_task,
     rows_of_environment,
 )
 
@@ -60,11 +61,15 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     output = task.run.fresh_output()
     tasks, prepared = own_tasks(task, output) if settings.source is not None else ({}, None)
     recall = {FACTS} & tasks.keys()
-    for name in settings.tasks:
+    for name, path in ((one.name, one.path) for one in settings.tasks):
         if name in tasks:
-            raise UserError(f"data_prep.tasks: '{name}' is already the name of a built-in task", "rename yours")
-        own_rows = rows_of_environment(name)
-        added = installed_task(name, settings.seed) if own_rows is None else episodes_in(own_rows)
+            raise UserError(f"data_prep.tasks: '{name}' is already the name of a task", "rename yours")
+        if path is not None:
+            added = own_task(name, path, settings.seed)
+        elif (own_rows := rows_of_environment(name)) is not None:
+            added = episodes_in(own_rows)
+        else:
+            added = installed_task(name, settings.seed)
         tasks[name] = (added.kind, added.rows)
         recall |= {name} if added.recall else set()
     for name, place in settings.benchmarks.chosen.items():
@@ -128,6 +133,11 @@ def sources(config: EvalConfig) -> list[Source]:
     return [*rows, *benchmarks.sources(settings.benchmarks.chosen)]
 
 
+def _named(config: EvalConfig) -> list[str]:
+    """Tasks to add that are named, and no functions of the user's."""
+    return [one.name for one in config.data_prep.tasks if one.path is None]
+
+
 STEP = Step(
     __file__,
     __doc__,
@@ -137,12 +147,10 @@ STEP = Step(
     look=look,
     contents=lambda config: {
         f"data_prep.tasks: {name}": file_digest(file)
-        for name in config.data_prep.tasks
+        for name in _named(config)
         if (file := rows_of_environment(name)) is not None
     },
-    chosen=lambda config: [
-        TASKS.module_of(name) for name in config.data_prep.tasks if rows_of_environment(name) is None
-    ],
+    chosen=lambda config: [TASKS.module_of(name) for name in _named(config) if rows_of_environment(name) is None],
 )
 main = partial(run_program, STEP)
 

@@ -1,8 +1,8 @@
 """Every setting of the evaluation stage. Defaults are written in `config/default.yaml` only."""
 
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.config.environments import EnvironmentsSection
@@ -17,6 +17,7 @@ from nemotron_shared.config.schema import (
     StageConfig,
 )
 from nemotron_shared.config.training import TrackerSection
+from nemotron_shared.step.own_code import function_path
 from stages.eval.engines import ENGINES
 
 
@@ -47,6 +48,33 @@ class BenchmarkPlaces(Section):
         return {name: place for name, place in self.model_dump().items() if place is not None}
 
 
+class AddedTask(Section):
+    """A task to add; its name alone may stand in its place."""
+
+    name: str
+    """Name of a task of an installed package, or of an environment in ./environments. With `path`, what the task is
+    called; left out, the function's name."""
+    path: str | None
+    """A function of your own that returns rows, `FILE.py:FUNCTION`, which `--trust-code` lets run."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def completed(cls, values: Any) -> Any:
+        """Fill in what an entry of the list need not say."""
+        if isinstance(values, str):
+            return {"name": values, "path": None}
+        if not isinstance(values, dict):
+            return values
+        path = values.get("path")
+        return {"path": None, **({"name": path.rpartition(":")[2]} if isinstance(path, str) else {}), **values}
+
+    @field_validator("path")
+    @classmethod
+    def is_function(cls, path: str | None) -> str | None:
+        """Require the form FILE.py:FUNCTION; what it names is looked at by each start."""
+        return path if path is None else function_path(path)
+
+
 class EvalData(PreparedSection):
     """How held-out rows become tasks."""
 
@@ -67,8 +95,9 @@ class EvalData(PreparedSection):
     """Field of the text, if the rows are texts instead of questions; bits per byte is measured on the test split."""
     text_template: str | None
     r"""Template of a text for bits per byte: `"{question}\n{answer}"`. `null`: no such task."""
-    tasks: list[str]
-    """Tasks to add, by name: of installed packages, or environments in ./environments."""
+    tasks: list[AddedTask]
+    """Tasks to add: names of those of installed packages, and of environments in ./environments, and functions of your
+    own, `{path: my_tasks.py:capitals}` ([docs](../../docs/rewards.md#tasks))."""
     benchmarks: BenchmarkPlaces
     most_questions: int | None = Field(ge=1)
     """Keep at most this many questions of the test split. `null`: all."""

@@ -1,4 +1,9 @@
-"""Evaluation tasks of installed packages: entry points of the group `nemotron.eval_tasks`.
+"""Evaluation tasks of the user's own: functions in a file, or entry points of the group `nemotron.eval_tasks`.
+
+    data_prep.tasks=[{path: my_tasks.py:capitals}]
+
+    def capitals():
+        return [{"question": "Capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0}]
 
     [project.entry-points."nemotron.eval_tasks"]
     capitals = "my_package:capitals"
@@ -6,13 +11,13 @@
     def capitals(seed: int) -> TaskRows:
         return TaskRows("choice", [{"question": "Capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0}])
 
-`data_prep.tasks=[capitals]` then adds it to the data. `nemotron_data.formats.eval_tasks` lists the fields of a row;
-a row without a `key` gets its question as the key. The name of an environment in ./environments adds the rows of its
-`data/validation.jsonl`, as NeMo-Gym calls rows to evaluate on.
+`data_prep.tasks=[capitals]` then adds that of a package to the data. `nemotron_data.formats.eval_tasks` lists the
+fields of a row; a row without a `key` gets its question as the key. The name of an environment in ./environments adds
+the rows of its `data/validation.jsonl`, as NeMo-Gym calls rows to evaluate on.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +33,7 @@ from nemotron_data.synthetic import BEGINNINGS, counter
 from nemotron_data.synthetic.episodes import HELD_OUT
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.step.own_code import KEYS, OwnFunction
 from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
 from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig, EvalData
@@ -91,6 +97,8 @@ def episodes_in(file: Path) -> TaskRows:
     return TaskRows("episode", [episode_of(row) for row in found])
 
 
+BY_FIELDS: tuple[Kind, ...] = ("generate", "choice", "text")
+"""Kinds that a row of the user's tells by its fields."""
 MakeTask = Callable[[int], TaskRows]
 TASKS: Registry[MakeTask] = Registry(
     kind="task",
@@ -101,20 +109,54 @@ TASKS: Registry[MakeTask] = Registry(
 )
 
 
+def own_task(name: str, path: str, seed: int) -> TaskRows:
+    """The rows that a function in the user's own file returns: `TaskRows`, or rows whose fields say their kind.
+
+    Raises:
+        UserError: it cannot be called, or returns something invalid.
+    """
+    own = OwnFunction(path)
+    function, asked = own.load(KEYS["data_prep.tasks"])
+    return _checked(name, lambda: function(**dict.fromkeys(asked, seed)), own.written, own.place_of)
+
+
 def installed_task(name: str, seed: int) -> TaskRows:
     """The rows of a package's task, in the form that data preparation writes.
 
     Raises:
         UserError: unknown task, or its function returns something invalid.
     """
-    remedy = f"fix it in {TASKS.module_of(name)}"
+    return _checked(name, lambda: TASKS.load(name)(seed), TASKS.module_of(name))
+
+
+def _as_task(made: Any) -> Any:
+    """Rows without a kind as a task: the kind is the first whose fields the first row has."""
+    if isinstance(made, TaskRows) or not isinstance(made, Iterable) or isinstance(made, str | Mapping):
+        return made
+    rows = list(made)
+    first = {"key": "", **rows[0]} if rows and isinstance(rows[0], dict) else {}
+    kind = next((one for one in BY_FIELDS if FIELDS[one].keys() <= first.keys()), BY_FIELDS[0])
+    return TaskRows(kind, rows)
+
+
+def _checked(
+    name: str, make: Callable[[], Any], place: str, place_of: Callable[[BaseException], str] | None = None
+) -> TaskRows:
+    """What a function made, in the form that data preparation writes.
+
+    Args:
+        place: where the function is.
+        place_of: the line that an error comes from.
+    """
+    remedy = f"fix it in {place}"
     try:
-        made = TASKS.load(name)(seed)
+        made = _as_task(make())
         rows = list(made.rows) if isinstance(made, TaskRows) else []
     except UserError:
         raise
     except Exception as error:  # a plugin may raise anything
-        raise UserError(f"task '{name}' fails: {type(error).__name__}: {error}", remedy) from error
+        where = f" at {place_of(error)}" if place_of is not None else ""
+        raise UserError(f"task '{name}' fails: {type(error).__name__}: {error}{where}", remedy) from error
     if not isinstance(made, TaskRows):
         raise UserError(f"task '{name}' returned {shown(made)} instead of TaskRows", remedy)
     if not isinstance(made.kind, str) or made.kind not in FIELDS:
@@ -190,7 +232,11 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
             yield problem(f"the task '{played[0]}' is played by lm_eval's models", "say engine=lm_eval", "engine.name")
         yield from _agent_problems(config, [there[name] for name in played])
     else:
-        known = [*own_tasks(config.data_prep), *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
+        known = [
+            *own_tasks(config.data_prep),
+            *(one.name for one in config.data_prep.tasks),
+            *config.data_prep.benchmarks.chosen,
+        ]
     yield from benchmark_problems(config, known if wanted is None else wanted)
     for name in wanted or ():
         if name not in known:

@@ -60,7 +60,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     # read: cut the files of each data set into shards, and lay out the sets that placeholders point into
     inputs = open_inputs(kind_of(settings), settings, settings.synthetic_problems, task.run)
     # rows in NeMo-Gym's form, and placeholders, keep their other fields
-    read = FIELDS if settings.pairs else (settings.answer_field,)
+    read = FIELDS if settings.pairs else (settings.answer_field, *settings.keep_fields)
     inputs.say_unread(
         lambda chosen: (chosen.question_field, *read, chosen.key_field),
         lambda row: PARAMETERS in row or is_placeholder(row),

@@ -6,23 +6,36 @@ A completion starts with `<think>` if its prompt opened the thought, so a reward
     strict("So it must be 12 apples.", "12")             0.0
     lenient("So it must be 12 apples.", "12")            1.0
 
-A config lists them with weights: `rewards: [{name: strict, weight: 1.0}]`. To add one, write a function here and add a
-line to the table below; or, in another package, add an entry point to the group `nemotron.rewards`. As in evaluation,
-`nemotron_data.verifier` judges whether an answer is right.
+A config lists them with weights: `rewards: [{name: strict, weight: 1.0}]`. One of your own is a function in a file,
+`rewards: [{path: my_rewards.py:right_call}]`, or in another package an entry point of the group `nemotron.rewards`. It
+may ask for more by the names of its parameters:
+
+    def right_call(completion, expected, prompt, row): ...
+
+`prompt` is the text that the model continued, `row` the prepared row. As in evaluation, `nemotron_data.verifier` judges
+whether an answer is right.
 """
 
+import inspect
 import math
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from numbers import Real
+from types import MappingProxyType
+from typing import Any
 
 from nemotron_data.chat.thought import CLOSE, OPEN, whole_answer
 from nemotron_data.verifier import judge as judge_anew
 from nemotron_shared.config.registry import Registry, shown
+from nemotron_shared.step.own_code import KEYS, OwnFunction
 from nemotron_shared.system.errors import UserError
 
 MOST_SHOWN = 200
-Reward = Callable[[str, str], float]
+Reward = Callable[..., float]
+GIVEN = KEYS["rewards"]
+"""What a reward may ask for by the names of its parameters."""
+NO_ROW: Mapping[str, Any] = MappingProxyType({})
 judge = lru_cache(maxsize=512)(judge_anew)
 """Cached, because completions of a prompt are often equal and several rewards need the same verdict."""
 
@@ -71,29 +84,87 @@ REWARDS: Registry[Reward] = Registry(
 )
 
 
+@dataclass(frozen=True)
+class Judge:
+    """A reward of a config: one of the table, or the function of a file that `path` names."""
+
+    name: str
+    path: str | None = None
+
+    @property
+    def is_of_a_package(self) -> bool:
+        """Whether another package brings it, which may ask others, and cost time and money."""
+        return self.path is None and self.name not in REWARDS.own
+
+    @cached_property
+    def _own(self) -> OwnFunction | None:
+        return None if self.path is None else OwnFunction(self.path)
+
+    @cached_property
+    def _function(self) -> tuple[Reward, tuple[str, ...] | None]:
+        """The function, and the names of what it asks for; None where it takes completion and expected by place."""
+        if self._own is not None:
+            return self._own.load(GIVEN)
+        found = REWARDS.load(self.name)
+        return found, asked_by_name(found)
+
+    def load(self) -> "Judge":
+        """The same, once its code is imported; raises UserError where that fails."""
+        _ = self._function
+        return self
+
+    @property
+    def asks_for(self) -> tuple[str, ...]:
+        """Those of `GIVEN` that it is called with."""
+        asked = self._function[1]
+        return ("completion", "expected") if asked is None else asked
+
+    def __call__(self, prompt: str, completion: str, expected: str | None, row: Mapping[str, Any] = NO_ROW) -> float:
+        """Score a completion of a rendered prompt.
+
+        Raises:
+            UserError: the reward raises, or does not return a finite number.
+        """
+        answer = whole_answer(prompt, completion)
+        function, asked = self._function
+        given = {"completion": answer, "expected": expected, "prompt": prompt, "row": row}
+        try:
+            value = function(answer, expected) if asked is None else function(**{name: given[name] for name in asked})
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            place = f" at {self._own.place_of(error)}" if self._own is not None else ""
+            raise self._unusable(f"raised {type(error).__name__}: {error}{place}", answer, expected, row) from error
+        try:
+            is_number = isinstance(value, Real) and math.isfinite(value)
+        except OverflowError:  # an integer beyond all floats
+            is_number = False
+        if not is_number:
+            raise self._unusable(f"returned {shown(value)}, not a finite number,", answer, expected, row)
+        return float(value)
+
+    def _unusable(self, did: str, answer: str, expected: str | None, row: Mapping[str, Any]) -> UserError:
+        said = f"{answer[:MOST_SHOWN]!r}{'...' if len(answer) > MOST_SHOWN else ''}"
+        asked = f"expected: {(expected or '')[:MOST_SHOWN]!r}"
+        fields = f"; the row has {', '.join(row)}" if row and "row" in self.asks_for else ""
+        what = f"the reward '{self.name}' {did} for the answer {said} ({asked}{fields})"
+        place = REWARDS.module_of(self.name) if self._own is None else self._own.written
+        return UserError(what, f"fix it in {place}: it must return a number for every answer")
+
+
+def asked_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """Those of `GIVEN` that a function of a package has parameters for; None if it takes completion and expected
+    under other names."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in another language, it may not tell
+        return None
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    if any(one.name not in GIVEN and one.default is one.empty for one in named) or not named:
+        return None
+    return tuple(one.name for one in named if one.name in GIVEN)
+
+
 def rewarded(name: str, prompt: str, completion: str, expected: str) -> float:
-    """Score a completion of a rendered prompt with a reward of the table.
-
-    Raises:
-        UserError: the reward raises, or does not return a finite number.
-    """
-    answer = whole_answer(prompt, completion)
-    try:
-        value = REWARDS.load(name)(answer, expected)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise _unusable(name, f"raised {type(error).__name__}: {error}", answer, expected) from error
-    try:
-        is_number = isinstance(value, Real) and math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
-        is_number = False
-    if not is_number:
-        raise _unusable(name, f"returned {shown(value)}, not a finite number,", answer, expected)
-    return float(value)
-
-
-def _unusable(name: str, did: str, answer: str, expected: str) -> UserError:
-    shown = f"{answer[:MOST_SHOWN]!r}{'...' if len(answer) > MOST_SHOWN else ''}"
-    what = f"the reward '{name}' {did} for the answer {shown} (expected: {expected[:MOST_SHOWN]!r})"
-    return UserError(what, f"fix it in {REWARDS.module_of(name)}: it must return a number for every answer")
+    """Score a completion of a rendered prompt with a reward of the table; raises UserError as a `Judge` does."""
+    return Judge(name)(prompt, completion, expected)

@@ -13,11 +13,12 @@ a notice as above, or refuses the row.
 """
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, RLRow, validate
+from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, RLRow, validate, validate_prompt
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.datasets import read_question
+from nemotron_data.sources.datasets import no_field, read_question
 from nemotron_shared.config.training import GRPOSection
 from stages.rl.schema import RLData
 
@@ -41,11 +42,14 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
         question, expected = read_question(row, *fields, written)
         system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
         made = {
+            **kept_fields(row, settings.keep_fields),
             PARAMETERS: {"input": [*system, {"role": "user", "content": question}]},
             "question": question,
-            "expected_answer": expected,
-            "agent_ref": {"type": AGENT_TYPE, "name": settings.agent},
         }
+        if settings.answer_field is None:  # no agent verifies it
+            validate_prompt(made)
+            return made
+        made |= {"expected_answer": expected, "agent_ref": {"type": AGENT_TYPE, "name": settings.agent}}
     elif agent is None:
         made = {**row, "agent_ref": {"type": AGENT_TYPE, "name": settings.agent}}
         try:
@@ -59,6 +63,13 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
         made = {**row, "agent_ref": {**agent, "type": AGENT_TYPE}}
     validate(made)
     return made
+
+
+def kept_fields(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The fields of a row that `data_prep.keep_fields` names; raises `Refused` if it lacks one."""
+    if missing := next((name for name in names if name not in row), None):
+        raise no_field(row, missing, "data_prep.keep_fields")
+    return {name: row[name] for name in names}
 
 
 WHOLE_ROWS = "leave such rows out, or train on them on GPUs with engine=nemo_rl engine.environment=nemo_gym"

@@ -1,7 +1,7 @@
 """Every setting of the RL stage. Defaults are written in `config/default.yaml` only."""
 
 import re
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -9,6 +9,7 @@ from nemotron_shared.config.data import TrainingDataSection
 from nemotron_shared.config.environments import EnvironmentsSection
 from nemotron_shared.config.schema import EngineT, Extra, LocalEngine, Section
 from nemotron_shared.config.training import GRPOConfig
+from nemotron_shared.step.own_code import function_path
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
 
@@ -54,13 +55,15 @@ class RLData(TrainingDataSection):
     [Pairs](#pairs)."""
     question_field: str
     """Field of the question."""
-    answer_field: str
-    """Field of the expected answer."""
+    answer_field: str | None
+    """Field of the expected answer. `null`: none, for rewards that need none."""
     answer_pattern: str | None
     """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
     field."""
     system_prompt: str | None
     """System message before each question. `null`: none."""
+    keep_fields: Extra[list[str]]
+    """Further fields of a question's row to keep in the prepared row, for rewards that ask for `row`."""
     agent: str
     """Name of the NeMo-Gym agent that verifies the answers of rows without an `agent_ref`."""
     placeholder_sources: PlaceholderSources
@@ -93,15 +96,36 @@ class Reward(Section):
     """One reward function and its weight."""
 
     name: str
-    """A name in the table of `rewards.py`, or one from an installed package."""
+    """A name in the table of `rewards.py`, or one from an installed package. With `path`, what metrics call it; left
+    out, the function's name."""
+    path: str | None
+    """A function of your own, `FILE.py:FUNCTION`, which `--trust-code` lets run. `null`, or left out: none."""
     weight: float
-    """Its weight in the sum."""
+    """Its weight in the sum; left out, 1."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def completed(cls, values: Any) -> Any:
+        """Fill in what an entry of a list need not say."""
+        if not isinstance(values, dict):
+            return values
+        path = values.get("path")
+        own = {"name": path.rpartition(":")[2], "weight": 1.0} if isinstance(path, str) else {}
+        return {"path": None, **own, **values}
+
+    @field_validator("path")
+    @classmethod
+    def is_function(cls, path: str | None) -> str | None:
+        """Require the form FILE.py:FUNCTION; what it names is looked at by each start."""
+        return path if path is None else function_path(path)
 
     @model_validator(mode="after")
     def exists(self) -> "Reward":
-        """Require a name in the table of `rewards.py`."""
-        if self.name not in REWARDS.places():
+        """Require a name in the table of `rewards.py`, or else a path."""
+        if self.path is None and self.name not in REWARDS.places():
             raise ValueError(str(REWARDS.unknown(self.name)))
+        if self.path is not None and self.name in REWARDS.places():
+            raise ValueError(f"'{self.name}' is in the table of rewards; give {self.path} another name: name: mine")
         return self
 
 

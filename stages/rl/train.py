@@ -35,7 +35,7 @@ STEP = Step(
         **contents_of("engine.environments", getattr(config.engine, "environments", None)),
         **contents_of("engine", config.engine if isinstance(config.engine, NeMoRLGRPOEngine) else None),
     },
-    chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards],
+    chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards if reward.path is None],
     estimate=estimate_training,
 )
 main = partial(run_program, STEP)

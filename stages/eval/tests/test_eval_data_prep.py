@@ -17,7 +17,7 @@ from nemotron_data.split import Split
 from nemotron_shared.config import registry
 from nemotron_shared.system.errors import UserError
 from stages.eval import data_prep
-from stages.eval.tasks import TaskRows, installed_task
+from stages.eval.tasks import TaskRows, installed_task, own_task
 
 main = last_values_win(data_prep.main)
 
@@ -230,3 +230,55 @@ def test_a_task_of_a_package_may_give_its_rows_one_by_one_and_must_have_some(mon
     offered(monkeypatch, "no function")
     with pytest.raises(UserError, match=r"task 'theirs': .* and must be a function \(seed\) -> TaskRows"):
         installed_task("theirs", 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('[{"question": "2+2?", "expected": "4"}]', "generate"),
+        ('[{"question": "2+2?", "choices": ["3", "4"], "answer": 1}]', "choice"),
+        ('({"text": text} for text in ("Mira lives.",))', "text"),
+    ],
+)
+def test_a_function_of_the_users_returns_rows_whose_fields_say_their_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"def rows(seed=0):\n    return {body}\n")
+    made = own_task("rows", "mine.py:rows", 7)
+    assert made.kind == kind and len([*made.rows]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("[{'question': '2+2?'}]", "task 'rows': row 1: a row of kind 'generate' needs the field 'expected', a text"),
+        ("[]", "task 'rows' has no rows"),
+        ("{}", "task 'rows' returned {} instead of TaskRows"),
+        ("[seed / 0]", "task 'rows' fails: ZeroDivisionError: division by zero at mine.py:2"),
+    ],
+)
+def test_what_a_function_of_the_users_does_wrong_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"def rows(seed):\n    return {body}\n")
+    with pytest.raises(UserError) as raised:
+        own_task("rows", "mine.py:rows", 7)
+    assert raised.value.message == told
+
+
+def test_a_task_from_a_file_becomes_data_with_consent_and_again_when_its_code_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    words = ["-c", "tiny", "data_prep.source=null", "data_prep.tasks=[{path: mine.py:capitals, name: towns}]"]
+    for version, town in ((1, "Lima"), (2, "Oster")):
+        text = f'[{{"question": "Capital of Peru?", "expected": "{town}"}}]'
+        (tmp_path / "mine.py").write_text(f"def capitals():\n    return {text}\n")
+        assert data_prep.main(words) == 2
+        assert "this runs mine.py\n  read it, then add --trust-code to the command" in capsys.readouterr().err
+        assert data_prep.main([*words, "--trust-code"]) == 0
+        folder = tmp_path / f"home/artifacts/super3-eval-data/v{version}"
+        assert town in (folder / "towns.jsonl").read_text()

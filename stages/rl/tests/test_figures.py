@@ -20,6 +20,7 @@ from zoo import write
 
 from stages.rl import train
 from stages.rl.engines.trl.sampling import SamplingTrainer
+from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
 
@@ -111,7 +112,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
     monkeypatch.setattr(SamplingTrainer, "_generate_single_turn", sampled)
     monkeypatch.setattr(SamplingTrainer, "_compute_loss", computed)
-    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
+    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
     yield found
 
 

@@ -14,6 +14,7 @@ from support import last_values_win, short
 
 from stages.rl import train
 from stages.rl.engines.trl.sampling import SamplingTrainer
+from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
 
@@ -53,7 +54,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Step]]:
         return loss
 
     monkeypatch.setattr(SamplingTrainer, "_compute_loss", noted)
-    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
+    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
     yield seen
 
 

@@ -16,9 +16,9 @@ MATH = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
 TURN = {"role": "user", "content": "2+2?"}
 
 
-def forms(**changes: str) -> RLData:
+def forms(**changes: Any) -> RLData:
     """The settings that question rows are read by."""
-    unset = dict.fromkeys(("answer_pattern", "system_prompt"))
+    unset: dict[str, Any] = {**dict.fromkeys(("answer_pattern", "system_prompt")), "keep_fields": []}
     names = {"question_field": "question", "answer_field": "expected_answer", "agent": MATH["name"]}
     return RLData.model_construct(None, **{**unset, **names, **changes})
 
@@ -49,6 +49,16 @@ def test_a_question_becomes_a_prompt_with_an_agent() -> None:
         "expected_answer": "4",
         "agent_ref": MATH,
     }
+
+
+def test_a_question_may_have_no_answer_and_keep_other_fields() -> None:
+    row = {"question": "2+2?", "key": "2+2", "city": None, "more": 1}
+    made = gym_row(row, forms(answer_field=None, keep_fields=["key", "city"]))
+    assert made == {
+        "key": "2+2", "city": None, "responses_create_params": {"input": [TURN]}, "question": "2+2?",
+    }  # fmt: skip
+    with pytest.raises(Refused, match="no field 'town'"):
+        gym_row(row, forms(answer_field=None, keep_fields=["town"]))
 
 
 @pytest.mark.parametrize("text", ["1.50", "12", "0.00000001", "12345678901234567890.123456789"])

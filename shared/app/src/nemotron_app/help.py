@@ -42,7 +42,7 @@ options, before or after the words above
   -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
   --machine FILE                 with --dry-run: judge for the machine that FILE describes
   --json                         results as JSON on stdout
-  --trust-code                   run the Python files of a model that cannot do without
+  --trust-code                   run the Python files of a model that needs them, and of rewards and tasks
   --allow-experimental           run a family marked experimental
   --version, -h, --help
 """

@@ -189,7 +189,9 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         found = []
         for episode, right in zip(self._played, expected, strict=True):
             given = [
-                episode.reward if name == ENVIRONMENT else self._rewarded(name, "", episode.answer, str(right))
+                episode.reward
+                if name == ENVIRONMENT
+                else self._rewarded(name, "", episode.answer, str(right), episode.asked.row)
                 for name in self.reward_func_names
             ]
             found.append([math.nan] * len(given) if episode.ended == "failed" else given)

@@ -9,7 +9,9 @@ No part of a row is dropped silently: it reaches the template, is counted in a n
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 
@@ -25,11 +27,27 @@ USED = ("instructions", "tools")
 """Parameters that reach the chat template, besides the turns."""
 
 
-def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) -> tuple[Dataset, dict[str, Prompt]]:
+WholeRows = dict[str, Mapping[str, Any]]
+"""Prepared rows by the name of their prompts."""
+
+
+def read_prompts(
+    file: Path,
+    prompter: Prompter,
+    grpo: GRPOSection,
+    run: Run,
+    *,
+    answers: bool = True,
+    whole: WholeRows | None = None,
+) -> tuple[Dataset, dict[str, Prompt]]:
     """Rows of a prepared file for TRL, each with a prompt's name and the expected answer; and the prompts by name.
 
     TRL gets names because it passes on nothing else of a row: neither ids, nor which control tokens in a text were
     written by a user.
+
+    Args:
+        answers: every row needs an expected answer.
+        whole: gets the rows themselves, if a reward asks for them.
 
     Raises:
         UserError: a damaged line, or a row that this engine cannot use; the message gives file and line.
@@ -37,7 +55,7 @@ def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) ->
     rows, prompts = [], dict[str, Prompt]()
     unused, hidden = Unused(grpo), Counter[tuple[str, ...]]()
     for row in read_rl_rows(file, check=validate_prompt):
-        if fault := row_fault(row):
+        if fault := row_fault(row, answers=answers):
             raise UserError(f"{row.place}: {fault}", WHOLE_ROWS)
         try:
             messages, tools = conversation_of(row.value[PARAMETERS])
@@ -48,6 +66,8 @@ def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) ->
         except UserError as error:
             raise UserError(f"{row.place}: {error.message}", error.remedy) from error
         rows.append({"prompt": row.place, "expected": row.expected_answer})
+        if whole is not None:
+            whole[row.place] = row.value
         unused.count(row, *USED)
         hidden[prompter.hidden(messages, tools)] += 1
     if said := str(unused):
@@ -58,10 +78,10 @@ def read_prompts(file: Path, prompter: Prompter, grpo: GRPOSection, run: Run) ->
     return Dataset.from_list(rows), prompts
 
 
-def row_fault(row: RLRow) -> str | None:
-    """Why this engine cannot use a row; None if it can."""
+def row_fault(row: RLRow, *, answers: bool = True) -> str | None:
+    """Why this engine cannot use a row; None if it can. `answers`: it needs an expected answer."""
     if fault := parameter_fault(row, *USED):
         return fault
-    if row.expected_answer is None:
-        return "no expected_answer, which the rewards of engine trl need"
+    if answers and row.expected_answer is None:
+        return "no expected_answer, which the rewards need"
     return None

@@ -16,12 +16,13 @@ from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
-from stages.rl.engines.trl.prompts import read_prompts
+from stages.rl.engines.trl.prompts import WholeRows, read_prompts
 from stages.rl.engines.trl.rehearsing import require_same_head
 from stages.rl.engines.trl.reward import Scorer
 from stages.rl.engines.trl.routes import unmeasured
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.engines.trl.starting import load_beginning
+from stages.rl.rewards import Judge
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -37,12 +38,15 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
 def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | None) -> Outcome:
     """Train with running environments, if the config has any."""
     config, run, grpo = task.config, task.run, task.config.grpo
+    judges = {reward.name: Judge(reward.name, reward.path).load() for reward in config.rewards}  # before the model
     begun, data, asked = load_beginning(task), task.input("data").path, dict[str, Asked]()
-    prompter, tokenizer = begun.prompter, begun.tokenizer
+    prompter, tokenizer, whole = begun.prompter, begun.tokenizer, WholeRows()
+    wanted = [name for judge in judges.values() for name in judge.asks_for]
 
     def read(file: Path) -> tuple[Dataset, dict[str, Prompt]]:
         if environments is None:
-            return read_prompts(file, prompter, grpo, run)
+            kept = whole if "row" in wanted else None
+            return read_prompts(file, prompter, grpo, run, answers="expected" in wanted, whole=kept)
         rows, prompts, beginnings = read_episodes(file, prompter, environments, grpo, run)
         asked.update(beginnings)
         return rows, prompts
@@ -65,7 +69,7 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         )
     sizes = grpo.num_prompts_per_step, grpo.num_generations_per_prompt, grpo.updates_per_step
     trainer.batches, trainer.seed = Batches(len(rows), *sizes, config.run.seed), config.run.seed
-    trainer.say, trainer.prompts = run.say, prompts
+    trainer.say, trainer.prompts, trainer.judges, trainer.whole_rows = run.say, prompts, judges, whole
     trainer.weights = [reward.weight for reward in config.rewards]
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty

@@ -15,6 +15,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
 from stages.rl.engines.trl.library import GRPOTrainer
-from stages.rl.rewards import MODEL, REWARDS, rewarded
+from stages.rl.rewards import MODEL, NO_ROW, Judge
 
 
 def own_tokens(inputs: Mapping[str, Any]) -> Tensor:
@@ -107,6 +108,10 @@ class JudgedTrainer(TeachingRowsTrainer):
     """What is added to these for the completions' lengths, (completions, 1) float64, 0 or less."""
     prompts: Mapping[str, Prompt]
     """Prompts by the names in the rows."""
+    judges: Mapping[str, Judge]
+    """The rewards by name."""
+    whole_rows: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """Prepared rows by the names in the rows, if a reward asks for them."""
     scorer: Callable[[Sequence[Sequence[int]]], list[float]]
     """Scores of conversations from their ids, for the reward `model`."""
     rehearses: ClassVar[bool] = False
@@ -130,7 +135,8 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
         asked = [self.prompts[name] for name in prompts]
-        answers = list(zip([prompt.text for prompt in asked], completions, expected, strict=True))
+        whole = [self.whole_rows.get(name, NO_ROW) for name in prompts]
+        answers = list(zip([prompt.text for prompt in asked], completions, expected, whole, strict=True))
 
         def judged(name: str) -> list[float]:
             if name == MODEL:
@@ -139,8 +145,9 @@ class JudgedTrainer(TeachingRowsTrainer):
 
         return np.array([judged(name) for name in self.reward_func_names]).T
 
-    def _rewarded(self, name: str, prompt: str, completion: str, expected: str) -> float:
-        return 0.0 if self.rehearses and name not in REWARDS.own else rewarded(name, prompt, completion, expected)
+    def _rewarded(self, name: str, prompt: str, completion: str, expected: str, row: Mapping[str, Any]) -> float:
+        judge = self.judges[name]
+        return 0.0 if self.rehearses and judge.is_of_a_package else judge(prompt, completion, expected, row)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Sample the completions of a batch, and add our advantages."""

@@ -45,6 +45,7 @@ from nemotron_shared.config.overrides import COMMAND_LINE, Said, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.machine.environments import FOLDER_VARIABLE, environment_of
 from nemotron_shared.stages import STAGES
+from nemotron_shared.step.own_code import KEYS, OwnFunction, functions_in
 from nemotron_shared.step.records import TRAVELLED, git_commit
 from nemotron_shared.system import atomic
 from nemotron_shared.system.errors import UserError
@@ -52,6 +53,7 @@ from nemotron_shared.system.process import MUST_SAVE_BY
 from nemotron_shared.system.redaction import redact, with_references
 
 FORCE = "run.force"
+SECTIONS_WITH_CODE = frozenset(key.partition(".")[0] for key in KEYS)
 NAMING = ("run", "data_prep", "model", "evaluation", "engine")
 """Sections of settings that contain paths."""
 OF_THE_IMAGE = {"home", "env", "container", "python"}
@@ -98,8 +100,10 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
 def _named_paths(place: Place) -> Iterator[str]:
     """Existing absolute paths among the settings; for a glob pattern, the folder before its first wildcard.
 
-    In the hub's cache, snapshots consist of symlinks, so yield the folder of the whole model.
+    In the hub's cache, snapshots consist of symlinks, so yield the folder of the whole model. Of a file with a reward
+    or a task, which may import its neighbours, yield the folder.
     """
+    yield from {str(one.file.parent) for one in _own_functions(place) if one.written.startswith("/")}
     for key, text in secrets.texts_in(OmegaConf.to_container(place.composed.tree, resolve=False)):
         section, *below = key.split(".")
         if section not in NAMING or OF_THE_IMAGE & {*below} or not text.startswith("/"):
@@ -186,6 +190,7 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
     try:
         if is_elsewhere(place.profile):
             _take_files_along(place, folder)
+            _take_own_code_along(place, folder)
         _copy_own_configs(place, folder)
         # the resolved settings, with references to artifacts and variables kept
         tree = with_references(OmegaConf.to_container(place.composed.tree, resolve=False))
@@ -233,6 +238,29 @@ def _take_files_along(place: Place, folder: Path) -> None:
         if name != "synthetic" and not re.match(r"/|~|\w+:", name) and not list((folder / FILES).glob(name)):
             remedy = 'commit it, or write in the profile: packager = "pattern", packager_include_pattern = ["*.jsonl"]'
             raise UserError(f"data_prep.source: {name} does not travel to {place.loaded.name}", remedy)
+
+
+def _own_functions(place: Place) -> list[OwnFunction]:
+    """Functions in the user's own files that the config names."""
+    tree: Any = OmegaConf.to_container(place.composed.tree, resolve=False)
+    return [one for found in functions_in(tree, SECTIONS_WITH_CODE).values() for one in found]
+
+
+def _take_own_code_along(place: Place, folder: Path) -> None:
+    """Copy the user's files with rewards and tasks, whatever the profile selects, with all that they import of theirs.
+
+    Raises:
+        UserError: one is missing, or is named by a path that means nothing on another machine.
+    """
+    for function in _own_functions(place):
+        here, below = Path.cwd().resolve(), Path(function.written).parent
+        if below.is_absolute() or not function.file.is_relative_to(here):
+            what = f"{function.written} does not travel to {place.loaded.name}: it is not below the working folder"
+            raise UserError(what, "put it there, and name it by its path from there")
+        for name, file in function.modules().items():
+            target = folder / FILES / below / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target)
 
 
 def _copy_own_configs(place: Place, folder: Path) -> None:

@@ -65,7 +65,9 @@ OPTIONS = (
         ["--executor"], type=click.Choice(["local", "ray"]), help="who prepares data (data_prep.executor=...)"
     ),
     click.Option(["--force"], is_flag=True, help="redo the work even where a result exists"),
-    click.Option(["--trust-code"], is_flag=True, help="run the Python files of a model that cannot do without"),
+    click.Option(
+        ["--trust-code"], is_flag=True, help="run the Python files of a model that needs them, and of rewards and tasks"
+    ),
     click.Option(["-d", "--dry-run"], is_flag=True, help="show what would run, and whether it could"),
     click.Option(
         ["--machine"], type=click.Path(path_type=Path), metavar="FILE", help="with --dry-run: for the machine in FILE"
@@ -101,7 +103,8 @@ class Arguments:
         in_pipeline: the dry run is for a step whose inputs earlier steps would make.
         rehearse: take one step of a training on a little data, to see whether it works.
         rehearsed: that has been done.
-        trust_code: a model's Python files may run. It has no config key: no file can grant that.
+        trust_code: Python files of a model, and of rewards and tasks, may run. It has no config key: no file can
+            grant that.
         composed: the file with the composed config; `config` and `overrides` are then read from it.
     """
 

@@ -38,6 +38,7 @@ from nemotron_shared.step.inputs import (
     trust_keys,
     with_doubts,
 )
+from nemotron_shared.step.own_code import digests_in, own_code_problems
 from nemotron_shared.step.places import place_problems, store_problems
 from nemotron_shared.step.plan import identify
 from nemotron_shared.step.records import differences, listed
@@ -96,7 +97,7 @@ def _with_checks(start: Start[Any]) -> Start[Any]:
     """The start with the findings about a valid config; the later ones need an engine that finds no problem with it."""
     config = start.config
     if config is not None:
-        start = after(start, of_stage, of_store)
+        start = after(start, of_stage, of_own_code, of_store)
         if start.step.trains:
             start = after(start, of_places)
             unsound = problems_of(config, start.inputs, start.machine, start.composed.origins)
@@ -121,6 +122,12 @@ def of_stage(start: Start[Any]) -> Iterable[Finding]:
     """What the stage says to config and inputs."""
     recipes = recipes_of(start.composed)
     return start.step.check(start.config, start.inputs, recipes[0].family if recipes else None)
+
+
+def of_own_code(start: Start[Any]) -> Iterator[Finding]:
+    """Functions in the user's own files: whether they can be called, and may be."""
+    if start.machine.sees_files:
+        yield from own_code_problems(start.values, start.step.sections, trusted=start.arguments.trust_code)
 
 
 def of_store(start: Start[Any]) -> Iterator[Finding]:
@@ -229,7 +236,9 @@ def _with_settings(start: Start[Any]) -> Start[Any]:
                 _put(values, key, str(tokenizer.artifact.path))
         config = validate(step.schema, values, start.composed.origins)
         if start.machine.sees_files:
-            start = replace(start, sources=step.sources(config), contents=step.contents(config))
+            # prepared data is looked up by its settings and contents alone; code of a training counts as its modules
+            own = {} if step.trains else digests_in(values, step.sections)
+            start = replace(start, sources=step.sources(config), contents={**step.contents(config), **own})
         return replace(start, config=config)
     except UserError as error:
         not_yet = [f" of {shown}>" for shown in start.shown.values() if shown]

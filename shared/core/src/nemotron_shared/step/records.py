@@ -31,6 +31,7 @@ from nemotron_shared.config.schema import Section, StageConfig
 from nemotron_shared.engine.spec import Step, Task
 from nemotron_shared.machine.machine import hardware
 from nemotron_shared.step.code import NEVER_COUNTS, modules_of
+from nemotron_shared.step.own_code import digests_in
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import UserError
@@ -89,7 +90,8 @@ def modules_of_step(step: Step, config: StageConfig, home: Path, *more: str) -> 
     """Digests of the modules that a step loads with its config, and of `more`; `home` is the store's folder."""
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config), *more]
     prepared = step.prepare.module if step.prepare else None
-    return modules_loaded(entries, prepared, step.directory, home / "cache" / "code.json")
+    found = modules_loaded(entries, prepared, step.directory, home / "cache" / "code.json")
+    return found | (digests_in(config.model_dump(include=set(step.sections)), step.sections) if step.trains else {})
 
 
 MOST_SHOWN = 8

@@ -9,7 +9,8 @@ failures that would otherwise appear after minutes, or when hours of training ar
 remembered (`step/remembered.py`).
 
 Reinforcement learning samples short answers, whose rewards are made to differ, so that there is a gradient. Rewards of
-other packages are not called. A teacher or a reward model is replaced by a small one with random weights, too.
+other packages are not called; those in a file of the user's are, which `--trust-code` has allowed. A teacher or a
+reward model is replaced by a small one with random weights, too.
 """
 
 import contextlib
@@ -31,6 +32,7 @@ from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.engine.engine import Engine, engine_of, import_libraries, refuse
 from nemotron_shared.engine.spec import Step
+from nemotron_shared.models.folder import config_of, needs_code
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
 from nemotron_shared.step.start import Start, load
@@ -164,7 +166,8 @@ def _why_not(start: Start[Any]) -> str | None:
         return f"the engine {config.engine.name} trains with other libraries"
     if model is None:
         return "the model is not here yet, or has random weights"
-    return "only the training itself runs the model's Python files" if model.trusted else None
+    runs_its_files = model.trusted and needs_code(config_of(model.path))
+    return "only the training itself runs the model's Python files" if runs_its_files else None
 
 
 def _short(config: StageConfig) -> list[str]:

@@ -457,23 +457,26 @@ class RowKind:
 def read_question(
     row: dict[str, Any],
     question_field: str,
-    answer_field: str,
+    answer_field: str | None,
     answer_pattern: str | None = None,
     written: bytes | None = None,
 ) -> tuple[str, str]:
     """Return the question and the expected answer of a row, both as text.
 
     Args:
+        answer_field: None: there is no expected answer, and an empty text is returned in its place.
         answer_pattern: a regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`.
         written: JSON text of the row, if there is one: numbers keep their spelling in it.
 
     Raises:
         Refused: a field is missing or not text, the answer does not match the pattern, or the question has an image.
     """
-    if media := media_of(row, (question_field, answer_field)):
+    fields = [("question_field", question_field)]
+    fields += [("answer_field", answer_field)] if answer_field is not None else []
+    if media := media_of(row, [field for _, field in fields]):
         raise Refused(*media.split(": ", 1), WITHOUT_MEDIA)
     texts = []
-    for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
+    for setting, field in fields:
         value = spoken(field_of(row, field))
         if value is None:
             raise no_field(row, field, f"data_prep.{setting}")
@@ -484,6 +487,8 @@ def read_question(
         texts.append(
             text_of(value if isinstance(value, str) else field_of(with_numbers_as_written(row, written), field))
         )
+    if answer_field is None:
+        return texts[0], ""
     question, answer = texts
     if answer_pattern is not None:
         found = re.search(answer_pattern, answer)
