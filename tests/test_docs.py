@@ -130,8 +130,8 @@ def place(
     """Go where a command can run: the examples' files are there, and with `-c` a store of nothing."""
 
     def prepare(command: Command) -> None:
-        titled = [block for language in ("json", "jsonl", "toml", "yaml", "python", "text") for block in all_blocks(language)
-                  if block.title]  # fmt: skip
+        languages = "json", "jsonl", "toml", "yaml", "python", "text"
+        titled = [block for language in languages for block in all_blocks(language) if block.title]
         for name, text in {**TEXTS, **{block.title: block.text for block in titled}}.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
