@@ -128,10 +128,10 @@ def test_the_place_of_an_error_is_the_last_line_of_the_users(folder: Path) -> No
 def test_nothing_runs_without_consent(folder: Path) -> None:
     own = write(folder, RAN + "def right(completion): ...")
     values = {"rewards": [{"path": own.path}]}
-    (found,) = own_code_problems(values, ["rewards"], trusted=False)
+    (found,) = own_code_problems(values, ["rewards"], "--trust-code")
     assert str(found) == "this runs mine.py\n  read it, then add --trust-code to the command"
-    assert not list(own_code_problems(values, ["rewards"], trusted=True))
-    assert not list(own_code_problems(values, ["data_prep"], trusted=False))
+    assert not list(own_code_problems(values, ["rewards"], None))
+    assert not list(own_code_problems(values, ["data_prep"], "--trust-code"))
     assert not (folder / "mine.ran").exists()
 
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nemotron_shared.models.folder import OPTION
 from nemotron_shared.step.code import modules_of
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
@@ -281,11 +280,15 @@ def digests_in(values: Mapping[str, Any], sections: Collection[str]) -> dict[str
     return {one._said(one._file_of(name)): digest for one in functions for name, digest in one.digests().items()}
 
 
-def own_code_problems(values: Mapping[str, Any], sections: Collection[str], *, trusted: bool) -> Iterator[Finding]:
-    """What keeps the functions that a config names from being called; runs nothing of them."""
+def own_code_problems(values: Mapping[str, Any], sections: Collection[str], lacks: str | None) -> Iterator[Finding]:
+    """What keeps the functions that a config names from being called; runs nothing of them.
+
+    Args:
+        lacks: the option that would let them run, if it was not given.
+    """
     for key, functions in functions_in(values, sections).items():
         found = [one for function in functions for one in function.problems(KEYS[key])]
         yield from (problem(one.message, one.remedy, key) for one in found)
-        if not trusted and not found:
+        if lacks is not None and not found:
             files = ", ".join(dict.fromkeys(function.written for function in functions))
-            yield problem(f"this runs {files}", f"read it, then add {OPTION} to the command", key)
+            yield problem(f"this runs {files}", f"read it, then add {lacks} to the command", key)

@@ -27,6 +27,7 @@ from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.engine import engine_of, findings_of, problems_of
 from nemotron_shared.engine.needs import NOT_ESTIMATED, Needs, missing
+from nemotron_shared.models.folder import OPTION
 from nemotron_shared.step.inputs import (
     DataChoice,
     find_inputs,
@@ -127,7 +128,8 @@ def of_stage(start: Start[Any]) -> Iterable[Finding]:
 def of_own_code(start: Start[Any]) -> Iterator[Finding]:
     """Functions in the user's own files: whether they can be called, and may be."""
     if start.machine.sees_files:
-        yield from own_code_problems(start.values, start.step.sections, trusted=start.arguments.trust_code)
+        lacks = None if start.arguments.trust_code else OPTION
+        yield from own_code_problems(start.values, start.step.sections, lacks)
 
 
 def of_store(start: Start[Any]) -> Iterator[Finding]:
