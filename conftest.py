@@ -15,6 +15,8 @@ import advised
 import parsed_once
 import pytest
 
+from nemotron_shared.system.process import UNDER_UV
+
 pytest_plugins = ["slurm_support", "browser"]
 """A real Slurm and a browser, for the tests of every member."""
 
@@ -29,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the fork servers once for all xdist workers; they import nothing before the first command."""
+    os.environ.pop(UNDER_UV, None)  # `uv run pytest` is not how the commands below are started
     parsed_once.install()
     advised.install()
     if hasattr(config, "workerinput"):

@@ -1,10 +1,15 @@
 """The `nemotron` command: what it understands, and how it says that it does not."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from support import last_json, nemotron, script
+
+from nemotron_app.help import usage
+from nemotron_app.main import OTHER_COMMANDS
+from nemotron_shared.system.process import UNDER_UV, as_typed
 
 HEAVY = ("torch", "transformers", "numpy", "hydra", "pydantic", "pyarrow", "tokenizers", "jinja2", "rich")
 
@@ -83,6 +88,32 @@ def test_bash_sets_no_space_after_a_key(run, answer: str, options: str) -> None:
     told = run("bash", "-c", script)
     assert told.stdout.split("\n")[:-1] == [*filter(None, [options]), answer.partition(",")[2]]
     assert "nemotron a=b tr" in told.stderr
+
+
+def test_the_help_names_every_command() -> None:
+    for name in OTHER_COMMANDS:
+        assert re.search(rf"^  {name} ", usage(), re.MULTILINE), name
+
+
+@pytest.mark.parametrize(("variables", "typed"), [({}, "nemotron"), ({UNDER_UV: "1"}, "uv run nemotron")])
+def test_commands_are_printed_as_they_can_be_typed(run, variables: dict[str, str], typed: str) -> None:
+    done = run(*nemotron("runs", "rm", "nowhere"), ok=False, env=variables)
+    assert done.returncode == 2 and f"\n  see: {typed} runs --all" in done.stderr
+
+
+def test_only_commands_are_printed_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(UNDER_UV, "1")
+    for text in (
+        "/opt/nemotron chat",
+        "uv run nemotron chat",
+        "nemotron-sft needs it",
+        "the nemotron.",
+        "nemotron 0.3",
+    ):
+        assert as_typed(text) == text
+    assert as_typed("say: nemotron chat; or\nnemotron super3 rl") == (
+        "say: uv run nemotron chat; or\nuv run nemotron super3 rl"
+    )
 
 
 def test_the_version_is_the_package_version(run) -> None:

@@ -201,6 +201,7 @@ def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.Capt
     ("words", "said", "remedy"),
     [
         (["pretrain/supr3"], "no config named 'supr3'", "super3"),
+        (["sft", "8xH100"], "'sft' is a stage", "sft/nano3"),
         (["pretain/super3"], "no stage 'pretain'", "pretrain"),
         (["none.yaml"], "file none.yaml not found", "STAGE/NAME"),
         (["sft/tiny", "--", "-1"], "'-1' is not a GPU count", "64xH100"),

@@ -35,6 +35,7 @@ from nemotron_shared.artifacts.store import Store
 from nemotron_shared.system.atomic import read_json, write_json
 from nemotron_shared.system.console import say, tell
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import as_typed
 
 STOP_SECONDS = 10.0
 MOST_NAMED = 12
@@ -139,14 +140,16 @@ def new(name: str) -> int:
     """Write an environment of your own to begin with, in ./environments; also: nemotron new environment NAME."""
     folder = new_environment(name)
     tell(
-        f"wrote {folder}: {name}.py is the game, app.py serves it with NeMo-Gym, rows.py makes rows, rl.yaml trains\n"
-        f"  nemotron env try {name}\n"
-        f"  python {folder}/rows.py 5 {folder}/data/example.jsonl      after changes to the game\n"
-        f"  python -m pytest {folder}/test_{name}.py\n"
-        f"  python {folder}/rows.py 500 {folder}/rows.jsonl\n"
-        f"  nemotron super3 rl -c {folder}/rl.yaml run.model=sft\n"
-        f"  python {folder}/rows.py 200 {folder}/data/validation.jsonl      rows to evaluate on\n"
-        f"  nemotron super3 eval -c drawers data_prep.tasks=[{name}] evaluation.environments.servers=[{name}]"
+        as_typed(
+            f"wrote {folder}: {name}.py is the game, app.py serves it by NeMo-Gym, rows.py makes rows, rl.yaml trains\n"
+            f"  nemotron env try {name}\n"
+            f"  python {folder}/rows.py 5 {folder}/data/example.jsonl      after changes to the game\n"
+            f"  python -m pytest {folder}/test_{name}.py\n"
+            f"  python {folder}/rows.py 500 {folder}/rows.jsonl\n"
+            f"  nemotron super3 rl -c {folder}/rl.yaml run.model=sft\n"
+            f"  python {folder}/rows.py 200 {folder}/data/validation.jsonl      rows to evaluate on\n"
+            f"  nemotron super3 eval -c drawers data_prep.tasks=[{name}] evaluation.environments.servers=[{name}]"
+        )
     )
     return 0
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nemotron_shared.families import families
 from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
+from nemotron_shared.system.process import as_typed
 
 
 @dataclass(frozen=True)
@@ -52,48 +53,61 @@ usage: nemotron MODEL COMMAND [-c CONFIG] [key=value ...] [options]
 
 Train and evaluate Nemotron 3 models: four stages, from a laptop CPU to a cluster.
 
+start here
+  nemotron super3 pipeline -c tiny
+
 models
 {families}
 
 commands (COMMAND --help: examples and configs)
+
+make
   MODEL pipeline                 all seven steps in order, then a report
   MODEL data prep STAGE          prepare the data of pretrain, sft, rl or eval
   MODEL pretrain | sft | rl      train
   MODEL eval [-t TASK ...]       evaluate; -t picks tasks and may be repeated
   finetune MODEL DATA [key=value ...]
                                  from a file to a fine-tuned model, compared with the one before
-  data inspect PATH [--html FILE]
-                                 look at prepared data: text, loss mask, lengths, duplicates
-  data import STAGE DIR          make an artifact of data that was prepared elsewhere
-  artifacts [list|show|lineage|verify|replay|alias|path|rm|gc]
-                                 what has been made, from what; make it again; make room
   model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
                                  bring a model in as an artifact
+  data import STAGE DIR          make an artifact of data that was prepared elsewhere
+  new NAME --from STAGE/CONFIG   a config of your own, which begins with one that is there
+  env [list|start|stop|new|try]  environments that answer a model over several turns
+
+look
+  plan CONFIG [GPUS]             memory, disk, time and GPU hours of a training, before it
+  config [list|show|diff|explain|translate]
+                                 the configs, their values and where each comes from, what a setting means
+  data inspect PATH [--html FILE]
+                                 look at prepared data: text, loss mask, lengths, duplicates
+  runs [list|stop|rm]            what is running or was stopped; stop it, remove it
+  check RUN... [--expect NAME] [--watch]
+                                 whether a run shows what a healthy one shows; what a model folder is
+  report [--family NAME] [--out FILE]
+                                 write the report of what has been made so far
+
+use
   chat [MODEL]                   talk to a model in the terminal; without MODEL the newest one
   generate MODEL FILE --out FILE answer a file of prompts; resumes where it was stopped
   serve MODEL [--port N]         an OpenAI-compatible server, with a page to chat
   export MODEL DIR [--push ORG/NAME]
                                  a folder for the hub, with a model card
-  runs [list|stop|rm]            what is running or was stopped; stop it, remove it
-  check RUN... [--expect NAME] [--watch]
-                                 whether a run shows what a healthy one shows; what a model folder is
+  verify DIR | FILE.gguf         whether an export is the model that it was made from
+  check-sampling MODEL           whether sampling and training compute the same log-probabilities
+
+cluster
+  engine [list|install NAME]     the engines; make an environment for one that needs its own
+  doctor [PROFILE]               whether a machine or a cluster is ready, before anything runs there
   jobs [list|logs|cancel]        jobs that --run and --batch made: their state and logs; end one
   diagnose JOB|LOGDIR|LOGFILE    why a job failed, and what to do about it
-  engine [list|install NAME]     the engines; make an environment for one that needs its own
-  plan CONFIG [GPUS]             memory, disk, time and GPU hours of a training, before it: plan pretrain/super3 64xH100
-  new NAME --from STAGE/CONFIG   a config of your own, which begins with one that is there
-  new environment NAME           an environment of your own, to begin with
-  env [list|start|stop|new|try]  environments that answer a model over several turns
-  config [list|show|diff|explain|translate]
-                                 the configs, their values and where each comes from, what a setting means
+  airgap [fetch|build|scripts]   an environment for machines without a network
+
+keep
+  artifacts [list|show|lineage|verify|replay|alias|path|rm|gc]
+                                 what has been made, from what; make it again; make room
   completion bash|zsh|fish       make the shell complete these lines
-  report [--family NAME] [--out FILE]
-                                 write the report of what has been made so far
 
 {options}
-
-start here
-  nemotron super3 pipeline -c tiny
 """
 
 
@@ -103,7 +117,7 @@ def usage() -> str:
         f"  {name:<12} {family.title}{' [experimental]' if family.experimental else ''}"
         for name, family in families().items()
     )
-    return USAGE.format(families=listed, options=OPTIONS.rstrip("\n"))
+    return as_typed(USAGE.format(families=listed, options=OPTIONS.rstrip("\n")))
 
 
 def options() -> str:

@@ -26,6 +26,7 @@ from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.atomic import output_file, write_text
 from nemotron_shared.system.console import tell
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import as_typed
 
 OFFERED = (
     "data_prep.source", "data_prep.tokenizer.model", "run.model", "train.train_iters", "train.global_batch_size",
@@ -73,7 +74,8 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     write_text(place, "\n".join(_lines(file, stage, choice, str(family["family"]), overrides, tree(whole))) + "\n")
     model = family["family"] or DEFAULT_FAMILY
     prepare = "" if stage == "eval" else f"  nemotron {model} data prep {stage} -c {file}\n"
-    tell(f"wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}")
+    trains = f"  nemotron {model} {stage} -c {file}"
+    tell(as_typed(f"wrote {file}\n{trains} --dry-run\n{prepare}{trains}"))
     return 0
 
 

@@ -41,6 +41,10 @@ def recipes(text: str, stage: str | None = None, stages: Sequence[str] = tuple(S
     known = {one: names(one) for one in asked}
     found = [(one, name) for one in asked if name in known[one]]
     if not found:
+        if name in stages and not named:
+            raise UserError(
+                f"'{name}' is a stage, with several configs", f"name one: {name}/{f' {name}/'.join(names(name))}"
+            )
         every = sorted({choice for choices in known.values() for choice in choices})
         raise UserError(f"no config named '{name}'", did_you_mean(name, every, f"there are: {', '.join(every)}"))
     return found

@@ -10,6 +10,7 @@ import click
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
 from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.console import tell, tell_json
+from nemotron_shared.system.process import as_typed
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Look:
         if self.json:
             tell_json(value)
         else:
-            tell("\n".join(lines))
+            tell(as_typed("\n".join(lines)))
 
 
 def store_options(command: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -23,6 +23,7 @@ from nemotron_serving.options import Chosen, model_options, sampling_options
 from nemotron_shared.system.atomic import output_file, write_text
 from nemotron_shared.system.console import say, tell
 from nemotron_shared.system.errors import UserError, did_you_mean, printable
+from nemotron_shared.system.process import as_typed
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 BLOCK = '"""'
@@ -134,7 +135,7 @@ class Talk:
             if not sys.stdin.isatty():
                 raise
             remedy = "/undo or /reset makes room" if "context is" in error.message else error.remedy
-            tell(f"error: {error.message}" + (f"\n  {remedy}" if remedy else ""), out=sys.stderr)
+            tell(as_typed(f"error: {error.message}" + (f"\n  {remedy}" if remedy else "")), out=sys.stderr)
             return False
         finally:
             if len(self.turns) == before:

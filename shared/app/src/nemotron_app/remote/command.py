@@ -28,6 +28,7 @@ from nemotron_shared.families import families
 from nemotron_shared.step.dry_run import Preview, as_text
 from nemotron_shared.system.console import tell, tell_json
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import as_typed
 
 
 def run_remote(stage: str, verb: str, request: Request) -> int:
@@ -73,8 +74,8 @@ def tell_submitted(request: Request, records: list[Record]) -> None:
     first, last = records[0], records[-1]
     if last.id is not None:
         at = where(last)
-        tell(f"state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}")
-        tell(f"end it: nemotron jobs cancel {first.id}{at}")  # and the jobs that depend on it
+        tell(as_typed(f"state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}"))
+        tell(as_typed(f"end it: nemotron jobs cancel {first.id}{at}"))  # and the jobs that depend on it
 
 
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:

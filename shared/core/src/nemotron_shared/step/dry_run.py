@@ -14,7 +14,7 @@ from nemotron_shared.engine.engine import engine_of
 from nemotron_shared.engine.needs import lines as estimate_lines
 from nemotron_shared.step.start import Start
 from nemotron_shared.system.console import tell, tell_json
-from nemotron_shared.system.process import launch_command
+from nemotron_shared.system.process import as_typed, launch_command
 from nemotron_shared.system.redaction import redact_values
 
 CANNOT_RUN = 1
@@ -99,8 +99,8 @@ def as_text(preview: Preview) -> str:
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# input of the engine's own program", preview.rendered] if preview.rendered else []
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
-    lines += ["", "# notes", *preview.notes] if preview.notes else []
+    lines += ["", "# notes", *map(as_typed, preview.notes)] if preview.notes else []
     short = preview.estimate is not None and preview.estimate["fits"] is False
     none = "none that is certain, but by the estimate its memory does not fit" if short else "none: this could run"
-    lines += ["", "# problems", *(preview.problems or [none])]
+    lines += ["", "# problems", *map(as_typed, preview.problems or [none])]
     return "\n".join(lines)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from nemotron_shared.system.errors import Finding, printable
-from nemotron_shared.system.process import rank
+from nemotron_shared.system.process import as_typed, rank
 from nemotron_shared.system.redaction import redact
 
 CLEAR = "\r\x1b[2K"
@@ -63,7 +63,7 @@ def finding_lines(finding: Finding, title: str = "", indent: int = 2) -> Iterato
 
 
 def _clean(text: str) -> str:
-    return printable(redact(text), keep="\n")
+    return printable(redact(as_typed(text)), keep="\n")
 
 
 def say(line: str) -> None:
@@ -108,7 +108,7 @@ def renew(line: str) -> None:
 
 
 def _shown(line: str) -> str:
-    return printable(redact(line), keep="\n\t")
+    return printable(redact(as_typed(line)), keep="\n\t")
 
 
 def clock(seconds: float) -> str:

@@ -8,6 +8,7 @@ Signals that arrive while a stage's script imports libraries are blocked until i
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ PR_SET_CHILD_SUBREAPER = 36
 ENDING = {signal.SIGINT, signal.SIGTERM}
 SCRIPTS = "stages."
 """Prefix of modules that call `heed_signals` themselves."""
+UNDER_UV = "UV_RUN_RECURSION_DEPTH"
+"""Variable that `uv run` sets for what it starts."""
+COMMAND = re.compile(r"(?<![\w./-])(?<!uv run )nemotron(?= [a-z])")
 
 
 def rank() -> int:
@@ -35,6 +39,11 @@ def rank() -> int:
 def world_size() -> int:
     """Number of processes torchrun started, 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def as_typed(text: str) -> str:
+    """A text whose commands can be typed as they stand: under `uv run`, `nemotron` alone is not found in the shell."""
+    return COMMAND.sub("uv run nemotron", text) if UNDER_UV in os.environ else text
 
 
 def ending_with_us(command: Sequence[str], *, group: bool = False) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from nemotron_shared.system.errors import UserError, disk_remedy, printable
+from nemotron_shared.system.process import as_typed
 from nemotron_shared.system.redaction import redact
 
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -36,7 +37,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             sys.stdout.flush()
         return code
     except UserError as error:
-        print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
+        print("error:", printable(redact(as_typed(str(error))), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
     except RuntimeError as error:
         wrong = _wrong_path(str(error))
