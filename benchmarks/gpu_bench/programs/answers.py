@@ -58,7 +58,8 @@ def load(architecture: str) -> Any:
 
 def served(model: Any, size: int, new: int) -> float:
     """Tokens per second of `size` requests at once, prompts included in the time."""
-    from nemotron_serving.batch import Batch, Sampling
+    from nemotron_serving.batch import Batch
+    from nemotron_serving.sampling import Sampling
 
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 500) for _ in range(PROMPT)] for _ in range(size)]

@@ -27,11 +27,12 @@ def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> tuple
 def planned(model: Model, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     """The model says what it is told to."""
     ids = [*model.tokenizer(said, add_special_tokens=False).input_ids, model.tokenizer.eos_token_id]
-    original = model.batch._told
+    original = model.batch._tell
 
-    def told(answer: Any, logits: Any) -> int | None:
+    def tell(answers: Any, logits: Any) -> list[int | None]:
         logits = logits.clone()
-        logits[ids[answer.made]] = 1e4
-        return original(answer, logits)
+        for row, answer in zip(logits, answers, strict=True):
+            row[ids[answer.made]] = 1e4
+        return original(answers, logits)
 
-    monkeypatch.setattr(model.batch, "_told", told)
+    monkeypatch.setattr(model.batch, "_tell", tell)

@@ -18,8 +18,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from nemotron_serving.batch import Batch, Chooser, End, Full, Sampling, Token
+from nemotron_serving.batch import Batch, End, Full
 from nemotron_serving.model import Model, ready
+from nemotron_serving.sampling import Chooser, Sampling, Token, choose
 from nemotron_shared.artifacts import Store
 from nemotron_shared.models.importing import import_folder
 from nemotron_shared.system.errors import UserError
@@ -63,6 +64,61 @@ def test_the_same_seed_draws_the_same_whoever_else_asks(never_ends: Model) -> No
     assert [token.id for token in model.batch.generate(ids, Sampling(12, 1.2, 0.9, seed=6))] != alone
     for other in others:
         other.cancel()
+
+
+def slowly_drawn(model: Model, ids: list[int], asked: Sampling) -> list[int]:
+    """Without a cache, and by `torch.multinomial` over the whole sorted vocabulary: beyond doubt."""
+    ids, generator = list(ids), torch.Generator().manual_seed(asked.seed or 0)
+    before = len(ids)
+    for _ in range(asked.max_tokens):
+        with torch.inference_mode():
+            logits = model.batch._model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+        shares = torch.softmax((logits - logits.max()) / asked.temperature, -1)
+        kept, order = shares, torch.arange(len(shares))
+        if asked.top_k or asked.top_p < 1 or asked.min_p:
+            falling, order = shares.sort(descending=True, stable=True)
+            kept = falling.clone()
+            kept[asked.top_k or len(kept) :] = 0
+            kept = kept / kept.sum() if asked.top_k else kept
+            kept = kept.where(kept.cumsum(0) - kept < asked.top_p, 0)
+            kept[falling < asked.min_p * falling[0]] = 0
+        ids.append(int(order[torch.multinomial(kept, 1, generator=generator)]))
+    return ids[before:]
+
+
+def test_a_seed_draws_the_same_answer_in_a_batch_of_any_size(never_ends: Model) -> None:
+    kinds = [{}, {"top_p": 0.9}, {"top_k": 7}, {"min_p": 0.1, "temperature": 0.7}, {"top_k": 40, "top_p": 0.8}]
+    asked = [Sampling(**{"max_tokens": 5 + 2 * (seed % 3), "temperature": 1.1, "seed": seed, **kinds[seed % 5]})
+             for seed in range(10)]  # fmt: skip
+    prompts = [ids_of(never_ends, PROMPTS[number % 4]) for number in range(10)]
+    expected = [slowly_drawn(never_ends, *both) for both in zip(prompts, asked, strict=True)]
+    assert len({tuple(answer) for answer in expected}) == 10
+    for size in (1, 4, 10):
+        with Batch(never_ends.batch._model, set(), size) as batch:
+            answers = [batch.generate(*both) for both in zip(prompts, asked, strict=True)]
+            assert [[token.id for token in answer] for answer in answers] == expected
+
+
+@pytest.mark.parametrize("size", [40, 1500])
+def test_the_choice_for_all_requests_at_once_is_that_for_each_alone(size: int) -> None:
+    """Among them are rows whose largest shares are equal, and rows whose likeliest tokens do not suffice."""
+    kinds = [{"top_p": 0.9}, {"top_k": 3}, {"top_k": 300}, {"min_p": 0.5}, {"top_p": 1e-9}, {"top_k": 5, "top_p": 0.6}]
+    asked = [Sampling(1, temperature=0.5 + 0.1 * number, seed=number, **kinds[number % 6]) for number in range(24)]
+    logits = torch.randn(24, size, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 6, 24)[:, None]
+    logits[::2] = logits[::2].round()
+    logits[1] = logits[3] = logits[5] = 0
+    together = choose([Chooser(one) for one in asked], logits)
+    for one, row, found in zip(asked, logits, together, strict=True):
+        shares = torch.softmax((row - row.max()) / one.temperature, -1)
+        falling, order = shares.sort(descending=True, stable=True)
+        kept = falling.clone()
+        if one.top_k:
+            kept[one.top_k :] = 0
+            kept /= kept.sum()
+        kept = torch.cat([kept[:1], kept.where(kept.cumsum(0) - kept < one.top_p, 0)[1:]])
+        kept[falling < one.min_p * falling[0]] = 0
+        drawn = torch.multinomial(kept, 1, generator=torch.Generator().manual_seed(one.seed or 0))
+        assert found == Token(int(order[drawn]))
 
 
 def test_a_cancelled_request_leaves_and_the_others_go_on(never_ends: Model) -> None:
@@ -135,19 +191,26 @@ def test_scores_are_those_of_the_model_and_long_rows_do_not_disturb_short_ones(m
         assert future.result()[-1].best_id == int(known[-1].argmax())
 
 
+def chosen(chooser: Chooser, logits: torch.Tensor) -> Token:
+    (token,) = choose([chooser], logits[None])
+    assert isinstance(token, Token)
+    return token
+
+
 def test_choosing() -> None:
     logits = torch.tensor([1.0, 3.0, 2.0, -1e4])
-    assert Chooser(Sampling(1)).choose(logits).id == 1
-    few = {Chooser(Sampling(1, 1.0, top_p=0.5, seed=seed)).choose(logits).id for seed in range(30)}
+    assert chosen(Chooser(Sampling(1)), logits).id == 1
+    few = {chosen(Chooser(Sampling(1, 1.0, top_p=0.5, seed=seed)), logits).id for seed in range(30)}
     assert few == {1}
-    assert {Chooser(Sampling(1, 1.0, seed=seed)).choose(logits).id for seed in range(60)} == {0, 1, 2}
-    assert Chooser(Sampling(1, 1e-30, seed=1)).choose(logits).id == 1
-    assert Chooser(Sampling(1, 1.0, top_p=1e-320, seed=1)).choose(logits).id == 1
-    told = Chooser(Sampling(1, logprobs=2)).choose(logits)
+    assert {chosen(Chooser(Sampling(1, 1.0, seed=seed)), logits).id for seed in range(60)} == {0, 1, 2}
+    assert chosen(Chooser(Sampling(1, 1e-30, seed=1)), logits).id == 1
+    assert chosen(Chooser(Sampling(1, 1.0, top_p=1e-320, seed=1)), logits).id == 1
+    told = chosen(Chooser(Sampling(1, logprobs=2)), logits)
     assert [number for number, _ in told.top] == [1, 2]
     assert told.logprob == pytest.approx(float(torch.log_softmax(logits, -1)[1]))
-    with pytest.raises(ValueError, match="not finite"):
-        Chooser(Sampling(1)).choose(torch.tensor([1.0, float("nan")]))
+    bad, good = choose([Chooser(Sampling(1))] * 2, torch.tensor([[1.0, float("nan")], [1.0, 2.0]]))
+    assert isinstance(bad, ValueError) and "not finite" in str(bad)
+    assert good == Token(1)
 
 
 def test_a_models_own_file_decides_how_it_answers(
@@ -173,11 +236,11 @@ def test_a_models_own_file_decides_how_it_answers(
 def shares(sampling: Sampling, prompt: list[int], logits: torch.Tensor, draws: int = 400) -> set[int]:
     """The tokens that are drawn at all."""
     chooser = Chooser(sampling, prompt)
-    chooser._generator.manual_seed(0)
+    chooser.generator.manual_seed(0)
     found = set()
     for _ in range(draws):
         chooser._there = set(prompt)
-        found.add(chooser.choose(logits).id)
+        found.add(chosen(chooser, logits).id)
     return found
 
 

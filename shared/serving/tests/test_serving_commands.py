@@ -17,9 +17,10 @@ import pytest
 from nemotron_app.main import main
 from nemotron_data.chat.answers import Piece
 from nemotron_serving import chat, serve
-from nemotron_serving.batch import Batch, Sampling
+from nemotron_serving.batch import Batch
 from nemotron_serving.generate import Progress, read_rows
 from nemotron_serving.model import Model
+from nemotron_serving.sampling import Sampling
 from nemotron_shared.artifacts import Store
 from nemotron_shared.system.errors import UserError
 
@@ -164,14 +165,15 @@ def test_a_line_with_tools_is_asked_with_them(
     """The tools reach the template, a table's nulls do not, and what the model calls comes back as calls."""
     said = '<think></think>I look.<tool_call>{"name": "get", "parameters": {"a": 1.50}}</tool_call><tool_call>{'
     planned = never_ends.tokenizer(said, add_special_tokens=False).input_ids
-    original = Batch._told
+    original = Batch._tell
 
-    def told(batch: Any, answer: Any, logits: Any) -> int | None:
+    def tell(batch: Any, answers: Any, logits: Any) -> list[int | None]:
         logits = logits.clone()
-        logits[planned[answer.made]] = 1e4
-        return original(batch, answer, logits)
+        for row, answer in zip(logits, answers, strict=True):
+            row[planned[answer.made]] = 1e4
+        return original(batch, answers, logits)
 
-    monkeypatch.setattr(Batch, "_told", told)
+    monkeypatch.setattr(Batch, "_tell", tell)
     tools = [{"name": "get", "parameters": {"properties": {"a": {"type": "number"}, "city": None}}}]
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "7?", "tool_defs": tools}) + "\n")
     assert command("generate", "small", "rows.jsonl", "--out", "o.jsonl", "--max-tokens", str(len(planned))) == 0

@@ -28,10 +28,11 @@ from nemotron_data.chat.rows import Message
 from nemotron_data.chat.shown import NAMES, SYSTEM, TOOLS, told
 from nemotron_data.chat.thought import OPEN
 from nemotron_serving.asked import Asked, ChatCompletion, Completion, StreamOptions
-from nemotron_serving.batch import COLDEST, CannotAnswer, Full, Sampling, Token, TokenScore
+from nemotron_serving.batch import CannotAnswer, Full, TokenScore
 from nemotron_serving.grammar import Constraint
 from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.responses import Items, Kept, ResponseRequest, as_chat
+from nemotron_serving.sampling import COLDEST, Sampling, Token
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
 from nemotron_serving.wire import Wire, usage
 from nemotron_shared.system.console import say

@@ -6,196 +6,31 @@
             ...
         answer.reason                              # "stop" or "length"
 
-A prompt is prefilled separately and its cache then added to the batch, so an answer does not depend on other requests,
-except for rounding of sums in another order. In the cache, attention keys are padded on the left, so that the newest
-token of each sequence is in the last column; the mask hides the padding. Mamba states have no length, and are only
-stacked.
+Waiting prompts of one length are prefilled together, equal ones once, and their memory is then added to the batch. A
+row's result does not depend on the other rows, except for rounding of sums in another order, so neither does an answer.
+How a token is computed is in `nemotron_engines.decoding`, how it is chosen in `nemotron_serving.sampling`.
 """
 
-import inspect
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
-from transformers.cache_utils import (
-    DummyLayer,
-    DynamicCache,
-    DynamicLayer,
-    LinearAttentionAndFullAttentionLayer,
-    LinearAttentionLayer,
-)
+from torch import Tensor
 
+from nemotron_engines.decoding.direct import sequences_of
+from nemotron_engines.decoding.general import joins, prefill
 from nemotron_engines.modeling.sizes import NOT_THE_FILE, first_line
 from nemotron_serving.grammar import Constraint
+from nemotron_serving.sampling import Chooser, Sampling, Token, choose, require_finite
 from nemotron_shared.system.errors import UserError
 
-COLDEST = 1e-6
-"""Up to this temperature the likeliest token is taken: a lower one would be 0 in single precision."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling settings of a request.
-
-    Attributes:
-        temperature: 0 takes the likeliest token each time.
-        top_p: sample from the likeliest tokens that together have this share of the probability.
-        top_k: sample from this many of the likeliest tokens; 0 for no limit.
-        min_p: sample from tokens with at least this share of the likeliest one's probability.
-        repetition_penalty: divides the positive logits of tokens that have occurred, and multiplies the negative ones.
-        seed: the same seed samples the same answer; None uses a random one.
-        logprobs: number of likeliest tokens to return with each token; None returns no log-probabilities.
-        ignore_eos: go on to `max_tokens`, through tokens that end an answer.
-    """
-
-    max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-    logprobs: int | None = None
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    ignore_eos: bool = False
-
-
-class Token(NamedTuple):
-    """One token of an answer; log-probabilities are the model's own, before temperature and top_p."""
-
-    id: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-
-
-def require_finite(logits: torch.Tensor) -> None:
-    """Refuse invalid logits; -inf excludes a token.
-
-    Raises:
-        ValueError: NaN or infinity.
-    """
-    if not bool(torch.isfinite(logits.amax(-1)).all()):
-        raise ValueError("its logits are not finite: its weights are damaged, or too large for their type")
-
-
-class Chooser:
-    """Choose the tokens of one request.
-
-    Args:
-        prompt: the ids before them.
-        constraint: what they must be.
-    """
-
-    def __init__(self, sampling: Sampling, prompt: Sequence[int] = (), constraint: Constraint | None = None) -> None:
-        self.sampling, self._constraint = sampling, constraint
-        self._there = set(prompt)
-        self._generator = torch.Generator()
-        if sampling.seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(sampling.seed)
-
-    def choose(self, logits: torch.Tensor) -> Token:
-        """Choose the next token.
-
-        Args:
-            logits: of the whole vocabulary, on any device.
-
-        Raises:
-            ValueError: NaN or infinity.
-        """
-        logits = logits.float().cpu()
-        require_finite(logits)
-        sampling = self.sampling
-        weighed = self._penalized(logits)
-        if self._constraint is not None:
-            weighed = self._constraint.allowed(weighed)
-        chosen = int(weighed.argmax()) if sampling.temperature <= COLDEST else self._drawn(weighed)
-        if self._constraint is not None:
-            self._constraint.take(chosen)
-        self._there.add(chosen)
-        if sampling.logprobs is None:
-            return Token(chosen)
-        known = torch.log_softmax(logits, dim=-1)
-        best = known.topk(min(sampling.logprobs, len(known)))
-        return Token(chosen, float(known[chosen]), tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)))
-
-    def _penalized(self, logits: torch.Tensor) -> torch.Tensor:
-        penalty = self.sampling.repetition_penalty
-        if penalty == 1:
-            return logits
-        there = torch.tensor([token for token in self._there if token < len(logits)], dtype=torch.long)
-        found, weighed = logits[there], logits.clone()
-        weighed[there] = torch.where(found > 0, found / penalty, found * penalty)
-        return weighed
-
-    def _drawn(self, logits: torch.Tensor) -> int:
-        # subtract the maximum first: a tiny temperature must not produce infinities
-        shares = torch.softmax((logits - logits.max()) / self.sampling.temperature, dim=-1)
-        sampling = self.sampling
-        if sampling.top_p == 1 and not sampling.top_k and not sampling.min_p:
-            return int(torch.multinomial(shares, 1, generator=self._generator))
-        sorted_shares, order = shares.sort(descending=True, stable=True)
-        kept = sorted_shares.clone()
-        if sampling.top_k:
-            kept[sampling.top_k :] = 0
-            kept /= kept.sum()  # top_p refers to the remaining tokens
-        if sampling.top_p < 1:
-            first = kept[0].clone()
-            kept = kept.where(kept.cumsum(0) - kept < sampling.top_p, 0)
-            kept[0] = first  # also if top_p is 0 in single precision
-        kept[sorted_shares < sampling.min_p * sorted_shares[0]] = 0
-        return int(order[torch.multinomial(kept, 1, generator=self._generator)])
-
-
-JOINED = (DummyLayer, DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
-
-
-def can_be_joined(cache: DynamicCache) -> bool:
-    """Whether every layer is of a kind that `join` supports; sliding windows, for example, are not."""
-    return all(type(layer) in JOINED for layer in cache.layers)
-
-
-def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
-    """Append the rows of `second` to `first`."""
-    pairs: list[tuple[Any, Any]] = list(zip(first.layers, second.layers, strict=True))
-    for one, other in pairs:
-        for states in ("conv_states", "recurrent_states"):
-            here, there = getattr(one, states, {}), getattr(other, states, {})
-            for index in here:
-                if here[index] is not None:
-                    here[index] = torch.cat([here[index], there[index]])
-        if getattr(one, "keys", None) is not None:
-            one.keys = torch.cat(_as_wide(one.keys, other.keys))
-            one.values = torch.cat(_as_wide(one.values, other.values))
-    return first
-
-
-def _as_wide(one: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
-    """Pad both (rows, heads, width, channels) on the left to the same width."""
-    width = max(one.shape[-2], other.shape[-2])
-    return [F.pad(each, (0, 0, width - each.shape[-2], 0)) for each in (one, other)]
-
-
-def keep(cache: DynamicCache, rows: list[int], width: int) -> None:
-    """Keep only these rows, and the last `width` columns of the keys."""
-    layers: list[Any] = cache.layers
-    for layer in layers:
-        for states in ("conv_states", "recurrent_states"):
-            found: dict[int, Any] = getattr(layer, states, {})
-            for index, state in found.items():
-                if state is not None:
-                    found[index] = state[rows]
-        if getattr(layer, "keys", None) is not None:
-            layer.keys = layer.keys[rows, :, layer.keys.shape[-2] - width :]
-            layer.values = layer.values[rows, :, layer.values.shape[-2] - width :]
-
+TOGETHER = 2048
+"""Tokens of prompts that are prefilled in one pass."""
 
 Reason = Literal["stop", "length", "cancelled"]
 
@@ -262,6 +97,8 @@ class Batch:
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._sequences = sequences_of(model)
+        self._most = size if joins(model) else 1
         self._clear()
         self.tokens_made = 0
 
@@ -327,9 +164,7 @@ class Batch:
     def _clear(self) -> None:
         self._running: list[Answer] = []
         self._next: list[int] = []
-        self._cache: DynamicCache | None = None
-        self._mask = torch.zeros(0, 0, dtype=torch.long)
-        self._joins = True
+        self._sequences.clear()
 
     @torch.inference_mode()
     def _work(self) -> None:
@@ -354,79 +189,61 @@ class Batch:
 
     def _admit(self) -> None:
         """Prefill waiting requests while there is room, and add them to the batch."""
-        while self._waiting and len(self._running) < (self._size if self._joins else 1):
+        while self._waiting and len(self._running) < self._most:
+            group = self._group()
+            try:
+                found = [(group, *prefill(self._model, [answer.ids for answer in group]))] if group else []
+            except Exception:  # of one of them: the others may succeed
+                found = [one for answer in group for one in self._prefilled_alone(answer)]
+            for answers, logits, memory in found:
+                self._begin(answers, logits, memory)
+
+    def _group(self) -> list[Answer]:
+        """The next waiting requests with prompts of one length, as far as there is room."""
+        group: list[Answer] = []
+        while self._waiting and len(self._running) + len(group) < self._most:
+            length = len(self._waiting[0].ids)
+            if group and (length != len(group[0].ids) or length * (len(group) + 1) > TOGETHER):
+                break
             answer = self._waiting.popleft()
             if answer.cancelled:
                 answer.hear(End("cancelled"))
-                continue
-            try:
-                ids = torch.tensor([answer.ids], device=self._model.device)
-                cache = DynamicCache(config=self._model.config)
-                out = self._model(input_ids=ids, **self._taken(cache), use_cache=True, logits_to_keep=1)
-                token = self._told(answer, out.logits[0, -1])
-            except Exception as error:  # fail only this request
-                answer.hear(End("cancelled", self._told_of(error)))
-                continue
-            if token is not None:
-                self._put_beside(answer, token, cache)
+            else:
+                group.append(answer)
+        return group
 
-    def _taken(self, cache: Any) -> dict[str, Any]:
-        """The cache by the name under which the model's class takes it: by another one it would be passed over."""
-        return {"cache_params" if self._only_states else "past_key_values": cache}
+    def _prefilled_alone(self, answer: Answer) -> Iterator[tuple[list[Answer], Tensor, Any]]:
+        try:
+            yield [answer], *prefill(self._model, [answer.ids])
+        except Exception as error:  # fail only this request
+            answer.hear(End("cancelled", self._told_of(error)))
 
-    @property
-    def _only_states(self) -> bool:
-        """A model without attention, such as Mamba2, whose states need neither mask nor positions."""
-        return "cache_params" in inspect.signature(type(self._model).forward).parameters
-
-    def _put_beside(self, answer: Answer, token: int, cache: DynamicCache) -> None:
-        if self._cache is None:
-            self._joins = can_be_joined(cache)
-            self._cache, self._mask = cache, torch.ones(1, len(answer.ids), dtype=torch.long)
-        else:
-            self._cache = join(self._cache, cache)
-            width = max(self._mask.shape[1], len(answer.ids))
-            mask = torch.zeros(len(self._mask) + 1, width, dtype=torch.long)
-            mask[:-1, width - self._mask.shape[1] :] = self._mask
-            mask[-1, width - len(answer.ids) :] = 1
-            self._mask = mask
-        self._running.append(answer)
-        self._next.append(token)
+    def _begin(self, answers: list[Answer], logits: Tensor, memory: Any) -> None:
+        """Add prefilled requests to the batch, and tell their first tokens."""
+        self._sequences.add(memory, len(answers[0].ids))
+        before = len(self._running)
+        self._running += answers
+        tokens = self._tell(answers, logits)
+        self._next += [token or 0 for token in tokens]
+        self._leave_out([row for row, token in enumerate(tokens, before) if token is None])
 
     def _step(self) -> None:
         """Generate one token for every request in the batch."""
-        self._mask = torch.cat([self._mask, torch.ones(len(self._mask), 1, dtype=torch.long)], 1)
-        device, places = self._model.device, {}
-        if not self._only_states:
-            places["attention_mask"] = self._mask.to(device)
-            places["position_ids"] = (self._mask.sum(1, keepdim=True) - 1).to(device)
-        ids = torch.tensor(self._next, device=device)[:, None]
-        out = self._model(input_ids=ids, **places, **self._taken(self._cache), use_cache=True)
-        logits = out.logits[:, -1].float().cpu()
-        going_on: list[tuple[int, int]] = []
-        for row, answer in enumerate(self._running):
-            try:
-                token = self._told(answer, logits[row])
-            except Exception as error:
-                answer.hear(End("cancelled", self._told_of(error)))
-                continue
-            if token is not None:
-                going_on.append((row, token))
-        self._next = [token for _, token in going_on]
-        if len(going_on) < len(self._running):
-            self._leave_out([row for row, _ in going_on])
+        tokens = self._tell(self._running, self._sequences.step(torch.tensor(self._next)))
+        self._next = [token or 0 for token in tokens]
+        self._leave_out([row for row, token in enumerate(tokens) if token is None])
 
-    def _leave_out(self, rows: list[int]) -> None:
+    def _leave_out(self, ended: list[int]) -> None:
         """Remove these rows from the batch."""
+        if not ended:
+            return
+        rows = [row for row in range(len(self._running)) if row not in ended]
         if not rows:
             self._clear()
             return
-        assert self._cache is not None
         self._running = [self._running[row] for row in rows]
-        mask = self._mask[rows]
-        width = int(mask.sum(1).max())
-        self._mask = mask[:, mask.shape[1] - width :]
-        keep(self._cache, rows, width)
+        self._next = [self._next[row] for row in rows]
+        self._sequences.keep(rows)
 
     def _told_of(self, error: Exception) -> Exception:
         """Readable error: a config may ask for anything, and most problems only appear in the computation."""
@@ -437,12 +254,24 @@ class Batch:
         made.__cause__ = error
         return made
 
-    def _told(self, answer: Answer, logits: torch.Tensor) -> int | None:
-        """Choose a token and emit it; returns None if the answer has ended."""
+    def _tell(self, answers: Sequence[Answer], logits: Tensor) -> list[int | None]:
+        """Choose the next token of each answer and emit it; None for the answers that have ended."""
+        chosen = choose([answer.chooser for answer in answers], logits)
+        following: list[int | None] = []
+        for answer, token in zip(answers, chosen, strict=True):
+            try:
+                following.append(self._told(answer, token))
+            except Exception as error:  # of this request alone
+                answer.hear(End("cancelled", self._told_of(error)))
+                following.append(None)
+        return following
+
+    def _told(self, answer: Answer, token: Token | Exception) -> int | None:
         if answer.cancelled:
             answer.hear(End("cancelled"))
             return None
-        token = answer.chooser.choose(logits)
+        if isinstance(token, Exception):
+            raise token
         if token.id in self._eos and not answer.chooser.sampling.ignore_eos:
             answer.hear(End("stop"))
             return None

@@ -192,7 +192,8 @@ class Progress:
 def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, asked: dict[str, Any]) -> None:
     """Answer every row, `size` at once, and keep the results."""
     with chosen.ready(size) as model:
-        from nemotron_serving.batch import End, Token
+        from nemotron_serving.batch import End
+        from nemotron_serving.sampling import Token
 
         if not asked["raw"] and not model.chats:
             what = f"{chosen.artifact.reference} was not taught to chat"

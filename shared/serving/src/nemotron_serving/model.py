@@ -19,8 +19,9 @@ from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
 from nemotron_engines.modeling.generation import embeddings_of, ends_of, unused
-from nemotron_serving.batch import Batch, End, Sampling, Token
+from nemotron_serving.batch import Batch, End
 from nemotron_serving.grammar import Constraint, Grammars
+from nemotron_serving.sampling import Sampling, Token
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.models.folder import generation_of

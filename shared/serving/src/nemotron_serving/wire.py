@@ -7,8 +7,9 @@ from typing import Any
 
 from nemotron_data.chat.answers import Piece
 from nemotron_data.tokenizers.words import Places, TokenNames, by_name
-from nemotron_serving.batch import Token, TokenScore
+from nemotron_serving.batch import TokenScore
 from nemotron_serving.model import Choice
+from nemotron_serving.sampling import Token
 
 
 class Wire:

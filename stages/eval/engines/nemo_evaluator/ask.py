@@ -23,8 +23,9 @@ from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_engines.modeling.build import load_tokenizer, read_config, set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_serving.api import Api
-from nemotron_serving.batch import Batch, Sampling
+from nemotron_serving.batch import Batch
 from nemotron_serving.model import LARGEST_CONTEXT, Model
+from nemotron_serving.sampling import Sampling
 from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.engine.spec import Task

@@ -1,0 +1,144 @@
+"""Prefill, and decoding with any causal model of transformers, by the model's own forward function and cache.
+
+In the cache, attention keys are padded on the left, so that the newest token of each sequence is in the last column;
+the mask hides the padding. Mamba states have no length, and are only stacked.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicCache,
+    DynamicLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionLayer,
+)
+
+JOINED = (DummyLayer, DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
+STATES = ("conv_states", "recurrent_states")
+
+
+def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, DynamicCache]:
+    """Read prompts of one length: logits after each (prompts, vocabulary), and the model's memory of them.
+
+    A prompt that occurs several times is read once.
+    """
+    distinct = list(dict.fromkeys(map(tuple, prompts)))
+    ids = torch.tensor(distinct, device=model.device)
+    cache = DynamicCache(config=model.config)
+    logits = model(input_ids=ids, **_taken(model, cache), use_cache=True, logits_to_keep=1).logits[:, -1]
+    if len(distinct) < len(prompts):
+        number = {prompt: row for row, prompt in enumerate(distinct)}
+        rows = [number[tuple(prompt)] for prompt in prompts]
+        keep(cache, rows, len(prompts[0]))
+        logits = logits[rows]
+    return logits, cache
+
+
+def only_states(model: Any) -> bool:
+    """A model without attention, such as Mamba2, whose states need neither mask nor positions."""
+    return "cache_params" in inspect.signature(type(model).forward).parameters
+
+
+def _taken(model: Any, cache: Any) -> dict[str, Any]:
+    """The cache by the name under which the model's class takes it: by another one it would be passed over."""
+    return {"cache_params" if only_states(model) else "past_key_values": cache}
+
+
+def joins(model: Any) -> bool:
+    """Whether several sequences can be continued at once: not with sliding windows, for example."""
+    return all(type(layer) in JOINED for layer in DynamicCache(config=model.config).layers)
+
+
+def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
+    """Append the rows of `second` to `first`."""
+    pairs: list[tuple[Any, Any]] = list(zip(first.layers, second.layers, strict=True))
+    for one, other in pairs:
+        for states in STATES:
+            here, there = getattr(one, states, {}), getattr(other, states, {})
+            for index in here:
+                if here[index] is not None:
+                    here[index] = torch.cat([here[index], there[index]])
+        if getattr(one, "keys", None) is not None:
+            one.keys = torch.cat(_as_wide(one.keys, other.keys))
+            one.values = torch.cat(_as_wide(one.values, other.values))
+    return first
+
+
+def _as_wide(one: Tensor, other: Tensor) -> list[Tensor]:
+    """Pad both (rows, heads, width, channels) on the left to the same width."""
+    width = max(one.shape[-2], other.shape[-2])
+    return [F.pad(each, (0, 0, width - each.shape[-2], 0)) for each in (one, other)]
+
+
+def keep(cache: DynamicCache, rows: list[int], width: int) -> None:
+    """Keep only these rows, and the last `width` columns of the keys."""
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        for states in STATES:
+            found: dict[int, Any] = getattr(layer, states, {})
+            for index, state in found.items():
+                if state is not None:
+                    found[index] = state[rows]
+        if getattr(layer, "keys", None) is not None:
+            layer.keys = layer.keys[rows, :, layer.keys.shape[-2] - width :]
+            layer.values = layer.values[rows, :, layer.values.shape[-2] - width :]
+
+
+class General:
+    """Sequences of any model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        self._cache: DynamicCache | None = None
+        self._mask = torch.zeros(0, 0, dtype=torch.long)
+
+    def add(self, cache: DynamicCache, length: int) -> None:
+        """Add prefilled prompts of this length; more than one sequence only where `joins` allows it."""
+        count = cache_rows(cache)
+        if self._cache is None:
+            self._cache, self._mask = cache, torch.ones(count, length, dtype=torch.long)
+            return
+        self._cache = join(self._cache, cache)
+        width = max(self._mask.shape[1], length)
+        mask = torch.zeros(len(self._mask) + count, width, dtype=torch.long)
+        mask[: len(self._mask), width - self._mask.shape[1] :] = self._mask
+        mask[len(self._mask) :, width - length :] = 1
+        self._mask = mask
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Logits (sequences, vocabulary) after the next token of each sequence."""
+        self._mask = torch.cat([self._mask, torch.ones(len(self._mask), 1, dtype=torch.long)], 1)
+        device, places = self._model.device, {}
+        if not only_states(self._model):
+            places["attention_mask"] = self._mask.to(device)
+            places["position_ids"] = (self._mask.sum(1, keepdim=True) - 1).to(device)
+        cache = _taken(self._model, self._cache)
+        return self._model(input_ids=ids.to(device)[:, None], **places, **cache, use_cache=True).logits[:, -1]
+
+    def keep(self, rows: list[int]) -> None:
+        """Continue only these sequences."""
+        assert self._cache is not None
+        mask = self._mask[rows]
+        width = int(mask.sum(1).max())
+        self._mask = mask[:, mask.shape[1] - width :]
+        keep(self._cache, rows, width)
+
+
+def cache_rows(cache: DynamicCache) -> int:
+    """Number of sequences in a cache."""
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        for state in (getattr(layer, "keys", None), *(s for name in STATES for s in getattr(layer, name, {}).values())):
+            if state is not None:
+                return len(state)
+    raise ValueError("a cache of no layers")
