@@ -60,6 +60,8 @@ def test_a_killed_run_goes_on_with_the_same_bytes(run, store: Callable[[str], Pa
     again = run(*script("rl"), *EPISODES, env={"NEMOTRON_HOME": str(killed)})
     assert "continuing from step 2" in again.stderr
     assert lines_of(killed) == lines_of(whole)
+    kept = [next(home.glob("runs/super3-rl-model-*/completions.jsonl")) for home in (whole, killed)]
+    assert kept[0].read_bytes() == kept[1].read_bytes() != b""
     files = [home / "artifacts/super3-rl-model/v1/model.safetensors" for home in (whole, killed)]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -22,7 +22,9 @@ from rich.console import Console
 from nemotron_app.main import dispatch
 from nemotron_app.report.command import build_report
 from nemotron_shared.artifacts import Artifact, Producer, Source, Store
+from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.completions import Completion, CompletionsLog
 
 FAMILY = "super3"
 HOSTILE = '<script>alert("x")</script> & </td></table> {{ 7 * 7 }}'
@@ -534,3 +536,37 @@ def test_episodes_are_shown_turn_by_turn_with_what_is_masked(tmp_path: Path) -> 
     assert "model turns calls used tools ended by a limit after RL 2.00 1.00 0.75 50.0%" in page.text
     assert "Episodes ended by a limit" in page.text
     assert re.search(r"Seconds of a step\s+sampling environments training", page.text)
+
+
+def test_completions_of_rl_are_shown_by_step_from_the_folder_of_its_run(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    model = build_pipeline(store, evaluation=False)["rl-model"]
+    gone = "None to show: logger.completions was 0, or the folder of the run is gone."
+    assert gone in page_of(store).text
+    folder = run_folder(store, model.manifest.name, model.manifest.producer.config_digest)
+    folder.mkdir(parents=True)
+    shutil.copyfile(model.path / "metrics.jsonl", folder / "metrics.jsonl")
+    log = CompletionsLog(folder / "completions.jsonl")
+    for step in range(1, 101):
+        about = {"step": step, "prompt": "2+2?", "expected": "4", "tokens": 3, "ended": "stopped"}
+        best = Completion(which="best", completion=HOSTILE, rewards={"strict": 1.0}, reward=1.0, advantage=0.5, **about)
+        log.append(step, [best, Completion(which="worst", completion="", rewards={"strict": 0.0}, reward=0.0, **about)])
+    page, html = page_of(store), build_report(store, FAMILY).html_path.read_text()
+    steps = [int(step) for step in re.findall(r"Step (\d+): reward", page.text)]
+    assert steps == [1, 15, 29, 43, 58, 72, 86, 100] and html.count("<details open>") == 1
+    assert page.text.count(f"best reward 1, advantage +0.5, 3 tokens, stopped 2+2? {HOSTILE} 4") == 8
+    assert page.text.count("worst reward 0, 3 tokens, stopped 2+2? (nothing) 4") == 8 and HOSTILE not in html
+    (told,) = [step["completions"] for step in build_report(store, FAMILY).summary()["steps"] if "completions" in step]
+    assert [one["step"] for one in told[::2]] == steps
+    for width in (80, 120):
+        console = Console(width=width, file=io.StringIO())
+        build_report(store, FAMILY).print(console, whole=True)
+        lines = console.file.getvalue().splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith("step  which  reward"))
+        assert [line.split()[:3] for line in lines[first + 1 : first + 5]] == [
+            ["1", "best", "1"], ["1", "worst", "0"], ["100", "best", "1"], ["100", "worst", "0"]
+        ]  # fmt: skip
+        assert max(map(len, lines[first : first + 5])) <= width
+        assert lines[first + 5] == f"more of them: nemotron runs show {folder.name}"
+    (folder / "metrics.jsonl").write_text("{}\n")
+    assert gone in page_of(store).text, "another run works there now"

@@ -14,6 +14,7 @@ from nemotron_app.report.compare import training_in
 from nemotron_shared.system.atomic import write_json
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.lock import holder_of, record_of
+from nemotron_shared.tracking.completions import Completion, CompletionsLog, Turn
 
 # A step's process: it holds the run's lock, and a first SIGTERM ends it between two steps.
 WORKER = """
@@ -71,6 +72,50 @@ def test_an_rl_run_tells_its_rewards(home: Path, capsys: pytest.CaptureFixture[s
     assert "step 9 reward 0.5 " in run(capsys)[1]
     (folder / "metrics.jsonl").write_text('{"step": 9, "valid_loss": 0.0, "valid_reward": 1.0}\n')
     assert "step 9 valid_reward 1 " in run(capsys)[1]
+
+
+def completions_of(step: int) -> list[Completion]:
+    """The best and the worst completion of a step, the worst of an episode."""
+    about = {
+        "step": step,
+        "prompt": "<|im_start|>user\nHow much is 2+2?<|im_end|>\n<|im_start|>assistant\n",
+        "expected": "4",
+    }
+    best = Completion(which="best", completion=f"4 in step {step}", rewards={"strict": 1.0}, reward=1.0, advantage=0.5,
+                      tokens=3, ended="stopped", **about)  # fmt: skip
+    turns = [Turn(by="model", tokens=9, text="add(2, 2) " * 60), Turn(by="environment", tokens=2, text="\x1b[2J4")]
+    worst = Completion(which="worst", completion="", rewards={"strict": 0.0}, reward=0.0, tokens=9, ended="turns",
+                       turns=turns, turns_in_all=2, calls=1, refused_calls=0, **about)  # fmt: skip
+    return [best, worst]
+
+
+def test_a_run_shows_its_newest_completions(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(home, "super3-rl-model-aaaa", published=False)
+    assert "no completions are kept: only RL keeps some, unless logger.completions=0" in run(capsys, "show", "rl")[1]
+    log = CompletionsLog(folder / "completions.jsonl")
+    for step in (1, 2, 4):
+        log.append(step, completions_of(step))
+    monkeypatch.setattr("nemotron_app.output.WIDTH_IN_A_PIPE", 80)
+    said = run(capsys, "show", "rl")[1]
+    assert said.startswith("super3-rl-model-aaaa: stopped, step 2 loss 2.512\n")
+    shown = "step 4: best\n  reward 1, advantage +0.5, 3 tokens, stopped\n  prompt    user: How much is 2+2?\n"
+    assert f"{shown}  written   4 in step 4\n  expected  4\n\nstep 4: worst\n" in said
+    assert "  reward 0, 9 tokens, out of turns, 1 turn, 1 call\n" in said
+    assert "  model     add(2, 2) add(2, 2)" in said and "            ... (5 more lines)\n" in said
+    assert "step 2:" not in said and "\x1b" not in said and max(map(len, said.splitlines()[2:])) <= 80
+    assert "step 2: best" in run(capsys, "show", "rl", "--step", "2")[1]
+    found = json.loads(run(capsys, "show", "rl", "--step", "1", "--json")[1])
+    assert [Completion.model_validate(one) for one in found["completions"]] == completions_of(1)
+    with pytest.raises(UserError) as error:
+        main(["show", "rl", "--step", "3"])
+    assert (error.value.message, error.value.remedy) == (
+        "super3-rl-model-aaaa: no completions of step 3", "there are those of steps 1 to 4 (3 steps)"
+    )  # fmt: skip
+    with log.path.open("a") as file:
+        file.write("nothing\n")
+    assert "completions.jsonl is damaged: line 7: Invalid JSON" in run(capsys, "show", "rl")[1]
 
 
 def test_a_damaged_last_line_is_passed_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.config.training import LoggerSection
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.stop import Stopped
+from nemotron_shared.tracking.completions import Completion
 from nemotron_shared.tracking.trackers import Ending, Tracker, Trackers, can_log, tracked
 
 NAME = "super3-sft-model-0123456789ab"
@@ -100,6 +101,12 @@ def lineage_offline(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str
     return [name for used, name in told if not used], [name for used, name in told if used]
 
 
+COMPLETION = Completion(
+    step=2, which="best", prompt="2+2?", completion="<think></think>4", expected="4",
+    rewards={"strict": 1.0, "own": None}, reward=1.0, advantage=0.5, tokens=2, ended="stopped",
+)  # fmt: skip
+
+
 def work(trackers: Trackers, steps: range, made: Artifact | None) -> None:
     for step in steps:
         trackers.figures(step, {"loss": 4.0 / step, "expert_load/1": 1.5})
@@ -113,9 +120,18 @@ def test_wandb_offline_has_every_step(tmp_path: Path, made: Artifact, monkeypatc
     run = tmp_path / "run"
     run.mkdir()
     with tracked(NAME, run, section(wandb_project="mine"), SETTINGS, ()) as trackers:
-        work(trackers, range(1, 4), made)
+        work(trackers, range(1, 2), None)
+        trackers.completions(2, [COMPLETION])
+        work(trackers, range(2, 4), made)
     logged = logged_offline(run)
     assert [(entry["_step"], entry["loss"]) for entry in logged] == [(1, 4.0), (2, 2.0), (3, 4.0 / 3)]
+    assert [entry["_step"] for entry in logged if "completions/_type" in entry or "completions" in entry] == [2]
+    (table,) = run.rglob("*.table.json")
+    shown = json.loads(table.read_text())
+    assert dict(zip(shown["columns"], shown["data"][0], strict=True)) == {
+        "which": "best", "prompt": "2+2?", "completion": "<think></think>4", "expected": "4", "rewards/strict": 1.0,
+        "rewards/own": None, "reward": 1.0, "advantage": 0.5, "tokens": 2, "ended": "stopped",
+    }  # fmt: skip
     assert all("abcdefghijkl" not in path.read_bytes().decode("latin-1") for path in run.rglob("*") if path.is_file())
 
 
@@ -125,6 +141,7 @@ def test_mlflow_has_every_step_and_the_result(tmp_path: Path, made: Artifact) ->
     asked = section(mlflow_tracking_uri=address, mlflow_experiment="mine")
     with pytest.raises(Stopped), tracked(NAME, tmp_path, asked, SETTINGS, ()) as trackers:
         work(trackers, range(1, 3), None)
+        trackers.completions(2, [COMPLETION])
         raise Stopped("stopped", "again")
     client = mlflow.MlflowClient(tracking_uri=address)
     experiment = client.get_experiment_by_name("mine")
@@ -143,6 +160,9 @@ def test_mlflow_has_every_step_and_the_result(tmp_path: Path, made: Artifact) ->
     assert not (Path.cwd() / "mlruns").exists() and (tmp_path / "mlflow-artifacts").is_dir()
     files = {entry.path for entry in client.list_artifacts(run.info.run_id, "super3-sft-model-v1")}
     assert files == {"super3-sft-model-v1/manifest.json", "super3-sft-model-v1/metrics.jsonl"}
+    (shown,) = client.list_artifacts(run.info.run_id, "completions")
+    kept = json.loads(Path(client.download_artifacts(run.info.run_id, shown.path, str(tmp_path))).read_text())
+    assert kept == {"step": 2, "completions": [COMPLETION.plain()]} and shown.path == "completions/step-000002.json"
 
 
 class Failing:
@@ -157,6 +177,9 @@ class Failing:
         if step == 2:
             raise ConnectionError("no route to host\nand more")
         self.steps.append(step)
+
+    def completions(self, step: int, completions: Sequence[Completion]) -> None:
+        raise AssertionError("none are kept")
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         raise AssertionError("it was left out")

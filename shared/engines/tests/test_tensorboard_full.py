@@ -8,13 +8,14 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from nemotron_engines.transformers.callback import TensorBoardMetrics
+from nemotron_shared.tracking.completions import CompletionsLog
 
 
 def test_a_full_disk_is_an_error_of_the_main_thread_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda failed: said.append(str(failed.exc_value)))
     writer = SummaryWriter(str(tmp_path))
-    TensorBoardMetrics(writer, log_interval=1)
+    TensorBoardMetrics(writer, 1, CompletionsLog(tmp_path / "completions.jsonl"))
     thread = next(one for one in threading.enumerate() if type(one).__module__.startswith("tensorboard."))
 
     def full(data: bytes) -> None:

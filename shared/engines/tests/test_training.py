@@ -17,6 +17,7 @@ from nemotron_engines.rows import BlendedRows, DocumentRows, PackedCollator, Pac
 from nemotron_engines.transformers.supervised import ScheduledTrainer, losses_of_rows
 from nemotron_engines.transformers.trainer import learning_rate_factor
 from nemotron_shared.config.training import OptimizerSection, SchedulerSection
+from nemotron_shared.tracking.completions import Completion, CompletionsLog
 from nemotron_shared.tracking.metrics import MetricsLog
 
 
@@ -178,18 +179,23 @@ def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pyte
 
     from nemotron_engines.transformers.callback import TensorBoardMetrics
 
-    written = []
+    written, texts = [], []
     writer = SummaryWriter(str(tmp_path))
     writer.add_scalar = lambda name, value, step: written.append((name, value))
+    writer.add_text = lambda name, text, step: texts.append((name, "    4+4=8" in text, step))
+    log = CompletionsLog(tmp_path / "completions.jsonl")
+    about = {"prompt": "?", "completion": "4+4=8", "expected": "8", "rewards": {}, "tokens": 1, "ended": "stopped"}
+    log.append(7, [Completion(step=7, which=which, **about) for which in ("best", "worst")])
     logging.enable_propagation()
     try:
-        TensorBoardMetrics(writer, 10).on_log(
-            TrainingArguments(str(tmp_path)), TrainerState(is_world_process_zero=True), TrainerControl(),
-            logs={"reward": 0.5, "reward_std": None},
-        )  # fmt: skip
+        for logs in ({"reward": 0.5, "reward_std": None}, {"eval_reward": None}):
+            TensorBoardMetrics(writer, 10, log).on_log(
+                TrainingArguments(str(tmp_path)), TrainerState(is_world_process_zero=True), TrainerControl(), logs=logs
+            )
     finally:
         logging.disable_propagation()
     assert written == [("train/reward", 0.5)]
+    assert texts == [("completions/best", True, 7), ("completions/worst", True, 7)], "once"
     assert caplog.messages == []
 
 

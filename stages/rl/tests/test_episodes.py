@@ -12,6 +12,7 @@ from support import EPISODES, learn_to_call_tools, short
 
 from nemotron_data.gym.environments.drawers import drawers
 from nemotron_shared.config.environments import EnvironmentsSection
+from nemotron_shared.tracking.completions import read_completions
 from stages.rl.engines.trl.batches import advantages_of
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.train import main
@@ -64,6 +65,14 @@ def test_the_environments_tokens_count_nowhere_and_all_turns_are_exact(store: Pa
     assert main([*EPISODES]) == 0
     steps = [line for line in lines_of(store) if "loss" in line]
     assert sum(line["environment/turns"] for line in steps) > len(steps), "some episodes have several turns"
+    (kept,) = store.glob("runs/super3-rl-model-*/completions.jsonl")
+    found, damage = read_completions(kept)
+    assert damage == [] and {one.step for one in found} == {line["step"] for line in steps}
+    for one in found:
+        assert one.turns is not None and one.turns_in_all == len(one.turns)
+        assert one.tokens == sum(turn.tokens for turn in one.turns if turn.by == "model")
+        assert one.rewards["environment"] is not None and one.ended in ("answered", "turns", "tokens", "cut")
+    assert any(one.calls and "<tool_call>" in one.turns[0].text and one.turns[1].by == "environment" for one in found)
     for line, one in zip(steps, passes, strict=True):
         own, padding = one["completion_mask"] * one["tool_mask"], one["completion_mask"]
         assert own.sum() < padding.sum()

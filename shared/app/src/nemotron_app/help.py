@@ -80,7 +80,7 @@ look
                                  the configs, their values and where each comes from, what a setting means
   data inspect PATH [--html FILE]
                                  look at prepared data: text, loss mask, lengths, duplicates
-  runs [list|stop|rm]            what is running or was stopped; stop it, remove it
+  runs [list|show|stop|rm]       what is running or was stopped; what it writes (RL); stop it, remove it
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is
   report [--family NAME] [--out FILE]

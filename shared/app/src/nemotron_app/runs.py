@@ -1,6 +1,7 @@
 """`nemotron runs`: the working folders of steps that are running, or stopped without a result.
 
     nemotron runs                        running and stopped ones; --all adds the finished
+    nemotron runs show rl                what one does, and in RL the newest completions with their rewards
     nemotron runs stop sft               ask the process to save and stop, and wait until it has
     nemotron runs rm super3-sft-model-891fc106f3a7     remove a stopped run and its checkpoints
 
@@ -21,6 +22,8 @@ from typing import Any
 import click
 from humanize import naturalsize
 
+from nemotron_app.completions import kept_in, lines_of
+from nemotron_app.output import open_console
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import minute, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
@@ -93,6 +96,36 @@ def list_(look: Look, finished: bool) -> int:
     """List running and stopped runs (the default)."""
     above = click.get_current_context().parent
     return print_list(look, finished or (above is not None and above.params["finished"]))
+
+
+@command.command("show")
+@WANTED
+@click.option("--step", type=click.IntRange(min=1), metavar="N", help="of this step (default: the newest)")
+@store_options
+def show_(look: Look, wanted: str, step: int | None) -> int:
+    """Show a run's state, and of RL the newest completions with their rewards."""
+    folder = _find(look, wanted, state=None)
+    run, kept = run_state(folder), kept_in(folder)
+    if step is not None and step not in kept.steps:
+        known = f"there are those of steps {_ranges(list(kept.steps))}" if kept.steps else "none have been kept"
+        raise UserError(f"{run.name}: no completions of step {step}", known)
+    shown = kept.steps.get(step or max(kept.steps, default=0), [])
+    width = open_console().width
+    lines = [f"{run.name}: {run.state}{f', {said}' if (said := _in_words(run.last)) else ''}", f"folder: {run.folder}"]
+    lines += [f"warning: {kept.problem}"] if kept.problem else []
+    for one in shown:
+        lines += ["", *lines_of(one, width)]
+    if not shown:
+        lines.append("no completions are kept: only RL keeps some, unless logger.completions=0")
+    plain = [one.plain() for one in shown]
+    look.tell(asdict(run) | {"completions": plain, "problem": kept.problem}, *lines)
+    return 0
+
+
+def _ranges(steps: list[int]) -> str:
+    """`1 to 16`, or `1 to 1,200 (324 steps)` where some are missing."""
+    whole = steps[-1] - steps[0] + 1 == len(steps)
+    return f"{steps[0]} to {steps[-1]:,}" + ("" if whole else f" ({len(steps)} steps)")
 
 
 @command.command()

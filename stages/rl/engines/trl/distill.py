@@ -33,7 +33,7 @@ class DistillingTrainer(SamplingTrainer):
 
     def learn_from(self, teacher: PreTrainedModel, kl_type: str) -> None:
         """Learn a teacher's distributions from now on."""
-        self.teacher, self.kl_type = teacher, kl_type
+        self.teacher, self.kl_type, self.learns_from_rewards = teacher, kl_type, False
         self.known = min(tokens_of(self.accelerator.unwrap_model(self.model)), tokens_of(teacher))
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:

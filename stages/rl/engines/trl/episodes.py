@@ -31,6 +31,7 @@ from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.run import Run
+from stages.rl.engines.trl.completions import Answer
 from stages.rl.engines.trl.prompts import USED
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
@@ -183,6 +184,14 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         self._episodes_took = {"sampling": seconds - waited, "environments": waited}
         times = {"environment/seconds": waited, "environment/sampling_seconds": seconds - waited}
         self._note("train", **figures, **times)
+
+    def _answer(self, place: int, sampled: tuple[str, str, str, Any]) -> Answer:
+        """The episode: its prompt, last answer, tokens of the model, and end."""
+        episode, (_, _, expected, _) = self._played[place], sampled
+        assert episode.ended is not None
+        tokenizer: Any = self.processing_class
+        prompt = tokenizer.decode(episode.prompt, skip_special_tokens=False)
+        return Answer(prompt, episode.answer, str(expected), sum(episode.own), episode.ended, episode)
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
         """The environment's reward, and other rewards of the last answer; NaN if the environment failed."""

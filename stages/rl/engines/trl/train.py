@@ -13,6 +13,7 @@ from nemotron_engines.transformers.trainer import callbacks, train_to_end, train
 from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.engine.spec import Outcome, Task
 from stages.rl.engines.trl.batches import Batches
+from stages.rl.engines.trl.completions import Silence
 from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
@@ -71,6 +72,8 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     trainer.batches, trainer.seed = Batches(len(rows), *sizes, config.run.seed), config.run.seed
     trainer.say, trainer.prompts, trainer.judges, trainer.whole_rows = run.say, prompts, judges, whole
     trainer.weights = [reward.weight for reward in config.rewards]
+    trainer.most_kept, trainer.log_of_completions = config.logger.completions, run.completions
+    trainer.silence = Silence([reward.name for reward in config.rewards if reward.weight], run.say)
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty
     if grpo.use_dynamic_sampling and config.distillation is None:

@@ -28,7 +28,9 @@ from transformers.trainer_utils import EvalLoopOutput
 from nemotron_data.chat.prompt import Prompt
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.completions import CompletionsLog, is_kept
 from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
+from stages.rl.engines.trl.completions import Answer, Batch, Silence, kept
 from stages.rl.engines.trl.library import GRPOTrainer
 from stages.rl.rewards import MODEL, NO_ROW, Judge
 
@@ -114,6 +116,12 @@ class JudgedTrainer(TeachingRowsTrainer):
     """Prepared rows by the names in the rows, if a reward asks for them."""
     scorer: Callable[[Sequence[Sequence[int]]], list[float]]
     """Scores of conversations from their ids, for the reward `model`."""
+    learns_from_rewards = True
+    """Whether advantages mean anything; the teacher of a distillation is learnt from instead."""
+    sampled: list[Batch]
+    """What the current step has sampled so far."""
+    _answers: Sequence[Answer] = ()
+    """This process's latest completions."""
     rehearses: ClassVar[bool] = False
     """See `rehearsing`: every second completion has a higher reward, and rewards of other packages are not called."""
 
@@ -124,6 +132,8 @@ class JudgedTrainer(TeachingRowsTrainer):
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
         """The rewards of all processes' completions, (completions, rewards)."""
         judged = self._judged(prompts, completions, [row["expected"] for row in inputs], ids)
+        expected = [row["expected"] for row in inputs]
+        self._answers = [self._answer(*one) for one in enumerate(zip(prompts, completions, expected, ids, strict=True))]
         penalties = overlong_penalty([len(one) for one in ids], *self.overlong)
         found = torch.from_numpy(np.column_stack([judged, penalties])).to(self.accelerator.device)
         gathered = self.accelerator.gather(found)
@@ -132,6 +142,12 @@ class JudgedTrainer(TeachingRowsTrainer):
             counts = next(place for place, weight in enumerate(self.weights) if weight)
             self._rewards[:, counts] += np.arange(len(self._rewards)) % 2
         return gathered[:, :-1].float()
+
+    def _answer(self, place: int, sampled: tuple[str, str, str, Any]) -> Answer:
+        """One of this process's completions, from the prompt's name, text, expected answer and ids."""
+        name, completion, expected, ids = sampled
+        ended = "stopped" if len(ids) and ids[-1] in self.eos_token_ids else "cut"
+        return Answer(self.prompts[name].text, completion, expected, len(ids), ended)
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
         asked = [self.prompts[name] for name in prompts]
@@ -160,6 +176,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         normalize = self.scale_rewards == "group"
         advantages = advantages_of(grouped, leave_one_out=self.leave_one_out, normalize=normalize).ravel()
         found["advantages"] = torch.from_numpy(advantages[self.rows]).to(found["advantages"])
+        self.sampled.append(Batch(self.rows, self._answers, self._rewards, grouped.ravel(), advantages))
         return found
 
     def _grouped(self, rewards: np.ndarray, penalties: np.ndarray | float = 0.0) -> np.ndarray:
@@ -247,6 +264,10 @@ class StepTrainer(JudgedTrainer):
     may_be_given_up: bool
     say: Callable[[str], None]
     """Prints one line."""
+    most_kept = 0
+    """Completions of a step to keep."""
+    log_of_completions: CompletionsLog
+    silence: Silence
     steps_with: Counter[bool]
     """Number of this attempt's steps in which some completions of a group had different rewards, and of the others."""
     _said = False
@@ -290,9 +311,10 @@ class StepTrainer(JudgedTrainer):
 
     def _sampled(self) -> list[dict[str, Any]]:
         """Completions of a step, by pass."""
-        step, batches = self.state.global_step, self.batches
+        step, batches, self.sampled = self.state.global_step, self.batches, []
         found = self._answered_apart(step) if self.most_batches else self._answered_batch(step)
         self._note("train", **self._figures(self._rewards, self._penalties))
+        self._keep(step + 1)
         teaching = self.accelerator.reduce(found["advantages"].count_nonzero(), reduction="sum")
         self.steps_with[bool(teaching)] += 1
         size = len(self.rows) // self.passes
@@ -308,6 +330,24 @@ class StepTrainer(JudgedTrainer):
         for number, one in enumerate(made):  # the loss is a mean over the tokens of its update
             one["num_items_in_batch"] = tokens[number // self.passes_of_update]
         return made
+
+    def _keep(self, step: int) -> None:
+        """Keep a few completions of the step, and tell if a reward has never fired; collective."""
+        if self.rehearses:
+            return
+        names, found = self.reward_func_names, []
+        if self.most_kept and is_kept(step):
+            found = kept(step, self.sampled, names, self.most_kept, self.processing_class)
+            if not self.learns_from_rewards:
+                found = [one.model_copy(update={"advantage": None}) for one in found]
+        if distributed.rank() != 0:
+            return
+        if found:
+            self.log_of_completions.append(step, found)
+        cut = self._metrics["train"].get("completions/clipped_ratio") or [0.0]
+        rewards = np.concatenate([batch.rewards for batch in self.sampled])
+        counted = np.flatnonzero(np.array(self.weights))
+        self.silence.hear(rewards[:, counted], found[-1] if found else None, cut[-1])
 
     def _answered_batch(self, step: int, further: int = 0) -> dict[str, Any]:
         """Completions of this process for the prompts of a step, or of the one that comes `further` steps after it."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app.charts import BarChart, Histogram, bar_chart, histogram, quantile
+from nemotron_app.completions import Kept, kept_of
 from nemotron_app.inspect.find import LENGTHS, REJECTED, Reason, find_set, read_refused
 from nemotron_app.inspect.splits import Split
 from nemotron_app.report.results import NO_RESULTS, read_results, read_samples, results_problem
@@ -56,6 +57,8 @@ class Collected:
         problems: what is damaged, with the remedy, and what is unknown because of it.
         newer: newer artifacts that this report does not cover.
         metrics: entries of metrics.jsonl, by stage.
+        completions: of each model that learnt from its own, from the folder of its run, by stage; None where that is
+            gone.
         data: contents of each data artifact, by the last part of its name.
         results: results.json; empty without an evaluation.
         samples: model -> rows, of the task that `sample_task` names.
@@ -69,6 +72,7 @@ class Collected:
     problems: list[str]
     newer: list[str]
     metrics: dict[str, list[dict[str, Any]]]
+    completions: dict[str, Kept | None]
     data: dict[str, DataSet]
     results: dict[str, Any]
     samples: dict[str, list[dict[str, Any]]]
@@ -156,12 +160,15 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
         otherwise = f"it has: {', '.join(sorted(made))}" if made else first
         raise UserError(f"nothing of {family} in {store.root}", did_you_mean(family, made, otherwise=otherwise))
     problems += [f"{changed}." for changed in map(manifest_problem, artifacts.values()) if changed]
-    metrics = {}
+    metrics, completions = {}, dict[str, Kept | None]()
     for made in (one for stage in TRAINING for one in (stage.result, *stage.other_results.values())):
         model = artifacts.get(made.kind)
         log = log_of(model, store) if model else Log([])
         metrics[made.kind.removesuffix("-model")] = log.entries
         problems += [f"{log.problem}."] if log.problem else []
+        if model and any("reward" in entry for entry in log.entries):
+            kept = completions[made.kind.removesuffix("-model")] = kept_of(model, store)
+            problems += [f"{kept.problem}."] if kept and kept.problem else []
     data = {
         kind: read_data_set(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")
     }
@@ -174,7 +181,9 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
     ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
     lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
     newer = _newer(store, family, artifacts)
-    return Collected(family, artifacts, absent, problems, newer, metrics, data, scores, samples, lineage, pipeline)
+    return Collected(
+        family, artifacts, absent, problems, newer, metrics, completions, data, scores, samples, lineage, pipeline
+    )
 
 
 def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list[str]:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nemotron_app import output, wording
+from nemotron_app.completions import in_one_line, spread
 from nemotron_app.output import open_console, print_table, text_of
 from nemotron_app.report import compare
 from nemotron_app.report.collect import STEPS, Collected, collect, seconds_of
 from nemotron_app.report.compare import Trained, training_named, watch
 from nemotron_app.report.findings import MODEL_OF_STAGE, overlap_in_short, score_of
-from nemotron_app.report.page import rejected_rows, render
+from nemotron_app.report.page import by_step, rejected_rows, render
 from nemotron_app.report.results import shown_task
 from nemotron_app.report.training import facts, key_metric
 from nemotron_app.store_options import Look, store_options
@@ -43,9 +44,8 @@ COLUMNS = ("made", "time", "amount", "key metric")
 """Of the printed table, before the score. The README shows a sample."""
 
 
-def print_report(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
-    """One line per artifact, then the path of the page; ASCII only if the output is not a terminal."""
-    console = console or output.open_console()
+def print_report(collected: Collected, html_path: Path, console: "Console", *, whole: bool = False) -> None:
+    """One line per artifact, then completions of RL and the path of the page; ASCII only outside a terminal."""
     results, task = collected.results, shown_task(collected.results)
     score = f"{task} {wording.metric_name(results['tasks'][task]['metric'])}" if task else "score"
     rows = [_row(collected, kind) for kind in collected.kinds]
@@ -55,6 +55,8 @@ def print_report(collected: Collected, html_path: Path, console: "Console | None
     console.print(output.text_of(console, title, "bold"))
     table = output.Table([*COLUMNS, score], rows)
     output.print_table(console, table, wrapped="key metric")
+    if whole:
+        print_completions(collected, console)
     for problem in collected.problems:
         console.print(output.text_of(console, f"warning: {problem}"), soft_wrap=True)
     if collected.newer:
@@ -63,6 +65,35 @@ def print_report(collected: Collected, html_path: Path, console: "Console | None
         own = f"the report of {evaluation}: nemotron report {evaluation}"
         console.print(output.text_of(console, own), soft_wrap=True)
     console.print(output.text_of(console, f"report: {html_path}"), soft_wrap=True)
+
+
+PROMPT, EXPECTED = 24, 14
+LEAST_WRITTEN, MOST_WRITTEN = 16, 60
+"""Characters of the texts in the table of completions."""
+
+
+def print_completions(collected: Collected, console: "Console") -> None:
+    """What the first and the last step of RL wrote, with rewards, as wide as the console."""
+    for kept in filter(None, collected.completions.values()):
+        ones = [one for step in spread(list(kept.steps), 2) for one in kept.steps[step]]
+        if not ones:
+            continue
+        columns = {
+            "step": [str(one.step) for one in ones],
+            "which": [one.which for one in ones],
+            "reward": ["none" if one.reward is None else f"{one.reward:.3g}" for one in ones],
+            "tokens": [str(one.tokens) for one in ones],
+            "prompt": [in_one_line(wording.plain_turns(one.prompt).rpartition("user: ")[2], PROMPT) for one in ones],
+            "written": [],
+            "expected": [in_one_line(one.expected, EXPECTED) for one in ones],
+        }
+        taken = sum(max(map(len, [name, *cells])) + output.GAP for name, cells in columns.items() if cells)
+        room = min(MOST_WRITTEN, max(LEAST_WRITTEN, console.width - taken))
+        columns["written"] = [in_one_line(one.completion, room) for one in ones]
+        console.print()
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        output.print_table(console, output.Table(list(columns), rows), folded=LEAST_WRITTEN)
+        console.print(output.text_of(console, f"more of them: nemotron runs show {kept.folder.name}"), soft_wrap=True)
 
 
 def _row(collected: Collected, kind: str) -> list[str]:
@@ -110,6 +141,8 @@ def summary(collected: Collected) -> dict[str, Any]:
         if kind.endswith("-model"):
             trained = facts(collected.metrics.get(kind.removesuffix("-model"), []))
             step |= {"training": dataclasses.asdict(trained), "score": _score(collected, kind)}
+            if kept := collected.completions.get(kind.removesuffix("-model")):
+                step["completions"] = [one.plain() for _, ones in by_step(kept) for one in ones]
         steps.append(step)
     found = {
         "family": collected.family,
@@ -140,12 +173,17 @@ class Report:
         """The data as plain JSON values."""
         return {"report": str(self.html_path), **summary(self.collected)}
 
-    def print(self, console: "Console | None" = None, *, as_json: bool = False) -> None:
-        """Print the table, or its JSON form, on stdout or a given console."""
+    def print(self, console: "Console | None" = None, *, as_json: bool = False, whole: bool = False) -> None:
+        """Print the table, or its JSON form, on stdout or a given console.
+
+        Args:
+            whole: print completions of RL, too.
+        """
         if as_json:
             tell_json(self.summary())
-        else:
-            print_report(self.collected, self.html_path, console)
+            return
+        console = console or output.open_console()
+        print_report(self.collected, self.html_path, console, whole=whole)
 
 
 def build_report(
@@ -200,7 +238,7 @@ def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: 
             raise UserError("--live is for people", "programs read metrics.jsonl of: nemotron runs --json")
         return watch(look.store, path or look.store.home / "reports" / "live.html")
     family = look.family if evaluation is None else evaluation.manifest.name.removesuffix(f"-{RESULTS}")
-    build_report(look.store, family, path, results=evaluation).print(as_json=look.json)
+    build_report(look.store, family, path, results=evaluation).print(as_json=look.json, whole=True)
     return 0
 
 

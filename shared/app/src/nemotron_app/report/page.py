@@ -6,6 +6,7 @@ from typing import Any
 from humanize import naturalsize
 
 from nemotron_app import output, wording
+from nemotron_app.completions import Kept, spread
 from nemotron_app.output import Table
 from nemotron_app.report import findings, training
 from nemotron_app.report.collect import STEPS, Collected, seconds_of, total
@@ -14,6 +15,7 @@ from nemotron_app.report.results import choose_questions, in_order, sample_task
 from nemotron_app.report.training import facts
 from nemotron_app.wording import minute
 from nemotron_shared.stages import TRAINING, Stage
+from nemotron_shared.tracking.completions import Completion, figures
 
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("kind", "documents", "conversations", "rows", "packed_rows", "tokens", "trained_tokens", "fill")
@@ -149,6 +151,7 @@ def render(collected: Collected) -> str:
         "collected": collected,
         "results": results,
         "wording": wording,
+        "figures_of": figures,
         "verdict": findings.verdict,
         "overlap_sentence": lambda task: findings.overlap_sentence(results, task),
         # one color per stage throughout
@@ -206,6 +209,7 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
     foot = [] if facts.steps is None else [wording.counted(facts.steps, "step")]
     foot += [f"{shown['tokens']} tokens"] if "tokens" in shown else []
     large, small = training.panels(collected.metrics[stage.name])
+    kept = collected.completions.get(stage.name)
     return {
         "title": stage.title,
         "model": stage.model,
@@ -219,4 +223,22 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
         "not_finite": facts.not_finite,
         "large": large,
         "small": small,
+        "samples": reward,
+        "completions": [(step, _mean(collected, stage.name, step), ones) for step, ones in by_step(kept)]
+        if kept
+        else [],
     }
+
+
+def _mean(collected: Collected, stage: str, step: int) -> str:
+    """The step's mean reward, as it was logged."""
+    found = [entry["reward"] for entry in collected.metrics[stage] if entry["step"] == step and "reward" in entry]
+    return f"reward {wording.number(found[0])}" if found else "reward not known"
+
+
+STEPS_SHOWN = 8
+
+
+def by_step(kept: Kept) -> list[tuple[int, list[Completion]]]:
+    """The first and the last step whose completions were kept, and some between them."""
+    return [(step, kept.steps[step]) for step in spread(list(kept.steps), STEPS_SHOWN)]

@@ -304,6 +304,18 @@ class LoggerSection(TrackerSection):
     a link of the run's name. `null`: no link."""
 
 
+MOST_COMPLETIONS = 64
+
+
+class RLLogger(LoggerSection):
+    """Where metrics go, and how much of what is sampled is kept."""
+
+    completions: How[int] = Field(ge=0, le=MOST_COMPLETIONS)
+    """Completions of each step that are kept in `completions.jsonl` in the run's folder, and go to TensorBoard and the
+    trackers, with prompt, rewards and advantage: the best, the worst, one in the middle, then others
+    ([docs](../../docs/report.md#completions-of-rl)). 0: none. Engine `nemo_rl` keeps all of its own."""
+
+
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     """Settings of every training."""
 
@@ -400,6 +412,7 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
     model: RandomModelSection
     train: RLTrain
     grpo: GRPOSection
+    logger: RLLogger
     dpo: Extra[DPOSection | None]
     """Learn from pairs of answers instead of by GRPO; `null`: GRPO. The configs `dpo` and `dpo_tiny` have such a
     section."""
@@ -446,7 +459,7 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
         keys = [f"grpo.{name}" for name in GRPOSection.model_fields]
         if self.on_pairs is not None:
             why = f"with {self.other_method}, which samples nothing"
-            return super().unused | dict.fromkeys((*keys, "rewards"), why)
+            return super().unused | dict.fromkeys((*keys, "rewards", "logger.completions"), why)
         if self.distillation is not None:
             why = "with distillation, which learns from a teacher and not from rewards"
             return super().unused | dict.fromkeys((key for key in keys if key not in SAMPLING), why)

@@ -235,6 +235,7 @@ def _trackers(task: Task[Any]) -> Generator[None]:
     itself = engine_of(task.config).tracks_itself
     with tracked(run.directory.name, run.directory, section, {**task.what, **task.how}, itself) as trackers:
         run.metrics.mirror, run.mirror_result = trackers.figures, trackers.result
+        run.completions.mirror = trackers.completions
         yield
 
 

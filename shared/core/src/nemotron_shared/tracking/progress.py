@@ -51,7 +51,7 @@ class Progress:
         self._first_tokens = 0
 
     def start(self, step: int, last: int, tokens: int | None) -> None:
-        """Start counting, and cut the log back to `step`, when training starts or resumes.
+        """Start counting, and cut the logs back to `step`, when training starts or resumes.
 
         Args:
             last: the final step.
@@ -63,6 +63,7 @@ class Progress:
         doing(f"at work on step {step + 1}/{last}")
         if distributed.rank() == 0:
             self.run.metrics.cut_after(step)
+            self.run.completions.cut_after(step)
 
     def log(self, step: int, metrics: Figures, tokens: int | None) -> None:
         """Log the metrics of a step.

@@ -17,6 +17,8 @@ from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.lock import locked, record_of
 from nemotron_shared.system.process import rank, world_size
 from nemotron_shared.system.stop import Interrupted, Stopped, stop_signals
+from nemotron_shared.tracking.completions import FILE as COMPLETIONS
+from nemotron_shared.tracking.completions import CompletionsLog
 from nemotron_shared.tracking.metrics import FILE as METRICS
 from nemotron_shared.tracking.metrics import MetricsLog
 from nemotron_shared.tracking.segments import continued, other_processes, read_segments, write_segments
@@ -49,6 +51,7 @@ class Run:
         self.checkpoints = directory / "checkpoints"
         self.output = directory / "output"
         self.metrics = MetricsLog(directory / METRICS)
+        self.completions = CompletionsLog(directory / COMPLETIONS)
         self.began = time.monotonic()
         self.mirror_result: Callable[[Artifact, Sequence[Artifact]], None] = _tell_nobody
         self.stop_requested = False

@@ -17,6 +17,7 @@ from nemotron_shared.engine.checkpoints import Validation, best_of, validation_o
 from nemotron_shared.models.folder import IDS
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.completions import CompletionsLog, as_markdown
 from nemotron_shared.tracking.metrics import Metric, is_known
 from nemotron_shared.tracking.progress import Progress
 from nemotron_shared.tracking.run import Run
@@ -172,12 +173,14 @@ class OwnTokens(TrainerCallback):
 class TensorBoardMetrics(TensorBoardCallback):
     """The library's TensorBoard callback, but flushed to disk only at the steps of `log_interval`.
 
-    Skips metrics that TRL leaves empty, which would each cause a warning.
+    Skips metrics that TRL leaves empty, which would each cause a warning. Completions that the run keeps are written as
+    texts.
     """
 
-    def __init__(self, writer: Any, log_interval: int) -> None:
+    def __init__(self, writer: Any, log_interval: int, completions: CompletionsLog) -> None:
         super().__init__(writer)
         self._log_interval = log_interval
+        self._completions = completions
         _let_main_thread_report()
 
     def on_log(
@@ -194,6 +197,9 @@ class TensorBoardMetrics(TensorBoardCallback):
         for name, value in rewrite_logs(logs or {}).items():
             if isinstance(value, int | float):
                 self.tb_writer.add_scalar(name, value, state.global_step)
+        step, completions = self._completions.take_newest()
+        for one in completions:
+            self.tb_writer.add_text(f"completions/{one.which}", as_markdown(one), step)
         if state.global_step % self._log_interval == 0:
             self.tb_writer.flush()
 

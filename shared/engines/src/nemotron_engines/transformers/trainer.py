@@ -231,7 +231,8 @@ def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] 
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
 
-        chosen.append(TensorBoardMetrics(SummaryWriter(str(run.directory / "tensorboard")), config.logger.log_interval))
+        writer = SummaryWriter(str(run.directory / "tensorboard"))
+        chosen.append(TensorBoardMetrics(writer, config.logger.log_interval, run.completions))
     return chosen
 
 

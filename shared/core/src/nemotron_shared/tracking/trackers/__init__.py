@@ -24,6 +24,7 @@ from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import Finding, UserError, how_to_add, lacking, note
 from nemotron_shared.system.redaction import redact, redact_values
 from nemotron_shared.system.stop import Interrupted, Stopped
+from nemotron_shared.tracking.completions import Completion
 from nemotron_shared.tracking.trackers.base import Ending, Tracker
 
 KEYS = ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
@@ -117,6 +118,10 @@ class Trackers:
         """Log a step's metrics."""
         self._each(lambda tracker: tracker.figures(step, values))
 
+    def completions(self, step: int, completions: Sequence[Completion]) -> None:
+        """Log a few completions of a step of RL."""
+        self._each(lambda tracker: tracker.completions(step, completions))
+
     def result(self, artifact: Artifact, inputs: Sequence[Artifact] = ()) -> None:
         """Log the result's name, path and small files, and those of its inputs."""
         self._each(lambda tracker: tracker.result(artifact, inputs))
@@ -146,6 +151,9 @@ class AtTheEnd:
 
     def figures(self, step: int, values: Mapping[str, float]) -> None:
         """Do nothing: the library has logged them."""
+
+    def completions(self, step: int, completions: Sequence[Completion]) -> None:
+        """Do nothing: the library logs its own."""
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         """Open the tracker, log the result, and close it."""

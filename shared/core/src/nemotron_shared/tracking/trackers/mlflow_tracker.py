@@ -13,6 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.training import EXPERIMENT, TrackerSection
+from nemotron_shared.tracking.completions import Completion
 from nemotron_shared.tracking.trackers.base import SMALL_FILES, Ending
 
 STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
@@ -62,6 +63,11 @@ class MLflowTracker:
         self._waiting += [Metric(name.replace(":", "_"), float(value), now, step) for name, value in values.items()]
         if time.monotonic() - self._sent > SEND_SECONDS or len(self._waiting) >= MOST_METRICS:
             self._send()
+
+    def completions(self, step: int, completions: Sequence[Completion]) -> None:
+        """Log a file for each step: a table that grows would be sent anew with each (mlflow 3, `log_table`)."""
+        content = {"step": step, "completions": [one.plain() for one in completions]}
+        self._client.log_dict(self._id, content, f"completions/step-{step:06}.json")
 
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         """Log the result's small files in a folder of its name, and its path and inputs as tags."""

@@ -4,7 +4,7 @@ Results and inputs are logged as artifacts, so W&B can draw the lineage. An arti
 logged by its own run is found again, and one that no run has logged is logged when it is used.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import wandb
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.config.training import TrackerSection
+from nemotron_shared.tracking.completions import Completion
 from nemotron_shared.tracking.trackers.base import SMALL_FILES, Ending
 
 EXIT_CODES: dict[Ending, int] = {"finished": 0, "stopped": 130, "failed": 1}
@@ -43,6 +44,11 @@ class WandbTracker:
         """Log a step's metrics."""
         self._run.log(dict(values), step=step)
 
+    def completions(self, step: int, completions: Sequence[Completion]) -> None:
+        """Log a table for each step, which W&B shows with a slider."""
+        columns, rows = as_table(completions)
+        self._run.log({"completions": wandb.Table(columns=columns, data=rows)}, step=step)
+
     def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         """Log the result as an artifact and the inputs as used ones; its metrics go into the summary."""
         self._run.summary.update(dict(numbers(artifact.manifest.metrics)))
@@ -57,6 +63,18 @@ class WandbTracker:
         """Send what is pending."""
         if self._is_own:
             self._run.finish(exit_code=EXIT_CODES[ending])
+
+
+def as_table(completions: Sequence[Completion]) -> tuple[list[Any], list[Iterable[Any]]]:
+    """Columns and rows, with a column for each reward."""
+    names = list(completions[0].rewards) if completions else []
+    texts, numbers = ["which", "prompt", "completion", "expected"], ["reward", "advantage", "tokens", "ended"]
+    rows: list[Iterable[Any]] = [
+        [getattr(one, name) for name in texts] + [one.rewards[name] for name in names]
+        + [getattr(one, name) for name in numbers]
+        for one in completions
+    ]  # fmt: skip
+    return [*texts, *(f"rewards/{name}" for name in names), *numbers], rows
 
 
 def mirrored(artifact: Artifact) -> wandb.Artifact:
