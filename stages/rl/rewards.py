@@ -114,6 +114,11 @@ class Judge:
         return self
 
     @property
+    def rule(self) -> str:
+        """The first line of what it says of itself; empty where it says nothing."""
+        return (inspect.getdoc(self._function[0]) or "").partition("\n")[0]
+
+    @property
     def asks_for(self) -> tuple[str, ...]:
         """Those of `GIVEN` that it is called with."""
         asked = self._function[1]

@@ -13,6 +13,7 @@ from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import Completion, read_completions
 from stages.rl import train
 from stages.rl.engines.trl.completions import Answer, Batch, Silence, chosen, kept
+from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
 NAN = math.nan
@@ -63,7 +64,7 @@ def test_a_run_that_was_stopped_has_the_completions_of_one_that_was_not(
             raise UserError("a fault", "none")
         return float(len(text) % 3)
 
-    monkeypatch.setattr("stages.rl.engines.trl.trainer.rewarded", reward)
+    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
     monkeypatch.setenv("DOOR_PASSWORD", "How much")  # which the prompts have
     folder, whole = trained(tmp_path / "whole", monkeypatch, "logger.completions=3")
     assert [(one.step, one.which) for one in whole] == [
@@ -110,7 +111,7 @@ def test_none_are_kept_where_none_are_wanted_and_a_silent_reward_is_told_all_the
 
 def told(*steps: Any, names: tuple[str, ...] = ("strict", "well_formed")) -> list[str]:
     said: list[str] = []
-    silence = Silence(names, said.append)
+    silence = Silence([Judge(name) for name in names], said.append)
     for rewards in steps:
         silence.hear(np.array(rewards, dtype=float), None, 0.0)
     return said

@@ -61,7 +61,8 @@ def lines_of(one: Completion, width: int) -> Iterator[str]:
             yield from _labelled(turn.by, turn.text, width)
     else:
         yield from _labelled("written", one.completion, width)
-    yield from _labelled("expected", one.expected, width)
+    if one.expected is not None:
+        yield from _labelled("expected", one.expected, width)
 
 
 def _labelled(label: str, text: str, width: int) -> Iterator[str]:

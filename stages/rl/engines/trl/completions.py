@@ -23,7 +23,7 @@ from nemotron_shared.tracking.completions import (
     shortened,
     shortened_turns,
 )
-from stages.rl.rewards import REWARDS
+from stages.rl.rewards import Judge
 
 Place = tuple[int, int]
 """A batch of a step, and a completion's place in it."""
@@ -35,7 +35,7 @@ class Answer:
 
     prompt: str
     completion: str
-    expected: str
+    expected: str | None
     tokens: int
     ended: Ended
     episode: Episode | None = None
@@ -107,7 +107,7 @@ def _described(
         which=which,
         prompt=shortened(answer.prompt),
         completion=shortened(answer.completion),
-        expected=shortened(answer.expected),
+        expected=None if answer.expected is None else shortened(answer.expected),
         rewards={name: _number(value) for name, value in zip(names, batch.rewards[row], strict=True)},
         reward=_number(batch.sums[row]),
         advantage=_number(batch.advantages[row]),
@@ -134,16 +134,16 @@ class Silence:
     It waits for `FEWEST` completions or `STEPS` steps, whichever come first: a weak model is often wrong a few times.
 
     Args:
-        names: rewards with a weight other than 0.
+        judges: rewards with a weight other than 0.
         say: prints a line.
     """
 
     FEWEST, STEPS = 16, 3
     SHOWN = 300
 
-    def __init__(self, names: Sequence[str], say: Callable[[str], None]) -> None:
-        self._names, self._say = names, say
-        self._fired = np.zeros(len(names), dtype=bool)
+    def __init__(self, judges: Sequence[Judge], say: Callable[[str], None]) -> None:
+        self._judges, self._say = judges, say
+        self._fired = np.zeros(len(judges), dtype=bool)
         self._seen = self._steps = 0
         self._done = False
 
@@ -161,16 +161,17 @@ class Silence:
         self._fired |= (judged != 0).any(0)
         self._seen, self._steps = self._seen + len(judged), self._steps + 1
         self._done = self._seen >= self.FEWEST or self._steps == self.STEPS
-        silent = [name for name, fired in zip(self._names, self._fired, strict=True) if not fired]
+        silent = [judge for judge, fired in zip(self._judges, self._fired, strict=True) if not fired]
         if not (self._done and self._seen and silent):
             return
         of = "the first step" if self._steps == 1 else f"the first {self._steps} steps"
-        self._say(f"WARNING: {_listed(silent)} 0 for all {self._seen:,} completions of {of}")
-        for name in silent:
-            if rule := (REWARDS.load(name).__doc__ or "").strip().partition("\n")[0]:
-                self._say(f"  {name}: {rule}")
-        if example is not None:
+        self._say(f"WARNING: {_listed([judge.name for judge in silent])} 0 for all {self._seen:,} completions of {of}")
+        for judge in silent:
+            if judge.rule:
+                self._say(f"  {judge.name}: {judge.rule}")
+        if example is not None and example.expected is not None:
             self._say(f"  expected: {_in_one_line(example.expected, self.SHOWN)}")
+        if example is not None:
             self._say(f"  written:  {_in_one_line(example.completion, self.SHOWN) or '(nothing)'}")
         if cut > 0.5:
             self._say(f"  {cut:.0%} of them were cut at the longest length (grpo.max_new_tokens)")

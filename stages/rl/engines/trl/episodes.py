@@ -185,13 +185,13 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         times = {"environment/seconds": waited, "environment/sampling_seconds": seconds - waited}
         self._note("train", **figures, **times)
 
-    def _answer(self, place: int, sampled: tuple[str, str, str, Any]) -> Answer:
+    def _answer(self, place: int, sampled: tuple[str, str, str | None, Any]) -> Answer:
         """The episode: its prompt, last answer, tokens of the model, and end."""
         episode, (_, _, expected, _) = self._played[place], sampled
         assert episode.ended is not None
         tokenizer: Any = self.processing_class
         prompt = tokenizer.decode(episode.prompt, skip_special_tokens=False)
-        return Answer(prompt, episode.answer, str(expected), sum(episode.own), episode.ended, episode)
+        return Answer(prompt, episode.answer, expected, sum(episode.own), episode.ended, episode)
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
         """The environment's reward, and other rewards of the last answer; NaN if the environment failed."""

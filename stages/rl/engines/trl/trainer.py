@@ -131,8 +131,8 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
         """The rewards of all processes' completions, (completions, rewards)."""
-        judged = self._judged(prompts, completions, [row["expected"] for row in inputs], ids)
         expected = [row["expected"] for row in inputs]
+        judged = self._judged(prompts, completions, expected, ids)
         self._answers = [self._answer(*one) for one in enumerate(zip(prompts, completions, expected, ids, strict=True))]
         penalties = overlong_penalty([len(one) for one in ids], *self.overlong)
         found = torch.from_numpy(np.column_stack([judged, penalties])).to(self.accelerator.device)
@@ -143,7 +143,7 @@ class JudgedTrainer(TeachingRowsTrainer):
             self._rewards[:, counts] += np.arange(len(self._rewards)) % 2
         return gathered[:, :-1].float()
 
-    def _answer(self, place: int, sampled: tuple[str, str, str, Any]) -> Answer:
+    def _answer(self, place: int, sampled: tuple[str, str, str | None, Any]) -> Answer:
         """One of this process's completions, from the prompt's name, text, expected answer and ids."""
         name, completion, expected, ids = sampled
         ended = "stopped" if len(ids) and ids[-1] in self.eos_token_ids else "cut"

@@ -85,7 +85,7 @@ def print_completions(collected: Collected, console: "Console") -> None:
             "tokens": [str(one.tokens) for one in ones],
             "prompt": [in_one_line(wording.plain_turns(one.prompt).rpartition("user: ")[2], PROMPT) for one in ones],
             "written": [],
-            "expected": [in_one_line(one.expected, EXPECTED) for one in ones],
+            "expected": [in_one_line(one.expected or "", EXPECTED) for one in ones],
         }
         taken = sum(max(map(len, [name, *cells])) + output.GAP for name, cells in columns.items() if cells)
         room = min(MOST_WRITTEN, max(LEAST_WRITTEN, console.width - taken))

@@ -53,7 +53,7 @@ class Completion(BaseModel):
         which: its place among the step's completions in the order of rewards: the first, the last, the one in the
             middle, or another one.
         completion: as the rewards read it, without special tokens.
-        expected: the row's reference answer.
+        expected: the row's reference answer; None where no reward asks for one.
         rewards: by name; None where the environment failed.
         reward: their weighted sum, with the penalty for the length where there is one.
         advantage: None where the method does not learn from rewards.
@@ -69,7 +69,7 @@ class Completion(BaseModel):
     which: Which
     prompt: str
     completion: str
-    expected: str
+    expected: str | None = None
     rewards: dict[str, float | None]
     reward: float | None = None
     advantage: float | None = None
@@ -131,7 +131,8 @@ def as_markdown(one: Completion) -> str:
     """The completion as TensorBoard shows it."""
     said = "".join(f"\n\n{turn.by}:\n\n{_fenced(turn.text)}" for turn in one.turns or ())
     written = said or f"\n\nwritten:\n\n{_fenced(one.completion)}"
-    return f"{figures(one)}\n\nprompt:\n\n{_fenced(one.prompt)}{written}\n\nexpected:\n\n{_fenced(one.expected)}"
+    expected = "" if one.expected is None else f"\n\nexpected:\n\n{_fenced(one.expected)}"
+    return f"{figures(one)}\n\nprompt:\n\n{_fenced(one.prompt)}{written}{expected}"
 
 
 def _fenced(text: str) -> str:
