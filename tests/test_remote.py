@@ -19,7 +19,7 @@ executor = "slurm"
 partition = "batch"
 nodes = 2
 gpus_per_node = 4
-home = "/lustre/me/store"
+home = "/far-away/me/store"
 [far.set]
 "run.threads" = 3
 
@@ -33,7 +33,7 @@ gpus_per_node = 8
 extends = "far"
 tunnel = "ssh"
 host = "nobody.invalid"
-remote_job_dir = "/lustre/me/jobs"
+remote_job_dir = "/far-away/me/jobs"
 
 [wrong]
 executor = "local"
@@ -142,7 +142,7 @@ def test_a_job_whose_python_lacks_the_engine_is_refused_where_that_can_be_known(
         assert refused.returncode == 1 and lacks in refused.stdout.partition("# problems")[2], name
     assert "nemotron engine install automodel" in refused.stdout
     for unknown in (("--batch", "far", "run.env.python=/opt/bin/python"), ("--batch", "login")):
-        assert "none: this could run" in typed(folder, *words, *unknown, **without).stdout, unknown
+        assert lacks not in typed(folder, *words, *unknown, **without).stdout, unknown
 
 
 SEED = """
@@ -160,7 +160,7 @@ extends = "YOUR-CLUSTER"
 tunnel = "ssh"
 host = "login.invalid"
 user = "me"
-remote_job_dir = "/lustre/me/jobs"
+remote_job_dir = "/far-away/me/jobs"
 """
 
 
@@ -230,7 +230,7 @@ def test_an_evaluation_through_the_launcher_runs_here_with_what_the_profile_says
     assert (far["hostname"], far["username"], far["output_dir"]) == (
         "login.invalid",
         "me",
-        "/lustre/me/jobs/evaluations",
+        "/far-away/me/jobs/evaluations",
     )
     refused = typed(seed, "nano3", "eval", "--batch", "FAR", "--dry-run")
     assert refused.returncode == 2 and "its artifacts cannot be read from here" in refused.stderr
@@ -249,13 +249,28 @@ def test_a_profile_may_be_overruled_and_a_recipe_may_wish(folder: Path) -> None:
 
 def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) -> None:
     words = ("super3", "sft", "-c", "local", "data_prep.source=chats.jsonl", "--dry-run")
-    shared = typed(folder, *words, "--run", "far")
-    assert shared.returncode == 1 and "no artifact" in shared.stdout
-    over_ssh = typed(folder, *words, "--run", "login")
-    assert over_ssh.returncode == 1 and "no artifact" not in over_ssh.stdout
-    assert "not looked for from here: model, super3-pretrain-model:latest" in over_ssh.stdout
-    assert "refused: nobody.invalid cannot be reached" in over_ssh.stdout
-    assert "/lustre/me/jobs/super3-sft" in over_ssh.stdout
+    shared = typed(folder, *words, "--run", "far", f"run.env.home={folder / 'there'}")
+    assert shared.returncode == 1 and "no artifact" in shared.stdout and not (folder / "there").exists()
+    assert "make it: nemotron super3 pretrain -c local --batch far" in shared.stdout
+    for profile in ("far", "login"):
+        unseen = typed(folder, *words, "--run", profile)
+        assert unseen.returncode == 1 and "no artifact" not in unseen.stdout
+        assert "model: super3-pretrain-model:latest (not seen from here)" in unseen.stdout
+        assert "not seen from here: model, super3-pretrain-model:latest" in unseen.stdout.partition("# notes")[2]
+    assert "nobody.invalid cannot be reached" in unseen.stdout.partition("# problems")[2]
+    assert "/far-away/me/jobs/super3-sft" in unseen.stdout and not Path("/far-away").exists()
+
+
+def test_a_dry_run_ends_with_its_problems_and_shows_what_is_special_about_the_job(folder: Path) -> None:
+    words = ("super3", "sft", "-c", "tiny", "--batch", "far", "--dry-run")
+    shown = typed(folder, *words, OMP_NUM_THREADS="3").stdout
+    titles = [line for line in shown.splitlines() if re.fullmatch("# [a-z ,()/.]+", line)]
+    expected = ["inputs", "makes", "command", "job", "what slurm would be given", "notes", "problems"]
+    assert [title.removeprefix("# ") for title in titles if title.removeprefix("# ") in expected] == expected
+    assert "taken from this shell: WANDB_MODE=offline, HF_HUB_OFFLINE=1, OMP_NUM_THREADS=3" in shown
+    assert "lines that are the same in every job; --stage far lays the whole script out" in shown
+    assert "on_warning" not in shown and "run_step() {" in shown
+    assert "on_warning" in json.loads(typed(folder, *words, "--json").stdout)["script"]
 
 
 @pytest.mark.parametrize(

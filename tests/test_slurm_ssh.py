@@ -40,7 +40,7 @@ def test_a_job_goes_over_ssh_and_its_log_comes_back(tmp_path: Path) -> None:
             return result.stdout + result.stderr
 
         shown = type_on_n1("super3", "sft", "-c", "tiny", "--run", "test-slurm", "--dry-run")
-        assert "to start at" in shown and "not looked for from here" in shown
+        assert "to start at" in shown and "not seen from here" in shown
         prepare = ("super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.source=mine.jsonl")
         said = type_on_n1(*prepare, "--run", "test-slurm")
         assert "published super3-pretrain-data:v1" in said and "finished" in said

@@ -17,13 +17,13 @@ from nemotron_app.jobs import follow, where
 from nemotron_app.launch import run_process, step_process
 from nemotron_app.pipeline import for_stage, require_configs
 from nemotron_app.remote.place import Place, described, place_of
-from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit
+from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit, taken_from_shell
 from nemotron_app.request import Request
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.backends.local import TORCHRUN
 from nemotron_cluster.job import SCRIPT, Job, Record
 from nemotron_cluster.profiles import Profile, Slurm, load_profile
-from nemotron_cluster.slurm.script import choose_resources
+from nemotron_cluster.slurm.script import SAME_IN_EVERY_JOB, choose_resources
 from nemotron_shared.families import families
 from nemotron_shared.step.dry_run import Preview, as_text
 from nemotron_shared.system.console import tell, tell_json
@@ -95,6 +95,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         except UserError as error:
             judged, refused = None, str(error)
     preview: dict[str, Any] = _preview(stage, verb, place, job) | {"command": shlex.join(_started(job))}
+    preview["problems"] += [refused] if refused else []
     if place.request.json:
         more = {
             "profile": place.loaded.name,
@@ -102,21 +103,29 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
             "script": rendered,
             "scheduler": judged or refused,
         }
-        problems = [*preview["problems"], *([refused] if refused else [])]
-        tell_json(preview | more | {"problems": problems})
-        return 1 if problems else 0
-    tell(as_text(Preview(**preview)))
+        tell_json(preview | more)
+    else:
+        tell(as_text(Preview(**preview), [*_about(job, place, rendered), *_judgement(judged, refused)]))
+    return 1 if preview["problems"] else 0
+
+
+def _about(job: Job, place: Place, script: str) -> Iterator[str]:
+    """Lines about a job and its machine."""
     loaded = place.loaded
-    about_profile = [f"# profile {loaded.name}, {loaded.file}"]
+    yield from ("", f"# profile {loaded.name}, {loaded.file}")
     for key, value in loaded.profile.model_dump(exclude_unset=True).items():
-        about_profile.append(f"{f'{key}: {value}':<56}  # {loaded.origins.get(key, 'default')}")
-    tell(
-        "\n".join(["", *about_profile, "", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile))])
-    )
-    tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
+        yield f"{f'{key}: {value}':<56}  # {loaded.origins.get(key, 'default')}"
+    yield from ("", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile)))
+    own, mark, same = script.rstrip().partition(SAME_IN_EVERY_JOB)
+    yield from ("", f"# what {place.profile.executor} would be given", own.rstrip())
+    if mark:
+        lines = len(same.splitlines())
+        yield f"# and {lines} lines that are the same in every job; --stage {loaded.name} lays the whole script out"
+
+
+def _judgement(judged: str | None, refused: str | None) -> Iterator[str]:
     if judged or refused:
-        tell("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))
-    return 1 if preview["problems"] or refused else 0
+        yield from ("", "# what the scheduler says", judged or f"refused: {refused}")
 
 
 def _started(job: Job) -> list[str]:
@@ -142,6 +151,8 @@ def _facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
     if job.container:
         yield "container", job.container
     yield "python", job.python
+    if taken := taken_from_shell(profile):
+        yield "taken from this shell", ", ".join(f"{name}={text}" for name, text in taken.items())
     if job.secrets:
         yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"
 

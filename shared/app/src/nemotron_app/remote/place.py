@@ -219,12 +219,19 @@ def described(place: Place, job: Job) -> Mapping[str, Any]:
     # a Ray driver is one process, however many workers it starts
     processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
     machine: dict[str, Any] = {"nodes": job.nodes, "processes": processes}
-    machine["sees_files"] = not is_elsewhere(place.profile)
+    machine["profile"] = place.loaded.name
+    machine["sees_files"] = not is_elsewhere(place.profile) and _is_seen(home_of(place.profile, place.store))
     machine["wandb"] = _has_wandb_key(place.profile, job)
     if not (place.profile.python or job.container or is_elsewhere(place.profile)):  # the job uses this machine's Python
         here = job.python == sys.executable
         machine["packages"] = installed(None if here else Path(job.python).parent.parent)
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})
+
+
+def _is_seen(home: str) -> bool:
+    """Whether a folder may be on this machine; a profile may name one of a file system that only the cluster has."""
+    path = Path(home).expanduser().absolute()
+    return any(folder.exists() for folder in (path, *path.parents[:-1]))
 
 
 def _has_wandb_key(profile: Profile, job: Job) -> bool | None:

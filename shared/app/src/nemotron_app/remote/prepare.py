@@ -175,12 +175,15 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     if wandb := place.loaded.wandb:
         told = {"RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
         found |= {f"WANDB_{name}": text for name, text in told.items() if text}
-    if mode := os.environ.get("WANDB_MODE"):  # it belongs to the run, not to this machine
-        found["WANDB_MODE"] = mode
-    offline = {
-        name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
-    }
-    return found | (offline if not is_elsewhere(profile) else {}) | profile.env_vars
+    return found | taken_from_shell(profile) | profile.env_vars
+
+
+def taken_from_shell(profile: Profile) -> dict[str, str]:
+    """Variables of this shell that a job gets where the profile does not set them."""
+    # W&B's mode belongs to the run, the others to machines with the same files
+    names = ("WANDB_MODE", *(() if is_elsewhere(profile) else ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS")))
+    known = {name: os.environ[name] for name in names if os.environ.get(name)}
+    return {name: text for name, text in known.items() if name not in profile.env_vars}
 
 
 def make_folder(job: Job, place: Place, line: str) -> Record:

@@ -23,6 +23,8 @@ from nemotron_shared.system.errors import UserError
 REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
 PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
 LEAST_LEAD = 10
+SAME_IN_EVERY_JOB = "\n# ---- From here on the same in every job"
+"""The beginning of body.sh in a script."""
 CPUS_OF_A_PROCESS = 8
 """CPUs of a GPU process on a shared node, or of a process with an unlimited number of threads."""
 WHOLE_FROM = 4

@@ -52,6 +52,7 @@ class MachineDescription(Section):
     packages: dict[str, str] | None = None
     sees_files: bool = True
     wandb: bool | None = None
+    profile: str | None = None
 
     @field_validator("python", mode="before")
     @classmethod
@@ -94,4 +95,5 @@ def read_machine(file: Path) -> Machine:
         is_here=False,
         sees_files=said.sees_files,
         wandb=said.wandb,
+        profile=said.profile,
     )

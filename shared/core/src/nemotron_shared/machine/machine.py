@@ -47,6 +47,7 @@ class Machine:
         is_here: whether it is this machine, with the packages of this environment.
         sees_files: whether it has the same files as this machine.
         wandb: whether W&B has a key there, None if unknown.
+        profile: its name in env.toml, by which jobs get there.
     """
 
     python: str | None
@@ -59,6 +60,7 @@ class Machine:
     is_here: bool = True
     sees_files: bool = True
     wandb: bool | None = None
+    profile: str | None = None
 
     @classmethod
     def here(cls, folder: Path, processes: int = 1) -> "Machine":

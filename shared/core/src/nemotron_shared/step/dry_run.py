@@ -37,6 +37,7 @@ class Preview:
     estimated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    sees_files: bool = True
 
 
 def preview(start: Start[Any]) -> Preview:
@@ -62,6 +63,7 @@ def preview(start: Start[Any]) -> Preview:
         estimated=[f"{name}: {said}" for name, said in estimate_lines(estimate)] if estimate else [],
         notes=start.notes,
         problems=[str(finding) for finding in start.refused],
+        sees_files=start.machine.sees_files,
     )
 
 
@@ -88,8 +90,12 @@ def _read(found: dict[str, Any]) -> list[str]:
     return [f"sources: {total}: {', '.join(found['first'])}{more}"]
 
 
-def as_text(preview: Preview) -> str:
-    """The preview as text."""
+def as_text(preview: Preview, job: Sequence[str] = ()) -> str:
+    """The preview as text, with its problems at the end.
+
+    Args:
+        job: lines about the job that would be submitted.
+    """
     lines = [
         "# resolved configuration, and where each value comes from",
         *with_origins(preview.config, preview.origins),
@@ -99,8 +105,10 @@ def as_text(preview: Preview) -> str:
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# input of the engine's own program", preview.rendered] if preview.rendered else []
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
+    lines += job
     lines += ["", "# notes", *map(as_typed, preview.notes)] if preview.notes else []
     short = preview.estimate is not None and preview.estimate["fits"] is False
-    none = "none that is certain, but by the estimate its memory does not fit" if short else "none: this could run"
+    could = "this could run" if preview.sees_files else "this could run, if its inputs are there"
+    none = "none that is certain, but by the estimate its memory does not fit" if short else f"none: {could}"
     lines += ["", "# problems", *map(as_typed, preview.problems or [none])]
     return "\n".join(lines)

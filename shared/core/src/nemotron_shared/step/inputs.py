@@ -48,9 +48,9 @@ REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
 def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
     """The command that makes a missing input or, with `again`, a damaged one."""
     step, family = start.step, start.run.family
-    force = " --force" if again else ""
+    force = (" --force" if again else "") + _there(start)
     if role == "data":
-        return how_to_prepare(start) + force
+        return how_to_prepare(start) + (" --force" if again else "")
     if role in step.extra:
         return f"give run.{role}=NAME:vN, or a folder"
     before = STAGES[step.stage].before or step.stage
@@ -78,7 +78,12 @@ def how_to_prepare(start: Start[Any]) -> str:
         if isinstance(place, DictConfig) and name in place and place[name] is None and f"{DATA}.{key}" not in given:
             options.append(f"{DATA}.{key}={what}")
     words = ["data prep", start.step.stage, "-c", arguments.config, *options]
-    return " ".join(["make it: nemotron", start.run.family, *words])
+    return " ".join(["make it: nemotron", start.run.family, *words]) + _there(start)
+
+
+def _there(start: Start[Any]) -> str:
+    """The option by which a command runs where this start would."""
+    return f" --batch {start.machine.profile}" if start.machine.profile else ""
 
 
 class Recipe(NamedTuple):
@@ -164,14 +169,18 @@ def find_inputs(start: Start[Any], choice: DataChoice | None) -> dict[str, Input
     found = {role: _find_input(start, role, choice if role == "data" else None) for role in roles}
     if start.machine.sees_files or start.arguments.config_alone:
         return found
-    return {role: _not_seen(role, one) for role, one in found.items()}  # the other machine has other files
+    return {
+        role: _not_seen(role, getattr(start.run, role), one) for role, one in found.items()
+    }  # the other machine has other files
 
 
-def _not_seen(role: str, found: Input) -> Input:
+def _not_seen(role: str, reference: str | None, found: Input) -> Input:
     """An input that another machine may have, whatever is here."""
+    if reference is None:
+        return found
     others = [finding for finding in found.findings if finding.level != "problem"]
-    others += [note(f"not looked for from here: {role}, {found.shown}")] if found.shown else []
-    return replace(found, prepares=None, findings=tuple(others))
+    unseen = note(f"not seen from here: {role}, {reference}")
+    return replace(found, shown=f"{reference} (not seen from here)", prepares=None, findings=(*others, unseen))
 
 
 def is_looked_for(start: Start[Any], role: str) -> bool:
@@ -219,6 +228,8 @@ def _would_prepare(start: Start[Any]) -> bool:
 
 def _missing(start: Start[Any], role: str, reference: str, error: NotFound) -> Input:
     """Replace a missing input or report it as a problem, which it always is if the user named it."""
+    if not (start.machine.sees_files or start.arguments.config_alone):
+        return Input(shown=reference)
     found = Input(shown=f"{reference} (missing{_instead(start, role)})")
     if is_path(reference):  # the user means this folder, so nothing can replace it
         remedy = "give a folder that is there"
