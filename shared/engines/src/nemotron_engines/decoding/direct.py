@@ -31,7 +31,14 @@ STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")
 BLOCK = 32
 """Columns by which the memory of keys grows."""
 LARGEST_COPY = 1 << 28
-"""Parameters of the largest model whose matrices are copied to be joined and transposed: 1 GiB."""
+"""Parameters of the largest model whose matrices are copied: 1 GiB, and twice as much for the copies."""
+MANY = 4
+"""Rows from which oneDNN's own layout of a matrix is the fastest; MKL reads a transposed one faster for fewer."""
+ONEDNN: Any = torch.ops.mkldnn
+ONEDNN_IS_HERE = torch.backends.mkldnn.is_available() and all(
+    hasattr(ONEDNN, name) for name in ("_linear_pointwise", "_reorder_linear_weight")
+)
+"""The operations that torch's own compiler uses for frozen weights; not every build of torch has them."""
 
 
 def why_not(model: Any) -> str | None:
@@ -60,16 +67,22 @@ def why_not(model: Any) -> str | None:
 
 
 class Product:
-    """Several `nn.Linear` of the same input as one product: (rows, a) -> (rows, sum of their b)."""
+    """Several `nn.Linear` of the same input as one product: (rows, a) -> (rows, sum of their b).
+
+    Args:
+        copied: hold the matrix twice: transposed for few rows, and in the layout of oneDNN for more.
+    """
 
     def __init__(self, *linears: nn.Linear, copied: bool) -> None:
         self._linears = linears
         self.widths = [linear.out_features for linear in linears]
-        self._matrix, self._bias = None, None
+        self._matrix = self._packed = self._bias = None
         if copied:
-            self._matrix = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()
+            whole = torch.cat([linear.weight.detach() for linear in linears])
+            self._matrix = whole.t().contiguous()
+            self._packed = ONEDNN._reorder_linear_weight(whole, MANY) if ONEDNN_IS_HERE else None
             if any(linear.bias is not None for linear in linears):
-                zero = self._matrix.new_zeros(())
+                zero = whole.new_zeros(())
                 biases = [zero.expand(n.out_features) if n.bias is None else n.bias.detach() for n in linears]
                 self._bias = torch.cat(biases)
 
@@ -77,12 +90,16 @@ class Product:
         if self._matrix is None:
             parts = [linear(x) for linear in self._linears]
             return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if self._packed is not None and len(x) >= MANY:
+            return ONEDNN._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return torch.mm(x, self._matrix) if self._bias is None else torch.addmm(self._bias, x, self._matrix)
 
     def added(self, to: Tensor, x: Tensor) -> Tensor:
         """The sum with `to` (rows, b)."""
         if self._matrix is None:
             return to + self(x)
+        if self._packed is not None and len(x) >= MANY:
+            return ONEDNN._linear_pointwise.binary(x, to, self._packed, self._bias, "add")
         return torch.addmm(to if self._bias is None else to + self._bias, x, self._matrix)
 
 
@@ -116,6 +133,19 @@ class Columns:
         column = torch.arange(capacity)
         inside = (column < self.end) & (column >= self.end - self.lengths[:, None])
         self.bias = torch.zeros(len(self.lengths), capacity).masked_fill(~inside, -torch.inf)
+        self._hidden: Tensor | None = None
+
+    def hidden(self, groups: int) -> Tensor:
+        """The bias for each group of heads, (sequences * groups, 1, capacity): the same tensor for all layers."""
+        if self._hidden is None or len(self._hidden) != groups * len(self.bias):
+            self._hidden = self.bias.repeat_interleave(groups, 0)[:, None]
+        return self._hidden
+
+    def open(self) -> None:
+        """Let the column at `end` be seen."""
+        self.bias[:, self.end] = 0
+        if self._hidden is not None:
+            self._hidden[:, :, self.end] = 0
 
     @property
     def capacity(self) -> int:
@@ -191,16 +221,15 @@ class Attention:
         both = both if factors is None else rotated(both, factors)
         self._keys[:, :, columns.end] = both[:, self._heads :]
         self._values[:, :, columns.end] = values
-        seen = self._attend(both[:, : self._heads], columns.bias)
+        seen = self._attend(both[:, : self._heads], columns.hidden(self._groups))
         return self._out.added(residual, seen)
 
-    def _attend(self, queries: Tensor, bias: Tensor) -> Tensor:
+    def _attend(self, queries: Tensor, hidden: Tensor) -> Tensor:
         """Over all columns, because whole tensors are read faster than parts of them."""
         keys, values = self._keys.flatten(0, 1), self._values.flatten(0, 1)
-        hidden = bias.repeat_interleave(self._groups, 0)[:, None] if self._groups > 1 else bias[:, None]
         tiles = queries.reshape(len(keys), -1, self._size)
         scores = torch.baddbmm(hidden, tiles, keys.mT, alpha=self._scaling)
-        return torch.bmm(scores.softmax(-1), values).view(len(bias), -1)
+        return torch.bmm(scores.softmax(-1), values).view(len(queries), -1)
 
     def add(self, cache: Any, length: int, before: tuple[int, int], columns: Columns) -> None:
         """Put the keys of prefilled prompts of this length behind those of `before`: (sequences, end)."""
@@ -232,7 +261,7 @@ class Mamba:
         self._inner = [mixer.intermediate_size, wide, wide]
         self._taps = mixer.conv1d.weight.detach().squeeze(1)
         shape = (mixer.num_heads, mixer.head_dim)
-        self._decay = -torch.exp(mixer.A_log.detach())[:, None, None].expand(*shape, mixer.ssm_state_size)
+        self._decay = (-mixer.A_log.detach().exp())[:, None, None].expand(*shape, mixer.ssm_state_size)
         self._skip, self._step = (one.detach()[:, None].expand(shape) for one in (mixer.D, mixer.dt_bias))
         self._window = self._state = torch.zeros(0)
 
@@ -291,18 +320,42 @@ class Squared:
         return self._down.added(residual, self._act(self._up(x)))
 
 
-class Called:
-    """A layer without memory, called as it is: a mixture of experts."""
+class Experts:
+    """A `NemotronHMoE`: each token's experts in the latent space, if there is one, and the shared one."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    def __init__(self, mixer: Any, copied: bool) -> None:
+        self._gate, experts = mixer.gate, mixer.experts
+        self._shared = Squared(mixer.shared_experts, copied)
+        latent = [one for one in (mixer.fc1_latent_proj, mixer.fc2_latent_proj) if isinstance(one, nn.Linear)]
+        self._latent = [Product(one, copied=copied) for one in latent]
+        self._up, self._down = (one.detach().mT for one in (experts.up_proj, experts.down_proj))
+        if copied:
+            self._up, self._down = self._up.contiguous(), self._down.contiguous()
+        self._act = experts.act_fn
 
     def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: Any) -> Tensor:
         """The sum of `residual` and the layer's output for x, both (sequences, width)."""
-        return residual + self._module(x[:, None])[:, 0]
+        _, weights, index = self._gate(x)
+        inner = self._latent[0](x) if self._latent else x
+        mixed = self._mixed(inner, index.tolist(), weights)
+        shared = self._shared.step(residual, x, columns, factors)
+        return self._latent[1].added(shared, mixed) if self._latent else shared.add_(mixed)
+
+    def _mixed(self, x: Tensor, index: list[list[int]], weights: Tensor) -> Tensor:
+        """The weighed sum of each row's experts; only those that some row has chosen are computed."""
+        rows: dict[int, list[tuple[int, int]]] = {}
+        for row, chosen in enumerate(index):
+            for place, expert in enumerate(chosen):
+                rows.setdefault(expert, []).append((row, place))
+        mixed = torch.zeros_like(x)
+        for expert in sorted(rows):
+            taken, places = torch.tensor(rows[expert]).unbind(1)
+            inner = self._act(torch.mm(x[taken], self._up[expert]))
+            mixed.index_add_(0, taken, torch.mm(inner, self._down[expert]).mul_(weights[taken, places, None]))
+        return mixed
 
 
-Part = tuple[Norm, Attention | Mamba | Gated | Squared | Called]
+Part = tuple[Norm, Attention | Mamba | Gated | Squared | Experts]
 """A norm, and a layer with its residual."""
 
 
@@ -338,7 +391,7 @@ class Direct:
         columns = self._columns
         if columns.end == columns.capacity:
             self._move(None)
-        columns.bias[:, columns.end] = 0
+        columns.open()
         factors = None if self._rotations is None else self._rotations.at(columns.lengths, columns.capacity)
         x = self._embeddings(ids)
         for norm, layer in self._parts:
@@ -376,7 +429,7 @@ def _of_hybrid(body: Any, copied: bool) -> list[Part]:
     made: dict[str, Callable[[Any, int], Any]] = {
         "full_attention": lambda mixer, number: Attention(mixer, number, copied),
         "linear_attention": lambda mixer, number: Mamba(mixer, number, copied),
-        "moe": lambda mixer, number: Called(mixer),
+        "moe": lambda mixer, number: Experts(mixer, copied),
         "mlp": lambda mixer, number: Squared(mixer, copied),
     }
     return [(Norm(layer.norm), made[layer.block_type](layer.mixer, number)) for number, layer in enumerate(body.layers)]
