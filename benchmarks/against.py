@@ -3,15 +3,15 @@
     uv run python benchmarks/against.py                    # every section
     uv run python benchmarks/against.py --only answers --rounds 7 --compiled
 
-Each program runs in a process of its own, which keeps its model, and the two work in turns: ours, the peer's, ours and so
-on. Time is CPU time, so that other programs on the machine have little influence, and a ratio is the median of the
+Each program runs in a process of its own, which keeps its model, and the two work in turns: ours, the peer's, ours and
+so on. Time is CPU time, so that other programs on the machine have little influence, and a ratio is the median of the
 ratios within a round. Peers are the versions of `uv.lock`, each with the best settings that we found, which the table
-names; a comparison that we lose is printed, too.
+names. A comparison that we lose is printed, too.
 
-Section `answers`: tokens per CPU second, prompts included, of `chat`, `generate` and `serve`'s batch against
-`model.generate` of transformers with its dynamic and its static cache; and with `--compiled` against
-`model.forward` by torch.compile, whose compile time counts. Weights are random; both answer the same prompts, greedily
-and at temperature 1, and at the end the greedy answers are compared.
+Section `answers`: tokens per CPU second, prompts included, of the batch behind `chat`, `generate` and `serve`, against
+`model.generate` of transformers with its dynamic and its static cache, and with `--compiled` also with a step by
+torch.compile, whose compile time counts. Weights are random. Both answer the same prompts, greedily and at
+temperature 1, and the table says whether the greedy answers are the same.
 """
 
 import os
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PROMPT, NEW = 64, 64
+PROMPT, NEW = 64, 256
 ROWS = (1, 8, 32)
 PEERS = ("dynamic", "static")
 SIZES = {"vocab_size": 8192, "hidden_size": 256, "intermediate_size": 688, "max_position_embeddings": 2048}
@@ -51,6 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=SECTIONS, action="append", help="this section; may be repeated")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--new", type=int, default=NEW, help="tokens of an answer")
     parser.add_argument("--compiled", action="store_true", help="also against torch.compile; needs a C++ compiler")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures of each round")
     parser.add_argument("--rehearse", action="store_true", help="very little of everything, for the tests")
@@ -67,10 +68,10 @@ def main() -> int:
 def answers(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure and print the section."""
     peers = [*PEERS, "compiled"] if options.compiled else [*PEERS]
-    shapes = [(PROMPT, NEW, rows) for rows in ROWS]
+    shapes = [(PROMPT, options.new, rows) for rows in ROWS]
     rounds = options.rounds
     if options.rehearse:
-        shapes, rounds = [(5, 3, 2)], 1
+        shapes, rounds = [(5, 3, 2)], 1  # a prompt, an answer and rows of this size
     lines: list[dict[str, Any]] = []
     print(f"| model | choice | rows | ours | {' | '.join(f'generate, {peer}' for peer in peers)} | ours to the best |")
     print("|---|---|--:|--:|" + "--:|" * (len(peers) + 1))
@@ -88,19 +89,18 @@ def answers(options: argparse.Namespace) -> list[dict[str, Any]]:
     return lines
 
 
-def compared(
-    ours: "Worker", theirs: "Worker", peers: list[str], asked: dict[str, Any], rounds: int
-) -> dict[str, Any]:
-    """Tokens per CPU second of each round; the first round, which is not counted, warms both up."""
+def compared(ours: "Worker", theirs: "Worker", peers: list[str], asked: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Tokens per CPU second of each round; a short round that is not counted warms both up."""
     rates: dict[str, list[float]] = {peer: [] for peer in ("ours", *peers)}
     tokens: dict[str, Any] = {}
     for number in range(rounds + 1):
         for peer in rates:
             program = ours if peer == "ours" else theirs
-            # a compiled step is made anew for each round, because its time counts
-            found = program.ask(asked | {"cache": peer, "seed": number})
+            if not number and peer == "compiled":
+                continue  # its step is made anew for each round, because its time counts
+            found = program.ask(asked | {"cache": peer, "seed": number} | ({} if number else {"new": 2}))
             tokens[peer] = found["ids"]
-            if number or peer == "compiled":
+            if number:
                 rates[peer].append(asked["rows"] * asked["new"] / found["seconds"])
     against = [peer for peer in peers if peer != "compiled"]
     found = {"rates": rates, "ratio": ratio(rates, against), "same": tokens["ours"] == tokens[against[0]]}
@@ -109,7 +109,7 @@ def compared(
 
 def ratio(rates: dict[str, list[float]], peers: list[str]) -> float:
     """Median over the rounds of ours to the best of these peers."""
-    rounds = zip(rates["ours"], *(rates[peer][-len(rates["ours"]) :] for peer in peers), strict=True)
+    rounds = zip(rates["ours"], *(rates[peer] for peer in peers), strict=True)
     return statistics.median(one[0] / max(one[1:]) for one in rounds)
 
 

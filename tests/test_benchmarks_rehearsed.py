@@ -84,6 +84,20 @@ def judged_by_peers(measured: list[dict[str, Any]], text: str) -> None:
     )
 
 
+@pytest.mark.slow
+def test_against(tmp_path: Path) -> None:
+    text = rehearse("against.py", "--rehearse", "--json", str(tmp_path / "json"), measures=True)
+    lines = json.loads((tmp_path / "json").read_text(encoding="utf-8"))["answers"]
+    assert [(line["model"], line["sampled"]) for line in lines] == [
+        (model, sampled) for model in ("llama", "nemotron_h") for sampled in (False, True)
+    ]
+    assert all(line["same"] for line in lines if not line["sampled"])
+    assert (
+        len(re.findall(r"^\| \w+ \| (?:greedy, same answers|sampled) \| 2 (?:\| [\d,]+ ){3}\| [\d.]+ \|$", text, re.M))
+        == 4
+    )
+
+
 def test_mamba_cpu() -> None:
     rows = json.loads(rehearse("mamba_cpu.py", "--rounds", "1", "--json"))["cases"]
     assert len(rows) >= 7
