@@ -9,7 +9,8 @@ The synthetic data gives three tasks:
     facts   {"question": "Where does Mira live?", "choices": ["Oster", "Kelby", ...], "answer": 0}
     prose   {"text": "Mira lives in Oster. ..."}
 
-The user's own rows give `questions`, from the test split only, and `texts` if a text_template is set. The steps:
+The user's own rows give `questions`, from the test split only, and `texts` if a text_template is set; conversations
+with tool calls give `calls` and `after_calls`. The steps:
 
     read -> split -> encode    workers turn one input shard each into questions with answers; see questions.py
          -> pack -> write      duplicates are dropped, and each task is written to one file, plus tasks.json
@@ -35,9 +36,11 @@ from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import Finding, UserError
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
-from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row
+from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_rows
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import (
+    AFTER_CALLS,
+    CALLS,
     FACTS,
     PROSE,
     QUESTIONS,
@@ -110,8 +113,13 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
         tasks[SUMS] = "generate", questions
         tasks[FACTS] = "choice", eval_choices(settings.seed, settings.synthetic_choices)
         tasks[PROSE] = "text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))
-    elif questions:
-        tasks[QUESTIONS] = "generate", questions
+    else:
+        asked = [row for row in questions if "calls" not in row]
+        called = [row for row in questions if row.get("calls")]
+        after = [row for row in questions if row.get("calls") == []]
+        tasks |= {QUESTIONS: ("generate", asked)} if asked else {}
+        tasks |= {CALLS: ("call", called)} if called else {}
+        tasks |= {AFTER_CALLS: ("call", after)} if after else {}
     if texts:
         tasks[TEXTS] = "text", texts
     return tasks, prepared
@@ -122,7 +130,7 @@ def look(config: EvalConfig) -> Iterator[Finding]:
     settings = config.data_prep
     parts = ROWS.parts(settings) if settings.source is not None else []
     split = Split(settings.split.model_dump(), salt="questions")
-    yield from look_ahead(parts, lambda part: lambda row: task_row(row, part.settings, split))
+    yield from look_ahead(parts, lambda part: lambda row: task_rows(row, part.settings, split))
 
 
 def sources(config: EvalConfig) -> list[Source]:

@@ -7,6 +7,7 @@ else from the validation split; those that were taught, evenly from the training
 tokenizer are exactly those of training.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from nemotron_data.chat.thought import whole_answer
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.formats.eval_tasks import EvalTask, Kind, write_tasks
 from nemotron_data.formats.packed import read_packed, sequences_of
 from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_data.verifier import is_as_taught
+from nemotron_data.verifier.calls import calls_of, tools_shown
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.engine.spec import Task
@@ -27,6 +31,8 @@ from nemotron_shared.system.errors import UserError
 from stages.eval.schema import EvalConfig
 
 HELD_OUT, TAUGHT = "held_out", "taught"
+CALLS, AFTER_CALLS = "calls", "after_calls"
+"""Endings of the tasks of tool calls, and of answers after their results."""
 HELD_BACK = ("test", "valid")
 TRAIN = "train"
 
@@ -61,7 +67,54 @@ def _written(task: Task[EvalConfig], data: Artifact, folder: Path) -> dict[str, 
         there = data.manifest.metadata["splits"][TRAIN]["sequences"]
         rows = rows_of(data.path, TRAIN, tokenizer, every=-(-there // asked))
         tasks[TAUGHT] = (kind, rows)
+    settings = task.config.evaluation
+    if kind == "answer" and settings.sample_answers:
+        called = call_rows(data.path, split, tokenizer, settings.sample_answers, settings.limit)
+        tasks |= {f"{HELD_OUT}_{name}": ("call", rows) for name, rows in called.items() if rows}
     return write_tasks(folder, tasks)
+
+
+def call_rows(
+    folder: Path, split: str, tokenizer: Tokenizer, most: int, limit: int | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Turns of the conversations that call a tool, and those that answer after a result where a rule can judge them.
+
+    Args:
+        most: rows of each task.
+        limit: conversations to look at.
+    """
+    found: dict[str, list[dict[str, Any]]] = {CALLS: [], AFTER_CALLS: []}
+    sequences = (one for row in read_packed(folder / f"{split}.parquet") for one in sequences_of(row))
+    for ids, learnt in islice(sequences, limit):
+        has_called = False
+        for first, end in runs_of(learnt):
+            prompt, answer = ids[:first].tolist(), ids[first:end].tolist()
+            asked = tokenizer.decode(prompt, skip_special_tokens=False)
+            text = tokenizer.decode(answer)
+            said, tools = whole_answer(asked, text), tools_shown(asked)
+            calls = calls_of(said, tools, bare=True)
+            calls = [call for call in calls if not tools or call.name in tools]
+            judged = bool(calls) or (has_called and is_as_taught(said, said) is True)
+            has_called = has_called or bool(calls)
+            name = CALLS if calls else AFTER_CALLS
+            if judged and len(found[name]) < most:
+                found[name].append(
+                    {
+                        "question": asked,
+                        "expected": text,
+                        "calls": [{"name": call.name, "arguments": json.loads(call.arguments)} for call in calls],
+                        "tools": [{"type": "function", "function": dict(tool)} for tool in tools.values()],
+                        "prompt_ids": prompt,
+                        "key": asked,
+                    }
+                )
+    return found
+
+
+def runs_of(learnt: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of learnt tokens."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], learnt.astype(np.int8), [0]])))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def _packed_splits(folder: Path) -> list[str]:

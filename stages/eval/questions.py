@@ -13,6 +13,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from nemotron_data.chat.called import FIELDS, Decided, decided_turns, is_conversation
+from nemotron_data.chat.rows import parse_json
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.prep.pipeline import Prepared
@@ -47,26 +49,42 @@ class QuestionWork:
         with (folder / ASKED).open("wb", buffering=1 << 20) as file:
             for row in reader:  # read
                 try:
-                    made, chosen = task_row(row, part.settings, split)
+                    made, chosen = task_rows(row, part.settings, split)
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
-                if (only or chosen) == TEST:  # split
-                    if "expected" in made:
-                        count_gold(reader.counts, made["expected"])
-                    file.write(fast_json.dumps(made) + b"\n")  # encode
-                    asked += 1
-                else:
+                if (only or chosen) != TEST:  # split
                     reader.counts["rows of other splits"] += 1
+                    continue
+                for one in made:
+                    if "expected" in one and "calls" not in one:
+                        count_gold(reader.counts, one["expected"])
+                    file.write(fast_json.dumps(one) + b"\n")  # encode
+                    asked += 1
         return {"asked": asked}
 
 
-def task_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any], str]:
-    """A task row and its split; raises `Refused` for an unusable row."""
+def task_rows(row: Row, settings: EvalData, split: Split) -> tuple[Rows, str]:
+    """The task rows of a row, several of a conversation with tool calls, and its split.
+
+    Raises:
+        Refused: the row cannot be used.
+    """
     if settings.text_field is not None:
-        return text_row(row, settings, split)
+        made, chosen = text_row(row, settings, split)
+        return [made], chosen
+    if is_conversation(row.value, settings.question_field):
+        turns = decided_turns(row.value)
+        return list(map(call_row, turns)), split.of(split_key(row.value, settings, turns[0].question))
     made, key = question_row(row, settings)
-    return made, split.of(key)
+    return [made], split.of(key)
+
+
+def call_row(turn: Decided) -> dict[str, Any]:
+    """The row of a turn that calls a tool, or that answers after a result."""
+    calls = [{"name": call.name, "arguments": parse_json(call.arguments)} for call in turn.calls]
+    asked = {"question": turn.question, "expected": turn.expected, "key": turn.question}
+    return asked | {"calls": calls, "tools": turn.tools or [], "messages": turn.before}
 
 
 def fields_read(settings: EvalData) -> list[str | None]:
@@ -75,7 +93,7 @@ def fields_read(settings: EvalData) -> list[str | None]:
         return [settings.text_field, settings.key_field]
     template = Formatter().parse(settings.text_template or "")
     in_text = (re.split(r"[.\[]", name)[0] for _, name, _, _ in template if name is not None)
-    return [settings.question_field, settings.answer_field, settings.key_field, *in_text]
+    return [settings.question_field, settings.answer_field, settings.key_field, *FIELDS, *in_text]
 
 
 def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:

@@ -134,7 +134,7 @@ class EvaluationSection(Section):
     """With `held_out`, also evaluate on so many rows of chats that `run.model` was trained on."""
     sample_answers: int = Field(ge=0)
     """Sample answers to generate for tasks that need none for their score, such as held-out rows, of which they are
-    marked as right or wrong."""
+    marked as right or wrong. With `held_out`, also the most rows of a task of tool calls."""
     check_overlap: bool
     """Search the models' training data for every held-out row."""
     environments: Extra[EnvironmentsSection | None]

@@ -91,7 +91,7 @@ def standard_error(values: Sequence[float]) -> float:
 METRICS = {
     "generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte",
     "instructions": "followed", "code": "passed",
-    "episode": "reward",
+    "episode": "reward", "call": "right",
 }  # fmt: skip
 BY_BITS = ("text", "answer")
 """Kinds scored by every token instead of right and wrong answers."""

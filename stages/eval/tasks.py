@@ -42,6 +42,8 @@ HELD_OUT_EPISODES = 400
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
 QUESTIONS, TEXTS = "questions", "texts"
 """Tasks made from the user's own rows; the text task only if `data_prep.text_template` is set."""
+CALLS, AFTER_CALLS = "calls", "after_calls"
+"""Tasks made from the user's own conversations with tool calls: the calls, and answers after their results."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def episodes_in(file: Path) -> TaskRows:
     return TaskRows("episode", [episode_of(row) for row in found])
 
 
-BY_FIELDS: tuple[Kind, ...] = ("generate", "choice", "text")
+BY_FIELDS: tuple[Kind, ...] = ("call", "generate", "choice", "text")
 """Kinds that a row of the user's tells by its fields."""
 MakeTask = Callable[[int], TaskRows]
 TASKS: Registry[MakeTask] = Registry(
@@ -135,7 +137,7 @@ def _as_task(made: Any) -> Any:
         return made
     rows = list(made)
     first = {"key": "", **rows[0]} if rows and isinstance(rows[0], dict) else {}
-    kind = next((one for one in BY_FIELDS if FIELDS[one].keys() <= first.keys()), BY_FIELDS[0])
+    kind = next((one for one in BY_FIELDS if FIELDS[one].keys() <= first.keys()), "generate")
     return TaskRows(kind, rows)
 
 
@@ -210,7 +212,8 @@ def own_tasks(settings: EvalData) -> list[str]:
     if settings.source == SYNTHETIC:
         return [SUMS, FACTS, PROSE]
     texts = settings.text_field is not None or settings.text_template is not None
-    return ([] if settings.text_field is not None else [QUESTIONS]) + ([TEXTS] if texts else [])
+    asked = [] if settings.text_field is not None else [QUESTIONS, CALLS, AFTER_CALLS]
+    return asked + ([TEXTS] if texts else [])
 
 
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Finding]:
@@ -228,6 +231,9 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
         played = [name for name in wanted or known if name in there and there[name].kind == "episode"]
         if played and config.evaluation.environments is None:
             yield problem(f"the task '{played[0]}' is played with an environment", "name it", "evaluation.environments")
+        called = [name for name in wanted or known if name in there and there[name].kind == "call"]
+        if called and not asks_rows:
+            yield problem(f"the task '{called[0]}' is scored by lm_eval's models", "say engine=lm_eval", "engine.name")
         if played and not asks_rows:
             yield problem(f"the task '{played[0]}' is played by lm_eval's models", "say engine=lm_eval", "engine.name")
         yield from _agent_problems(config, [there[name] for name in played])

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from nemotron_data import decontaminate
+from nemotron_data.chat.called import FIELDS as FIELDS_OF_CALLS
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.prep.pipeline import open_inputs
@@ -60,7 +61,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     # read: cut the files of each data set into shards, and lay out the sets that placeholders point into
     inputs = open_inputs(kind_of(settings), settings, settings.synthetic_problems, task.run)
     # rows in NeMo-Gym's form, and placeholders, keep their other fields
-    read = FIELDS if settings.pairs else (settings.answer_field, *settings.keep_fields)
+    read = FIELDS if settings.pairs else (settings.answer_field, *settings.keep_fields, *FIELDS_OF_CALLS)
     inputs.say_unread(
         lambda chosen: (chosen.question_field, *read, chosen.key_field),
         lambda row: PARAMETERS in row or is_placeholder(row),

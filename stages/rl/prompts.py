@@ -31,7 +31,7 @@ from nemotron_shared.system.atomic import open_atomic
 from nemotron_shared.system.errors import UserError
 from stages.rl.pairs import pair_of
 from stages.rl.placeholders import LaidOut, SourceTable, is_placeholder, resolve, source_of
-from stages.rl.rows import gym_row
+from stages.rl.rows import gym_rows
 from stages.rl.schema import Holdout, RLData
 
 ALL = "rows"
@@ -68,35 +68,33 @@ class PromptWork:
         files: dict[str, IO[bytes]] = {}
         with ExitStack() as stack:
             for row in reader:  # read
-                made = self.converted(row, settings, reader)
-                if made is None:
-                    continue
-                line, key, asked, agent = made
-                name = ALL if split is None else split.of(key)  # split
-                if name != "test" and not self.decontamination.keeps(reader, row, asked):
-                    continue
-                if agent is not None:
-                    reader.examples.setdefault(f"{AGENT}{agent}", (row.file, row.line))
-                if name not in files:
-                    files[name] = stack.enter_context((folder / f"{name}.jsonl").open("wb", buffering=WRITE_BYTES))
-                files[name].write(line)
-                written[name] += 1
+                for line, key, asked, agent in self.converted(row, settings, reader):
+                    name = ALL if split is None else split.of(key)  # split
+                    if name != "test" and not self.decontamination.keeps(reader, row, asked):
+                        break
+                    if agent is not None:
+                        reader.examples.setdefault(f"{AGENT}{agent}", (row.file, row.line))
+                    if name not in files:
+                        files[name] = stack.enter_context((folder / f"{name}.jsonl").open("wb", buffering=WRITE_BYTES))
+                    files[name].write(line)
+                    written[name] += 1
         return {name: {"rows": count} for name, count in written.items()}
 
     def converted(
         self, row: Row, settings: RLData, reader: ShardReader
-    ) -> tuple[bytes, str, Iterable[str], str | None] | None:
-        """The line to write, the key that decides its split, the prompt, and its agent; None for a refused row."""
+    ) -> list[tuple[bytes, str, Iterable[str], str | None]]:
+        """Of each prompt of a row the line to write, the key that decides its split, the prompt, and its agent; none of
+        a refused row."""
         try:
             value = row.value
             if settings.pairs:
                 pair = pair_of(value, settings.question_field, settings.system_prompt, row.written)
                 key = "" if settings.holdout.wanted else split_key(value, settings, pair.question)
-                return encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt], None
+                return [(encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt], None)]
             if is_placeholder(value):
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
-            made = gym_row(value, settings, row.written)
+            made, *others = gym_rows(value, settings, row.written)
             if (gold := made.get("expected_answer")) is not None:
                 count_gold(reader.counts, str(gold))
             if made is not value and "agent_ref" in made and PARAMETERS in value:
@@ -107,10 +105,11 @@ class PromptWork:
             line = encode_row(made, row.value, row.written) if b"\r" in raw else raw + b"\n"
             asked = RLRow.of(made)
             key = "" if settings.holdout.wanted else split_key(value, settings, asked.question)
-            return line, key, asked.searched(), asked.agent
+            more = [(encode_row(one), key, RLRow.of(one).searched(), None) for one in others]
+            return [(line, key, asked.searched(), asked.agent), *more]
         except Refused as refused:
             reader.refuse_for(row, refused)
-        return None
+        return []
 
 
 def require_usable(row: Row, settings: RLData) -> None:
@@ -128,7 +127,7 @@ def require_usable(row: Row, settings: RLData) -> None:
         given = {name for name, place in settings.placeholder_sources.model_dump().items() if place is not None}
         source_of(row.value, given)
         return
-    made = gym_row(row.value, settings, row.written)
+    made, *_ = gym_rows(row.value, settings, row.written)
     if not settings.holdout.wanted:
         split_key(row.value, settings, RLRow.of(made).question)
 

@@ -26,7 +26,9 @@ from types import MappingProxyType
 from typing import Any
 
 from nemotron_data.chat.thought import CLOSE, OPEN, whole_answer
+from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.verifier import judge as judge_anew
+from nemotron_data.verifier.calls import MARK, calls_in, calls_of, same_calls, tools_by_name
 from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.step.own_code import KEYS, OwnFunction
 from nemotron_shared.system.errors import UserError
@@ -57,6 +59,20 @@ def well_formed(completion: str, expected: str) -> float:
     return float(opened == closed <= 1 and in_order and bool(completion.rpartition(CLOSE)[2].strip()))
 
 
+TOOL_CALL = "tool_call"
+"""The reward of tool calls, which reads an answer with its control tokens: `<tool_call>` may be one."""
+
+
+def tool_call(completion: str, expected: str, prompt: str, row: Mapping[str, Any]) -> float:
+    """1 if the answer makes the calls that the row expects, by meaning; where it expects a text, if that is right and
+    nothing is called. `expected` states calls in JSON: {"name": ..., "arguments": {...}}, or a list of them."""
+    tools = tools_by_name(row.get(PARAMETERS, {}).get("tools"))
+    said, wanted = calls_of(completion, tools, bare=MARK not in prompt), calls_in(expected)
+    if wanted is None:
+        return float(not said and judge(completion, expected).lenient)
+    return float(same_calls(said, wanted, tools))
+
+
 ENVIRONMENT = "environment"
 """The reward from an episode's environment; see `engine.environments`."""
 
@@ -78,7 +94,10 @@ def model(completion: str, expected: str) -> float:
 REWARDS: Registry[Reward] = Registry(
     kind="reward",
     group="nemotron.rewards",
-    own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed", ENVIRONMENT, MODEL)},
+    own={
+        name: f"stages.rl.rewards:{name}"
+        for name in ("strict", "lenient", "well_formed", TOOL_CALL, ENVIRONMENT, MODEL)
+    },
     is_one=callable,
     what="a function (completion, expected) -> float",
 )
@@ -117,6 +136,11 @@ class Judge:
     def rule(self) -> str:
         """The first line of what it says of itself; empty where it says nothing."""
         return (inspect.getdoc(self._function[0]) or "").partition("\n")[0]
+
+    @property
+    def reads_control_tokens(self) -> bool:
+        """Whether control tokens stay in the completion, but for its end."""
+        return self.path is None and self.name == TOOL_CALL
 
     @property
     def asks_for(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nemotron_data.chat.called import as_items, decided_turns, is_conversation
 from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, RLRow, validate, validate_prompt
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import no_field, read_question
@@ -63,6 +64,26 @@ def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None)
         made = {**row, "agent_ref": {**agent, "type": AGENT_TYPE}}
     validate(made)
     return made
+
+
+def gym_rows(row: dict[str, Any], settings: RLData, written: bytes | None = None) -> list[dict[str, Any]]:
+    """The NeMo-Gym forms of a row: a conversation with tool calls gives one for each turn that can be judged.
+
+    Raises:
+        Refused: as `gym_row`, or a conversation calls nothing.
+    """
+    if PARAMETERS in row or not is_conversation(row, settings.question_field):
+        return [gym_row(row, settings, written)]
+    kept = kept_fields(row, settings.keep_fields)
+    return [
+        {
+            **kept,
+            PARAMETERS: {"input": as_items(turn.before), **({"tools": turn.tools} if turn.tools else {})},
+            "question": turn.question,
+            "expected_answer": turn.expected,
+        }
+        for turn in decided_turns(row)
+    ]
 
 
 def kept_fields(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -282,3 +282,34 @@ def test_a_task_from_a_file_becomes_data_with_consent_and_again_when_its_code_ch
         assert data_prep.main([*words, "--trust-code"]) == 0
         folder = tmp_path / f"home/artifacts/super3-eval-data/v{version}"
         assert town in (folder / "towns.jsonl").read_text()
+
+
+def test_conversations_with_calls_become_tasks_of_their_calls(prepare: Prepare, tmp_path: Path) -> None:
+    def talk(number: int) -> dict[str, Any]:
+        call = {
+            "id": "1",
+            "type": "function",
+            "function": {"name": "add", "arguments": f'{{"a": {number}, "b": 0.50}}'},
+        }
+        return {
+            "messages": [
+                {"role": "user", "content": f"{number}+0.5?"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "1", "content": f"{number}.5"},
+                {"role": "assistant", "content": f"{number}.5"},
+            ],
+            "tools": [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}],
+        }
+
+    rows = [talk(number) for number in range(4)] + [{"question": "2+2?", "expected_answer": "4"}]
+    (tmp_path / "tools.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = prepare(
+        "local", f"data_prep.source={tmp_path}/tools.jsonl", "data_prep.split={train: 0.0, valid: 0.0, test: 1.0}"
+    )
+    tasks = read_tasks(folder)
+    assert {name: (task.kind, task.rows) for name, task in tasks.items()} == {
+        "questions": ("generate", 1), "calls": ("call", 4), "after_calls": ("call", 4),
+    }  # fmt: skip
+    called, after = (next(read_task_rows(tasks[name].file, "call")) for name in ("calls", "after_calls"))
+    assert called["calls"] == [{"name": "add", "arguments": {"a": 0, "b": 0.5}}] and len(called["messages"]) == 1
+    assert after["calls"] == [] and after["expected"] == "0.5" and len(after["messages"]) == 3

@@ -1,5 +1,6 @@
 """The task of the rows that a model's own data held back."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,10 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from packed_support import pack_row
 
+from nemotron_data.formats.eval_tasks import problem_of
 from nemotron_data.formats.packed import COLUMNS, SCHEMA
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from stages.eval.held_out import HELD_BACK, READERS
+from stages.eval.engines.lm_eval.ask import is_right
+from stages.eval.held_out import HELD_BACK, READERS, call_rows
 from stages.eval.scoring import compare, score
 
 TALK = ("<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n", "4<|im_end|>")
@@ -67,3 +70,39 @@ def test_answers_that_a_rule_applies_to_are_counted() -> None:
     assert found["ci95"][0] < 2 / 3 < found["ci95"][1]
     assert score("answer", [bits | {"id": 0, "right": None}])["answers"]["ci95"] is None
     assert "answers" not in score("answer", [bits | {"id": 0}])
+
+
+def test_calls_and_answers_after_results_of_held_out_conversations_are_tasks(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    tokenizer = TokenizerFolder(tmp_path / "tokenizer").tokenizer
+    add = {"name": "add", "parameters": {"properties": {"b": {"default": 1}}}}
+    parts = [
+        (
+            f"<|im_start|>system\n{json.dumps(add)}<|im_end|>\n<|im_start|>user\n2+1?<|im_end|>\n<|im_start|>assistant\n",
+            0,
+        ),
+        ('<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call><|im_end|>', 1),
+        ("\n<|im_start|>tool\n3<|im_end|>\n<|im_start|>assistant\n", 0),
+        ("3<|im_end|>", 1),
+    ]
+    ids, learnt = [], []
+    for text, is_learnt in parts:
+        own = tokenizer.encode(text, add_special_tokens=False).ids
+        ids, learnt = ids + own, learnt + [is_learnt] * len(own)
+    plain = tokenizer.encode("".join(TALK), add_special_tokens=False).ids
+    row = pack_row([(ids, learnt), (plain, [0] * (len(plain) - 2) + [1] * 2)])
+    columns = {name: [getattr(row, name).tolist()] for name in COLUMNS}
+    pq.write_table(pa.table(columns, schema=SCHEMA), tmp_path / "valid.parquet")
+    found = call_rows(tmp_path, "valid", tokenizer, most=5)
+    (called,), (after,) = found["calls"], found["after_calls"]
+    assert called["calls"] == [{"name": "add", "arguments": {"a": 2}}] and after["calls"] == []
+    assert called["question"] == parts[0][0] and called["expected"].startswith("<tool_call>")
+    assert after["question"] == "".join(text for text, _ in parts[:3]) and after["expected"] == "3"
+    assert [problem_of(one, "call") for one in (called, after)] == [None, None]
+    said = '<tool_call>{"arguments": {"b": 1.0, "a": 2}, "name": "add"}</tool_call>'
+    assert is_right(called, called["question"], said, bare=False)
+    assert not is_right(called, called["question"], said.replace("1.0", "2"), bare=False)
+    assert is_right(after, after["question"], "It is 3.", bare=False)
+    assert not is_right(after, after["question"], "4", bare=False)
+    assert not is_right(after, after["question"], f"3{said}", bare=False)
+    assert call_rows(tmp_path, "valid", tokenizer, most=0) == {"calls": [], "after_calls": []}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemotron_shared.system.errors import UserError
-from stages.rl.rewards import ENVIRONMENT, MODEL, REWARDS, lenient, rewarded, strict, well_formed
+from stages.rl.rewards import ENVIRONMENT, MODEL, REWARDS, TOOL_CALL, Judge, lenient, rewarded, strict, well_formed
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_well_formed(completion: str, reward: float) -> None:
 
 def test_every_reward_of_the_table_is_between_zero_and_one() -> None:
     assert len(REWARDS.own) >= 3
-    for reward in map(REWARDS.load, REWARDS.own.keys() - {ENVIRONMENT, MODEL}):
+    for reward in map(REWARDS.load, REWARDS.own.keys() - {ENVIRONMENT, MODEL, TOOL_CALL}):
         assert 0 <= reward("<think>3</think>4", "4") <= 1
 
 
@@ -118,3 +118,30 @@ def test_the_readme_describes_each_reward() -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     table = text.partition("| name | 1 when | else |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(REWARDS.own)
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"properties": {"days": {"default": 1}}}}}
+CALL = '{"name": "weather", "arguments": {"city": "Kelby"}}'
+DAYS = '{"name": "weather", "arguments": {"days": 1.0, "city": "Kelby"}}'
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected", "gives"),
+    [
+        (f"<tool_call>{CALL}</tool_call>", CALL, 1.0),
+        (f"<tool_call>{DAYS}</tool_call>", f"[{CALL}]", 1.0),
+        (f"<tool_call>{DAYS.replace('1.0', '2')}</tool_call>", CALL, 0.0),
+        (CALL, CALL, 0.0),
+        ("21", "21", 1.0),
+        (f"21<tool_call>{CALL}</tool_call>", "21", 0.0),
+        ("22", "[]", 1.0),
+        (f"<tool_call>{CALL}</tool_call>", "[]", 0.0),
+    ],
+)
+def test_tool_calls_are_rewarded_by_their_meaning(completion: str, expected: str, gives: float) -> None:
+    row = {"responses_create_params": {"input": "?", "tools": [WEATHER]}}
+    judge = Judge("tool_call").load()
+    assert set(judge.asks_for) == {"completion", "expected", "prompt", "row"} and judge.reads_control_tokens
+    assert judge("Call in <tool_call>.", completion, expected, row) == gives
+    if completion == CALL:  # a template without the mark
+        assert judge("assistant: ", completion, expected, row) == 1.0

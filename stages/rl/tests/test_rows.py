@@ -1,5 +1,6 @@
 """What a row needs so that a model can be prompted with it and its answer verified."""
 
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nemotron_data.formats.rl_rows import VERIFIER_FIELDS, RLRow, validate
+from nemotron_data.formats.rl_rows import VERIFIER_FIELDS, RLRow, validate, validate_prompt
 from nemotron_data.rejects import Refused
-from stages.rl.rows import gym_row
+from stages.rl.rows import gym_row, gym_rows
 from stages.rl.schema import RLData
 
 MATH = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
@@ -59,6 +60,25 @@ def test_a_question_may_have_no_answer_and_keep_other_fields() -> None:
     }  # fmt: skip
     with pytest.raises(Refused, match="no field 'town'"):
         gym_row(row, forms(answer_field=None, keep_fields=["town"]))
+
+
+def test_a_conversation_with_calls_gives_a_prompt_for_each_turn_that_can_be_judged() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    talk = [TURN, {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "4"}, {"role": "assistant", "content": "4"}]  # fmt: skip
+    first, second = gym_rows({"messages": talk, "tools": [ADD], "key": 3}, forms(keep_fields=["key"]))
+    assert first["responses_create_params"]["input"] == [TURN] and first["key"] == second["key"] == 3
+    assert json.loads(first["expected_answer"]) == [{"name": "add", "arguments": {"a": 1}}]
+    assert [item.get("type") for item in second["responses_create_params"]["input"]] == [
+        None, "function_call", "function_call_output",
+    ]  # fmt: skip
+    assert (
+        second["expected_answer"] == "4" and second["responses_create_params"]["tools"][0]["function"]["name"] == "add"
+    )
+    for row in (first, second):
+        validate_prompt(row)
+    with pytest.raises(Refused, match="a conversation without tool calls"):
+        gym_rows({"messages": [TURN, {"role": "assistant", "content": "4"}]}, forms())
 
 
 @pytest.mark.parametrize("text", ["1.50", "12", "0.00000001", "12345678901234567890.123456789"])

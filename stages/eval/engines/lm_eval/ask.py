@@ -22,10 +22,13 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from nemotron_data.chat.prompt import Prompter, asked_messages
+from nemotron_data.chat.answers import Call
+from nemotron_data.chat.prompt import Prompt, Prompter, asked_messages
+from nemotron_data.chat.rows import to_json
 from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.verifier import is_as_taught
+from nemotron_data.verifier.calls import MARK, calls_of, same_calls, tools_by_name
 from nemotron_engines.modeling.build import set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.artifacts import Artifact
@@ -243,6 +246,9 @@ def evaluate_model(
         if about.kind == "answer":
             samples[name] = _answers(lm, about, task.config.evaluation)
             continue
+        if about.kind == "call":
+            samples[name] = _calls(lm, about, task.config.evaluation)
+            continue
         if name in BENCHMARKS:
             samples[name] = _benchmark(task, lm, about)
             continue
@@ -288,6 +294,37 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[
         taught = whole_answer(row["question"], row["expected"])
         sample |= written([output]) | {"right": is_as_taught(output, taught)}
     return found
+
+
+def _calls(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
+    """The model's turns where the rows call a tool, or answer after its result; each is right or wrong."""
+    rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
+    prompts = [
+        Prompt(row["prompt_ids"], text=row["question"]) if "prompt_ids" in row
+        else lm.prompter.chat(asked_messages(row["messages"]), row["tools"] or None)
+        for row in rows
+    ]  # fmt: skip
+    lm.ids |= {prompt.text: prompt.ids for prompt in prompts}
+    tokenizer: Any = lm.tokenizer
+    manner = generation(settings, lm.ends)
+    outputs = lm.generate_until([Instance("generate_until", row, (prompt.text, manner), 0)
+                                 for row, prompt in zip(rows, prompts, strict=True)])  # fmt: skip
+    # where the mark is a control token, lm-eval has taken it out of the answer
+    unmarked = MARK in tokenizer.all_special_tokens
+    return [
+        {"id": number, "question": row["question"], "expected": row["expected"], **written([output]),
+         "score": float(is_right(row, prompt.text, output, bare=unmarked or MARK not in prompt.text))}
+        for number, (row, prompt, output) in enumerate(zip(rows, prompts, outputs, strict=True))
+    ]  # fmt: skip
+
+
+def is_right(row: Mapping[str, Any], prompt: str, output: str, *, bare: bool) -> bool:
+    """Whether an answer makes the calls of a row, by meaning; of a row without, whether it says the same."""
+    tools = tools_by_name(row["tools"])
+    said = calls_of(output, tools, bare=bare)
+    if row["calls"]:
+        return same_calls(said, [Call(one["name"], to_json(one["arguments"])) for one in row["calls"]], tools)
+    return not said and bool(is_as_taught(output, whole_answer(prompt, row["expected"])))
 
 
 def tasks_of(definitions: list[Any], seed: int) -> Any:

@@ -152,14 +152,23 @@ class JudgedTrainer(TeachingRowsTrainer):
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
         asked = [self.prompts[name] for name in prompts]
         whole = [self.whole_rows.get(name, NO_ROW) for name in prompts]
-        answers = list(zip([prompt.text for prompt in asked], completions, expected, whole, strict=True))
+        texts = [prompt.text for prompt in asked]
 
         def judged(name: str) -> list[float]:
             if name == MODEL:
                 return self.scorer([[*prompt.ids, *own] for prompt, own in zip(asked, ids, strict=True)])
+            said = map(self._with_control_tokens, ids) if self.judges[name].reads_control_tokens else completions
+            answers = zip(texts, said, expected, whole, strict=True)
             return [self._rewarded(name, *answer) for answer in answers]
 
         return np.array([judged(name) for name in self.reward_func_names]).T
+
+    def _with_control_tokens(self, ids: Any) -> str:
+        """The text of a completion, without the token that ends it."""
+        own, tokenizer = [int(token) for token in ids], self.processing_class
+        while own and own[-1] in self.eos_token_ids:
+            own.pop()
+        return str(tokenizer.decode(own, skip_special_tokens=False))  # ty: ignore[missing-union-attribute]
 
     def _rewarded(self, name: str, prompt: str, completion: str, expected: str, row: Mapping[str, Any]) -> float:
         judge = self.judges[name]

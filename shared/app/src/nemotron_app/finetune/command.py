@@ -29,6 +29,9 @@ from nemotron_shared.system.console import say
 # Before and after, on held-out rows and on taught ones: the loss of both models, and their answers side by side.
 
 HELD_OUT, TAUGHT = "held_out", "taught"
+OF_CALLS = {"held_out_calls": "tool calls", "held_out_after_calls": "answers after the result of a call"}
+"""Tasks of conversations with tool calls, and what their rows are."""
+SHOWN_CALLS = 3
 SHOWN = 8
 """Answers that are shown; all of them are in the results."""
 MOST_CHARACTERS = 200
@@ -55,13 +58,15 @@ class Right:
 @dataclass(frozen=True)
 class Comparison:
     """What `results.json` says of the two models; `answers` pairs a question with what each wrote, `right` counts by
-    task."""
+    task; `called` and `calls` are the same of tool calls."""
 
     scores: list[dict[str, Any]]
     difference: dict[str, Any] | None
     answers: list[dict[str, Any]]
     right: dict[str, Right]
     held_back: bool
+    calls: dict[str, Right]
+    called: list[dict[str, Any]]
 
     @classmethod
     def read(cls, results: Artifact, prepared: Artifact) -> "Comparison":
@@ -88,7 +93,20 @@ class Comparison:
             if entries and (old := entries[0].get("answers")) and (new := entries[-1]["answers"])
         }
         difference = next((one for one in content["comparisons"] if one["task"] == HELD_OUT), None)
-        return cls(scores, difference, answers[:SHOWN], right, held_back)
+        calls, called = {}, list[dict[str, Any]]()
+        for task in OF_CALLS:
+            if not (entries := [one for one in content["scores"] if one["task"] == task]):
+                continue
+            files = (results.path / "samples" / one["model"] / f"{task}.jsonl" for one in (entries[0], entries[-1]))
+            old, new = ([line.value() for line in read_lines(file)] for file in files)
+            counts = (round(sum(one["score"] for one in rows)) for rows in (old, new))
+            calls[task] = Right(*counts, len(new), len(new))
+            called += [
+                {name: one[name] for name in ("question", "expected")}
+                | {"before": one["output"], "after": other["output"], "right": bool(other["score"])}
+                for one, other in list(zip(old, new, strict=True))[:SHOWN_CALLS]
+            ]
+        return cls(scores, difference, answers[:SHOWN], right, held_back, calls, called)
 
     @property
     def is_untaught(self) -> bool:
@@ -98,7 +116,9 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """For a program."""
         right = {task: vars(found) for task, found in self.right.items()}
-        return {"scores": self.scores, "difference": self.difference, "right": right, "answers": self.answers}
+        calls = {task: vars(found) for task, found in self.calls.items()}
+        found = {"scores": self.scores, "difference": self.difference, "right": right, "answers": self.answers}
+        return found | ({"calls": calls, "called": self.called} if calls else {})
 
     def lines(self) -> list[str]:
         """For people."""
@@ -109,11 +129,17 @@ class Comparison:
             low, high = self.difference["ci95"]
             loss += f" (difference {self.difference['difference']:+.3f}, 95% {low:+.3f} to {high:+.3f})"
         shown = []
-        for answer in self.answers:
+        for answer in (*self.called, *self.answers):
             shown += ["", f"  {_short(plain_turns(answer['question']), end=True)}"]
             shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
             shown[-1] += f"   [{MARKS[answer['right']]}]"
-        return [*self._judgement(), loss, *shown]
+        which = "of rows held out" if self.held_back else "of rows, all of which were trained on"
+        calls = [
+            f"{OF_CALLS[task]} {which}, {found.judged} judged: {found.before} right before, {found.after} after"
+            for task, found in self.calls.items()
+        ]
+        told = ["tool calls are right with the same names and arguments, by meaning (docs/rewards.md)"] if calls else []
+        return [*self._judgement(), *told, *(f"  {line}" for line in calls), loss, *shown]
 
     def _judgement(self) -> list[str]:
         """The rule, and how many answers are right by it."""

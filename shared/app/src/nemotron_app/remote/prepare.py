@@ -45,7 +45,7 @@ from nemotron_shared.config.overrides import COMMAND_LINE, Said, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.machine.environments import FOLDER_VARIABLE, environment_of
 from nemotron_shared.stages import STAGES
-from nemotron_shared.step.own_code import KEYS, OwnFunction, functions_in
+from nemotron_shared.step.own_code import SECTIONS, OwnFunction, functions_in
 from nemotron_shared.step.records import TRAVELLED, git_commit
 from nemotron_shared.system import atomic
 from nemotron_shared.system.errors import UserError
@@ -53,7 +53,6 @@ from nemotron_shared.system.process import MUST_SAVE_BY
 from nemotron_shared.system.redaction import redact, with_references
 
 FORCE = "run.force"
-SECTIONS_WITH_CODE = frozenset(key.partition(".")[0] for key in KEYS)
 NAMING = ("run", "data_prep", "model", "evaluation", "engine")
 """Sections of settings that contain paths."""
 OF_THE_IMAGE = {"home", "env", "container", "python"}
@@ -246,7 +245,7 @@ def _take_files_along(place: Place, folder: Path) -> None:
 def _own_functions(place: Place) -> list[OwnFunction]:
     """Functions in the user's own files that the config names."""
     tree: Any = OmegaConf.to_container(place.composed.tree, resolve=False)
-    return [one for found in functions_in(tree, SECTIONS_WITH_CODE).values() for one in found]
+    return [one for found in functions_in(tree, SECTIONS).values() for one in found]
 
 
 def _take_own_code_along(place: Place, folder: Path) -> None:

@@ -208,7 +208,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
     """The task whose answers to show: generated answers before choices; tasks that score text have none."""
-    for kind in ("generate", "episode", "choice", "code", "instructions", "answer"):
+    for kind in ("generate", "call", "episode", "choice", "code", "instructions", "answer"):
         for name in in_order(results, "task"):
             if results["tasks"][name]["kind"] == kind:
                 return name

@@ -36,6 +36,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "evaluation.scorers": ("completion", "expected", "prompt", "row"),
 }
 """Lists of settings whose entries may have a `path`, and what such a function may ask for."""
+SECTIONS = frozenset(key.partition(".")[0] for key in KEYS)
 OURS = re.compile(r"stages|nemotron_\w+")
 FORM = "write FILE.py:FUNCTION, such as my_rewards.py:right_call"
 

@@ -31,7 +31,7 @@ from nemotron_shared.config.schema import Section, StageConfig
 from nemotron_shared.engine.spec import Step, Task
 from nemotron_shared.machine.machine import hardware
 from nemotron_shared.step.code import NEVER_COUNTS, modules_of
-from nemotron_shared.step.own_code import digests_in
+from nemotron_shared.step.own_code import SECTIONS, digests_in
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import UserError
@@ -91,7 +91,9 @@ def modules_of_step(step: Step, config: StageConfig, home: Path, *more: str) -> 
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config), *more]
     prepared = step.prepare.module if step.prepare else None
     found = modules_loaded(entries, prepared, step.directory, home / "cache" / "code.json")
-    return found | (digests_in(config.model_dump(include=set(step.sections)), step.sections) if step.trains else {})
+    if not step.trains:
+        return found
+    return found | digests_in(config.model_dump(include={*SECTIONS}.intersection(step.sections)), step.sections)
 
 
 MOST_SHOWN = 8

@@ -9,12 +9,15 @@
     answer      {"question": "<|im_start|>user ...", "expected": "4", "prompt_ids": [11, 12], "answer_ids": [23, 2],
                  "key": "<|im_start|>user ..."}
     instructions {"prompt": "Write without commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    call        {"question": "user: Weather in Kelby?", "expected": "<tool_call>...", "key": "Weather in Kelby?",
+                 "calls": [{"name": "weather", "arguments": {"city": "Kelby"}}], "tools": [...], "messages": [...]}
     episode     {"question": "What is the key of 55?", "key": "2000000/55", "row": {...}}     a row in NeMo-Gym's form
     code        {"prompt": "def add(a, b):", "test": "def check(add): ...", "entry_point": "add"}
 
 `key` is searched for in training data, to find questions that a model may have been trained on. A `stem` is the
-sentence that a base model completes; without one it gets the question. A task with `"recall": true` deliberately asks
-for facts from the training data.
+sentence that a base model completes; without one it gets the question. Of a `call`, `messages` lead to the turn in
+question, or `prompt_ids` in their place; without `calls`, it is the answer after a result, which calls nothing. A task
+with `"recall": true` deliberately asks for facts from the training data.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,7 +31,7 @@ from nemotron_shared.system.errors import UserError, printable
 
 TASKS = "tasks.json"
 LONGEST_NAME = 200
-Kind = Literal["generate", "choice", "text", "answer", "instructions", "code", "episode"]
+Kind = Literal["generate", "choice", "text", "answer", "instructions", "code", "episode", "call"]
 TEXT = (str, "a text")
 IDS = (list, "a list of token ids")
 FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
@@ -39,6 +42,7 @@ FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
     "instructions": {"prompt": TEXT, "instruction_id_list": (list, "a list"), "kwargs": (list, "a list")},
     "episode": {"question": TEXT, "key": TEXT, "row": (dict, "an object")},
     "code": {"prompt": TEXT, "test": TEXT, "entry_point": TEXT},
+    "call": {"question": TEXT, "expected": TEXT, "calls": (list, "a list"), "tools": (list, "a list"), "key": TEXT},
 }
 """Required fields by kind, with their type and its name. Other fields are allowed."""
 
@@ -144,6 +148,11 @@ def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
         return "'choices' must hold texts only"
     if kind == "choice" and not 0 <= row["answer"] < len(row["choices"]):
         return f"'answer' is {row['answer']}, and there are {len(row['choices'])} choices, counted from 0"
+    if kind == "call":
+        asked = [name for name in ("messages", "prompt_ids") if isinstance(row.get(name), list) and row[name]]
+        named = all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in row["calls"])
+        if len(asked) != 1 or not named or not all(isinstance(one.get("arguments"), dict) for one in row["calls"]):
+            return "a row of kind 'call' needs calls with a name and arguments, and either 'messages' or 'prompt_ids'"
     for field in ("prompt_ids", "answer_ids") if kind == "answer" else ():
         if not row[field] or not all(type(one) is int and one >= 0 for one in row[field]):
             return f"'{field}' needs token ids, which are whole numbers"
