@@ -6,6 +6,7 @@
 Duplicates can only be found across the whole input: `collect` goes through the output of all workers.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from string import Formatter
 from typing import Any
 
 from nemotron_data.chat.called import FIELDS, Decided, decided_turns, is_conversation
-from nemotron_data.chat.rows import parse_json
+from nemotron_data.chat.rows import to_json
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.prep.pipeline import Prepared
@@ -82,9 +83,9 @@ def task_rows(row: Row, settings: EvalData, split: Split) -> tuple[Rows, str]:
 
 def call_row(turn: Decided) -> dict[str, Any]:
     """The row of a turn that calls a tool, or that answers after a result."""
-    calls = [{"name": call.name, "arguments": parse_json(call.arguments)} for call in turn.calls]
-    asked = {"question": turn.question, "expected": turn.expected, "key": turn.question}
-    return asked | {"calls": calls, "tools": turn.tools or [], "messages": turn.before}
+    calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in turn.calls]
+    asked = {"question": turn.question, "expected": turn.expected, "key": turn.question, "calls": calls}
+    return asked | json.loads(to_json({"tools": turn.tools or [], "messages": turn.before}))  # plain numbers
 
 
 def fields_read(settings: EvalData) -> list[str | None]:
