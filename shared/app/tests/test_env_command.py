@@ -136,6 +136,6 @@ def test_another_version_of_nemo_gym_is_refused(capsys: pytest.CaptureFixture[st
 def test_the_help_shows_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     listed = capsys.readouterr().out
-    assert "\n  env [list|start|stop|new|try]  " in listed and "\n  new environment NAME  " in listed
+    assert "\n  env [list|start|stop|new|try]  " in listed and "\n  new reward|task|environment NAME\n" in listed
     assert main(["new", "--help"]) == 0
     assert "nemotron new environment mine" in capsys.readouterr().out

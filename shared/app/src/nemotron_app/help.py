@@ -72,6 +72,8 @@ make
                                  bring a model in as an artifact
   data import STAGE DIR          make an artifact of data that was prepared elsewhere
   new NAME --from STAGE/CONFIG   a config of your own, which begins with one that is there
+  new reward|task|environment NAME
+                                 one of your own, to begin with
   env [list|start|stop|new|try]  environments that answer a model over several turns
 
 look

@@ -1,8 +1,10 @@
-"""`nemotron new`: create a config of your own, based on an existing one, or an environment.
+"""`nemotron new`: create a config of your own, based on an existing one, a reward, a task or an environment.
 
 nemotron new mine --from sft/local                       mine.yaml, with the settings that people change first
 nemotron new mine --from sft/super3_lora train.train_iters=500
 nemotron super3 sft -c mine.yaml --dry-run
+nemotron new reward brief                                brief.py: a reward to begin with, which tests itself
+nemotron new task capitals                               capitals.py: a task of an evaluation
 nemotron new environment mine                            environments/mine: nemotron env new --help
 
 The file of a config names its base config and contains only what differs. Settings that you may want to change are
@@ -20,6 +22,7 @@ import yaml
 
 from nemotron_app import completion
 from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
+from nemotron_app.skeletons import SKELETONS, write_skeleton
 from nemotron_shared.config.overrides import leaves, nested, override_key, require_once
 from nemotron_shared.config.shown import on_one_line
 from nemotron_shared.stages import DEFAULT_FAMILY
@@ -43,13 +46,20 @@ WIDTH = 110
     "--from",
     "base",
     metavar="STAGE/CONFIG",
-    required=True,
-    help="what it begins with",
+    help="what a config begins with",
     shell_complete=completion.configs,
 )
 @click.option("--force", is_flag=True, help="replace a file of this name")
-def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> int:
+def command(name: str, overrides: tuple[str, ...], base: str | None, force: bool) -> int:
     """See the module docstring."""
+    if base is None:
+        if name not in SKELETONS or len(overrides) != 1:
+            kinds = " or ".join(f"nemotron new {kind} NAME" for kind in (*SKELETONS, "environment"))
+            raise UserError(
+                "a config begins with another one", f"say: nemotron new {name} --from sft/local; or {kinds}"
+            )
+        tell("\n".join(write_skeleton(name, overrides[0], force=force)))
+        return 0
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
         raise UserError(
