@@ -167,7 +167,7 @@ def place(
         if command.words[1] == "verify":
             assert main(["export", "sft", command.words[2], "--no-verify"]) == 0
         # most models and data here are empty; tests/test_rehearsal.py has the real thing
-        monkeypatch.setattr("nemotron_shared.step.dry_run.is_rehearsed", lambda checked: False)
+        monkeypatch.setattr("nemotron_shared.step.step.is_rehearsed", lambda checked: False)
 
     return prepare
 
