@@ -188,7 +188,7 @@ def test_overlap_with_data_that_nobody_knows_is_not_called_none() -> None:
     assert overlap_in_short(results) == "overlap not checked: what sft-model:v1 was trained on is not known"
     assert overlap_sentence(results, "facts") == "facts was not checked: what sft-model:v1 was trained on is not known."
     results["overlap"]["facts"] = check | {"checked_against": ["rl-data:v1"]}
-    known_part = "overlap 0 of 60 exact, 0 near, in the known part of the training data only"
+    known_part = "overlap 0 of 60 exact, 0 near, as far as known"
     assert overlap_in_short(results) == known_part
     assert overlap_sentence(results, "facts").endswith(
         "Looked for in rl-data:v1 only. What else sft-model:v1 was trained on is not known."

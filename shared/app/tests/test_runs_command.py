@@ -11,6 +11,7 @@ import pytest
 
 from nemotron_app.main import dispatch
 from nemotron_app.report.compare import training_in
+from nemotron_app.wording import short_path, table_lines
 from nemotron_shared.system.atomic import write_json
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.lock import holder_of, record_of
@@ -207,3 +208,23 @@ def test_what_is_ambiguous_or_unknown_is_an_error(home: Path) -> None:
     for wanted in ("rl", "./nowhere"):
         with pytest.raises(UserError, match="no run"):
             main(["rm", wanted])
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [("200", "run state last size"), ("36", "run last size"), ("9", "run last")]
+)
+def test_a_narrow_terminal_shows_fewer_columns(monkeypatch: pytest.MonkeyPatch, width: str, shown: str) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", width)
+    rows = [["super3-rl-model", "finished", "step 16", "1.3 MB"], ["sft", "stopped", "step 2 \x1b", ""]]
+    lines = table_lines(("run", "state", "last", "size"), rows, right=("size",), spare=("state", "size"))
+    assert lines[0].split() == shown.split() and "\\x1b" in lines[2]
+    assert ("1.3 MB" in lines[1]) is ("size" in shown) and ("finished" in lines[1]) is ("state" in shown)
+
+
+def test_a_path_is_short_below_the_working_and_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert short_path(str(tmp_path / "runs" / "one")) == "runs/one"
+    assert short_path(str(tmp_path.parent / "other")) == "~/other"
+    assert short_path("/opt/store") == "/opt/store"

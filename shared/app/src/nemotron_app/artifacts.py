@@ -90,7 +90,8 @@ def print_list(look: Look) -> int:
                 rows.append([f"{name}:v{version}", ", ".join(others), *about])
     headings = ("artifact", "also", "type", "created", "files", "size")
     nothing = f"no artifacts in {look.store.root}; the stages put theirs there"
-    look.tell(listed, *(table_lines(headings, rows, right=("size",)) if rows else [nothing]))
+    spare = ("files", "also", "created")
+    look.tell(listed, *(table_lines(headings, rows, right=("size",), spare=spare) if rows else [nothing]))
     return 0
 
 

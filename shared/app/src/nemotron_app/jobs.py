@@ -188,7 +188,11 @@ def print_list(look: Look, everything: bool) -> int:
     notes = [] if shown else [f"no jobs in {jobs_folder(str(look.store.home))}; --run or --batch makes one"]
     notes += [f"{hidden} older: nemotron jobs --all"] if hidden else []
     data = [asdict(one) | {"state": asdict(state)} for one, state in zip(shown, states, strict=True)]
-    look.tell(data, *(table_lines(headings, rows) if rows else []), *notes)
+    look.tell(
+        data,
+        *(table_lines(headings, rows, spare=("folder", "said by", "submitted", "profile")) if rows else []),
+        *notes,
+    )
     return 0
 
 

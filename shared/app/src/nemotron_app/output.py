@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from nemotron_app.wording import GAP, kept_columns
 from nemotron_shared.system.errors import printable
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH_IN_A_PIPE = 160
-GAP = 2
-"""Spaces between columns."""
 ASCII = str.maketrans({"–": "-", "−": "-", "·": "|", "×": "x", "…": "...", "↵": " "})
 
 
@@ -49,14 +48,24 @@ def text_of(console: "Console", text: str, style: str = "") -> "Text":
 
 
 def print_table(
-    console: "Console", table: Table, *, right: bool = False, wrapped: str = "", folded: int | None = None
+    console: "Console",
+    table: Table,
+    *,
+    right: bool = False,
+    wrapped: str = "",
+    folded: int | None = None,
+    spare: Sequence[str] = (),
 ) -> None:
     """Print aligned columns. `right` right-aligns all but the first; only the column `wrapped` wraps at spaces.
 
-    A table wider than the console is split into blocks, each starting with the first column. With `folded`, longer
-    cells are folded instead.
+    Columns in `spare` are left out first where the console is too narrow. A table that is still wider is split into
+    blocks, each starting with the first column. With `folded`, longer cells are folded instead.
     """
     columns = list(zip(table.headings, *table.rows, strict=True))
+    widths = [max(_width(text, is_wrapped=False) for text in column) for column in columns]
+    kept = kept_columns(table.headings, widths, spare, console.width)
+    table = Table([table.headings[at] for at in kept], [[row[at] for at in kept] for row in table.rows])
+    columns = [columns[at] for at in kept]
     widths = [max(_width(text, is_wrapped=column[0] == wrapped) for text in column) for column in columns]
     least = [width if at == 0 or folded is None else min(width, folded) for at, width in enumerate(widths)]
     blocks = [[0]]

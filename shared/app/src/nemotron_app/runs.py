@@ -25,7 +25,7 @@ from humanize import naturalsize
 from nemotron_app.completions import kept_in, lines_of
 from nemotron_app.output import open_console
 from nemotron_app.store_options import Look, store_options
-from nemotron_app.wording import minute, table_lines
+from nemotron_app.wording import minute, short_path, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
@@ -67,17 +67,20 @@ def command(look: Look, finished: bool) -> int | None:
 def print_list(look: Look, finished: bool) -> int:
     """Print one line for each running or stopped run, and for each finished one if requested."""
     runs = [run_state(folder) for folder in _folders(look.store)]
-    shown = [run for run in runs if finished or run.state != "finished"]
+    shown = sorted((run for run in runs if finished or run.state != "finished"), key=lambda run: run.started or "")
     rows = []
     for run in shown:
         process = f"{run.pid} on {run.host}" if run.pid else ""
         started = minute(run.started) if run.started else ""
-        rows.append([run.name, run.state, started, _in_words(run.last), process, naturalsize(run.bytes), run.folder])
+        about = [run.name, run.state, started, _in_words(run.last), process, naturalsize(run.bytes)]
+        rows.append([*about, short_path(run.folder)])
     headings = ("run", "state", "started", "last", "process", "size", "folder")
     hidden = len(runs) - len(shown)
     none = "" if shown else f"no running or stopped runs in {look.store.home / 'runs'}"
     notes = "; ".join(filter(None, (none, f"{hidden} finished: nemotron runs --all" if hidden else "")))
-    lines = [*(table_lines(headings, rows, right=("size",)) if rows else []), *([notes] if notes else [])]
+    spare = ("folder", "process", "size", "started")
+    table = table_lines(headings, rows, right=("size",), spare=spare) if rows else []
+    lines = [*table, *([notes] if notes else [])]
     look.tell([asdict(run) for run in shown], *lines)
     return 0
 

@@ -3,7 +3,10 @@
 import json
 import math
 import re
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from nemotron_shared.system.errors import printable
 
@@ -16,6 +19,8 @@ METRIC_NAMES = {
     "passed": "programs that pass",
     "bits_per_byte": "bits per byte",
 }
+GAP = 2
+"""Spaces between columns."""
 NEWER = "Newer than this report's models and data, and not part of it:"
 NOT_FINITE = "not finite"
 CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
@@ -112,14 +117,41 @@ def plain_turns(question: str) -> str:
 # otherwise an escape sequence could rewrite the terminal.
 
 
-def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """Aligned columns; those named in `right` are right-aligned."""
+def table_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
+) -> list[str]:
+    """Aligned columns.
+
+    Args:
+        right: columns that are right-aligned.
+        spare: columns that a terminal may be too narrow for, the first to be left out first.
+    """
     clean = [headings, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
+    kept = kept_columns(headings, widths, spare, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    clean = [[row[at] for at in kept] for row in clean]
     # build the pattern once, because a store may list ten thousand lines
-    sides = [">" if name in right else "<" for name in headings]
-    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)).format
+    columns = [f"{{:{'>' if headings[at] in right else '<'}{widths[at]}}}" for at in kept]
+    line = (" " * GAP).join(columns).format
     return [line(*row).rstrip() for row in clean]
+
+
+def kept_columns(headings: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int | None) -> list[int]:
+    """Numbers of the columns that fit into `room` characters, two between them; None is room for all."""
+    kept = list(range(len(headings)))
+    for name in spare:
+        if room is None or sum(widths[at] + GAP for at in kept) - GAP <= room:
+            break
+        kept = [at for at in kept if headings[at] != name]
+    return kept
+
+
+def short_path(folder: str) -> str:
+    """A path as it can be typed from here: below the working folder, or below the home folder."""
+    path = Path(folder)
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else folder
 
 
 def minute(moment: str) -> str:

@@ -54,7 +54,7 @@ def print_report(collected: Collected, html_path: Path, console: "Console", *, w
     title = " ".join(filter(None, (collected.family, collected.config)))
     console.print(output.text_of(console, title, "bold"))
     table = output.Table([*COLUMNS, score], rows)
-    output.print_table(console, table, wrapped="key metric")
+    output.print_table(console, table, wrapped="key metric", spare=("amount",))
     if whole:
         print_completions(collected, console)
     for problem in collected.problems:
@@ -87,7 +87,7 @@ def print_completions(collected: Collected, console: "Console") -> None:
             "written": [],
             "expected": [in_one_line(one.expected or "", EXPECTED) for one in ones],
         }
-        taken = sum(max(map(len, [name, *cells])) + output.GAP for name, cells in columns.items() if cells)
+        taken = sum(max(map(len, [name, *cells])) + wording.GAP for name, cells in columns.items() if cells)
         room = min(MOST_WRITTEN, max(LEAST_WRITTEN, console.width - taken))
         columns["written"] = [in_one_line(one.completion, room) for one in ones]
         console.print()

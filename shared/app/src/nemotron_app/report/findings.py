@@ -138,7 +138,7 @@ def overlap_in_short(results: Results) -> str:
     if unknown and not any(check["checked_against"] for check in checks):
         return f"overlap not checked: what {', '.join(unknown)} was trained on is not known"
     exact = sum(check.get("exact", check["found"]) for check in checks)
-    part = ", in the known part of the training data only" if unknown else ""
+    part = ", as far as known" if unknown else ""
     return f"overlap {exact} of {asked} exact, {found - exact} near{part}" if asked else ""
 
 
