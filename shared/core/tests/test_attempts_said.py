@@ -44,6 +44,13 @@ def test_a_run_whose_code_has_changed_is_compared_with_the_one_in_its_own_folder
     assert why == "made again, because it differs from the finished super3-sft-model-0123: code of stages.sft.encode"
 
 
+@pytest.mark.parametrize(("state", "is_told"), [("finished", False), ("unfinished", True)])
+def test_a_finished_run_about_something_else_is_not_compared(tmp_path: Path, state: str, is_told: bool) -> None:
+    recorded(tmp_path / "super3-sft-model-0123", {"optimizer.lr": 1, "input model": "a"}, {}, state)
+    why = _why_new(task(tmp_path / "super3-sft-model-4567", {"optimizer.lr": 2, "input model": "b"}))
+    assert (why is not None) is is_told
+
+
 def test_other_sources_are_counted_and_the_first_is_named() -> None:
     found = ["a 1 -> 2", *(f"source raw/{n}.jsonl 1 -> 2" for n in range(400))]
     assert listed(found) == "a 1 -> 2; source raw/0.jsonl 1 -> 2 and 399 more sources"

@@ -397,6 +397,8 @@ def warnings_of(
     wanted = named
     if prepared.is_whole:  # evaluations have a single split, RL sets at least two
         wanted = named | ({"valid"} if "train" in named else set()) if prepared.kind == "lines" else set(SPLITS)
+    if "train" in wanted:  # nothing reads the test split of a training's data, which may be left out
+        wanted = wanted - {"test"}
     holding = {split.name for split in splits if split.examples}
     found += [f"the split '{name}' is empty" for name in SPLITS if name in wanted - holding]
     unit = "documents" if prepared.kind == "documents" else "rows"

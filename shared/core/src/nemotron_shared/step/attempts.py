@@ -38,6 +38,9 @@ from nemotron_shared.tracking.metrics import FILE as METRICS
 from nemotron_shared.tracking.run import LOCK_NAME, WHAT, Run
 from nemotron_shared.tracking.segments import SEGMENTS, read_segments, write_segments
 
+ABOUT = ("data_prep.source", "input model", "input data")
+"""Keys by which two runs are about the same. A finished run about something else is nothing to compare with."""
+
 
 def with_result(start: Start[Any]) -> Start[Any]:
     """The start of a dry run with what a result means for it that may be there, complete or damaged, or unfinished."""
@@ -162,6 +165,8 @@ def _why_new(task: Task[Any]) -> str | None:
     if before is None:
         return None
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # removed when the result is published
+    if state == "finished" and any(before["what"].get(key) != task.what.get(key) for key in ABOUT):
+        return None
     if found := differences(before["what"], redact_values(task.what)):
         return f"a new run, not the {state} {other.name}: {listed(found)}"
     if found := changed_modules(before["modules"], task.modules):

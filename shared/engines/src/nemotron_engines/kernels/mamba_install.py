@@ -81,7 +81,7 @@ def install_cpu_ops() -> str:
     """
     if is_older():
         install_into_older()
-        return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
+        return _told()
     for name, reference in REFERENCE_KERNELS.items():
         current = getattr(modeling_nemotron_h, name, None)
         if current is None:
@@ -91,7 +91,13 @@ def install_cpu_ops() -> str:
             )
         if STOCK.setdefault(name, current) is current:
             setattr(modeling_nemotron_h, name, dispatcher(current, reference))
-    return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
+    return _told()
+
+
+def _told() -> str:
+    """Which kernels run; without a GPU there is no choice, and nothing to say."""
+    line = KERNEL_LINE if kernels_importable() else REFERENCE_LINE
+    return say_once(line) if torch.cuda.is_available() else line
 
 
 def dispatcher(stock: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
