@@ -24,6 +24,7 @@ from nemotron_shared.tracking.run import Run
 from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import as_lines, check_overlap
 from stages.eval.schema import EvalConfig, EvaluationSection
+from stages.eval.scorers import with_scorers
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 
 RANDOM = "random"
@@ -51,6 +52,7 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
     for row in (row for by_task in samples.values() for rows in by_task.values() for row in rows):
         if (verdict := task.config.evaluation.verdict) in row:
             row["score"] = row[verdict]
+    tasks = with_scorers(task.config.evaluation, tasks, samples)
     results = distributed.on_rank_zero(lambda: summarise(task, tasks, models, samples))
     files = {
         f"samples/{model}/{name}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -109,6 +109,21 @@ class LMEvalEngine(ModelLoadingEngine):
     name: Literal["lm_eval"]
 
 
+class Scorer(Section):
+    """A function of the user's own that scores the answers to a task."""
+
+    task: str
+    """Name of the task."""
+    path: str
+    """The function, `FILE.py:FUNCTION`, which `--trust-code` lets run."""
+
+    @field_validator("path")
+    @classmethod
+    def is_function(cls, path: str) -> str:
+        """Require the form FILE.py:FUNCTION; what it names is looked at by each start."""
+        return function_path(path)
+
+
 class EvaluationSection(Section):
     """Which tasks to run, and how."""
 
@@ -126,6 +141,9 @@ class EvaluationSection(Section):
     """`0`: greedy answers. Otherwise sample at this temperature, from the whole vocabulary."""
     verdict: Literal["strict", "lenient"]
     """Which answers count: `strict`, the right value in a clean form; `lenient`, the right value in any form."""
+    scorers: Extra[list[Scorer]]
+    """Functions of your own that score the answers to a task, `{task: questions, path: my_rewards.py:right_call}`, in
+    the place of the verdict ([docs](../../docs/rewards.md#scores))."""
     random_baseline: bool
     """Also score the architecture with random weights."""
     held_out: bool

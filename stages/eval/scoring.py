@@ -91,10 +91,12 @@ def standard_error(values: Sequence[float]) -> float:
 METRICS = {
     "generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte",
     "instructions": "followed", "code": "passed",
-    "episode": "reward", "call": "right",
+    "episode": "reward", "call": "right", "scored": "reward",
 }  # fmt: skip
 BY_BITS = ("text", "answer")
 """Kinds scored by every token instead of right and wrong answers."""
+ANY_NUMBER = ("episode", "scored")
+"""Kinds whose scores come from an environment or from a function of the user's."""
 VERDICTS = ("strict", "lenient", "exact_match")
 LOWER_IS_BETTER = {"bits_per_byte"}
 
@@ -111,7 +113,7 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
     else:
         values = [float(sample["score"]) for sample in samples]
         value, error = float(np.mean(values)), standard_error(values)
-        if kind == "episode" and not set(values) <= {0.0, 1.0}:  # environments may give any number
+        if kind in ANY_NUMBER and not set(values) <= {0.0, 1.0}:
             interval = bootstrap(np.array(values)[:, None], lambda means: means[:, 0])
         else:
             interval = wilson(sum(values), len(values))

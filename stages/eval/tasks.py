@@ -37,6 +37,7 @@ from nemotron_shared.step.own_code import KEYS, OwnFunction
 from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
 from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig, EvalData
+from stages.eval.scorers import scorer_problems
 
 HELD_OUT_EPISODES = 400
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
@@ -243,6 +244,8 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
             *(one.name for one in config.data_prep.tasks),
             *config.data_prep.benchmarks.chosen,
         ]
+    kinds = {name: there[name].kind for name in known} if data is not None else {}
+    yield from scorer_problems(config.evaluation, kinds) if kinds else ()
     yield from benchmark_problems(config, known if wanted is None else wanted)
     for name in wanted or ():
         if name not in known:

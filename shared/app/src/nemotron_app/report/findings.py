@@ -14,8 +14,8 @@ from nemotron_shared.stages import TRAINING, Stage
 Results = Mapping[str, Any]
 MODEL_OF_STAGE = {stage.name: stage.model for stage in TRAINING if stage.model}
 # Base models cannot follow instructions yet, so prefer scores of predicted text.
-KINDS_FOR = {"pretrain": ("text", "choice", "generate", "call", "episode", "code", "instructions", "answer")}
-KINDS = ("generate", "call", "episode", "choice", "code", "instructions", "answer", "text")
+KINDS_FOR = {"pretrain": ("text", "choice", "generate", "scored", "call", "episode", "code", "instructions", "answer")}
+KINDS = ("generate", "scored", "call", "episode", "choice", "code", "instructions", "answer", "text")
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
 

@@ -112,6 +112,13 @@ class _Sample(_Part):
     score: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class _Scored(_Sample):
+    """An answer that a function of the user's scored, with any number."""
+
+    score: Annotated[float, Field(allow_inf_nan=False)]
+    scored_by: str
+
+
 class _Turn(_Part):
     by: Literal["prompt", "model", "environment"]
     tokens: Count
@@ -199,7 +206,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not valid JSON", AGAIN) from error
         if line:
-            kinds = ((_HeldOut, "bits"), (_Episode, "turns"))
+            kinds = ((_HeldOut, "bits"), (_Episode, "turns"), (_Scored, "scored_by"))
             kind = next((kind for kind, key in kinds if isinstance(row, dict) and key in row), _Sample)
             _check(kind, row, f"{file}:{number}")
             rows.append(row)
@@ -208,7 +215,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
     """The task whose answers to show: generated answers before choices; tasks that score text have none."""
-    for kind in ("generate", "call", "episode", "choice", "code", "instructions", "answer"):
+    for kind in ("generate", "scored", "call", "episode", "choice", "code", "instructions", "answer"):
         for name in in_order(results, "task"):
             if results["tasks"][name]["kind"] == kind:
                 return name

@@ -33,7 +33,7 @@ from nemotron_shared.system.errors import Finding, UserError, did_you_mean, prob
 KEYS: Mapping[str, tuple[str, ...]] = {
     "rewards": ("completion", "expected", "prompt", "row"),
     "data_prep.tasks": ("seed",),
-    "evaluation.scorers": ("completion", "expected", "prompt", "row"),
+    "evaluation.scorers": ("completion", "expected", "row"),
 }
 """Lists of settings whose entries may have a `path`, and what such a function may ask for."""
 SECTIONS = frozenset(key.partition(".")[0] for key in KEYS)
