@@ -19,6 +19,7 @@ from transformers import (
 
 from nemotron_engines.decoding.direct import BLOCK, Direct, sequences_of, why_not
 from nemotron_engines.decoding.general import General, joins, prefill
+from nemotron_engines.decoding.greedy import likeliest
 from nemotron_engines.kernels.mamba_install import install_cpu_ops, lift_time_step_limit
 
 SIZES: dict[str, Any] = {
@@ -139,6 +140,24 @@ def test_equal_prompts_are_read_once() -> None:
     assert rows == [2]
     assert (logits[0] == logits[2]).all() and not (logits[0] == logits[1]).all()
     assert (memory.layers[0].keys[3] == memory.layers[0].keys[0]).all()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "nemotron_h"])
+def test_likeliest_continuations_are_those_of_generate(name: str) -> None:
+    model = made(name)
+    random = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(3, 60, (length,), generator=random).tolist() for length in (4, 9, 4, 1, 30)]
+    ends = {5, 17, 21, 33, 40}
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        whole = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False,
+                               eos_token_id=sorted(ends), pad_token_id=0)  # fmt: skip
+        expected.append(whole[0, len(prompt) :].tolist())
+    assert len({len(answer) for answer in expected}) > 2
+    direct = Direct(model)
+    for _ in range(2):  # also after others
+        assert likeliest(model, direct, prompts, 40, lambda ids: ids[-1] in ends) == expected
 
 
 def test_any_other_model_is_asked_as_it_is() -> None:

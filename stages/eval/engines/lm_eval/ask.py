@@ -21,6 +21,8 @@ from lm_eval import evaluate, utils
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from nemotron_data.chat.answers import Call
 from nemotron_data.chat.prompt import Prompt, Prompter, asked_messages
@@ -29,6 +31,8 @@ from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.verifier import is_as_taught
 from nemotron_data.verifier.calls import MARK, calls_of, same_calls, tools_by_name
+from nemotron_engines.decoding.direct import Direct, why_not
+from nemotron_engines.decoding.greedy import likeliest
 from nemotron_engines.modeling.build import set_threads
 from nemotron_engines.modeling.generation import embeddings_of, ends_of
 from nemotron_shared.artifacts import Artifact
@@ -122,12 +126,38 @@ class QuietLM(HFLM):
     def _model_generate(self, context: Any, max_length: int, stop: list[str], **options: Any) -> Any:
         self.run.stop_if_requested()
         self._show_answers(max_length - context.shape[1])
-        made = super()._model_generate(context, max_length, stop, **options)
+        most, mask = max_length - context.shape[1], options.get("attention_mask")
+        if self._directly is not None and mask is not None and options.get("do_sample") is False:
+            made = self._likeliest(self._directly, context, mask, most, stop)
+        else:
+            made = super()._model_generate(context, max_length, stop, **options)
         self.answered += len(made)
         for row in made[:, context.shape[1] :].tolist():
             text = self.tok_decode(row, skip_special_tokens=False)
             self.cut.note(row, max_length - context.shape[1], ended=any(word in text for word in stop))
         return made
+
+    @cached_property
+    def _directly(self) -> Direct | None:
+        """The model's direct step, if it has one; lm-eval asks transformers otherwise."""
+        return None if why_not(self.model) else Direct(self.model)
+
+    def _likeliest(self, direct: Direct, context: Tensor, mask: Tensor, most: int, stop: list[str]) -> Tensor:
+        """What `model.generate` returns for a greedy answer: prompts and answers, padded at the end."""
+        tokenizer: Any = self.tokenizer
+        eos = self.model.generation_config.eos_token_id
+        ends = {*(eos if isinstance(eos, list) else [] if eos is None else [eos])}
+        ends |= {token for token, word in zip(sorted(self.cut.ends), self.ends, strict=True) if word in stop}
+        words = [word for word in stop if word not in self.ends]
+        tail = max(map(len, words), default=0) + 1
+
+        def ended(ids: list[int]) -> bool:
+            text = tokenizer.decode(ids[-tail:], skip_special_tokens=False) if words else ""
+            return ids[-1] in ends or any(word in text for word in words)
+
+        prompts = [ids[seen.bool()].tolist() for ids, seen in zip(context, mask, strict=True)]
+        found = [torch.tensor(ids) for ids in likeliest(self.model, direct, prompts, most, ended)]
+        return torch.cat([context, pad_sequence(found, True, padding_value=tokenizer.pad_token_id)], 1)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Whole answers, in the order of the requests, including a thought that the prompt opened.
@@ -208,13 +238,13 @@ class CutAnswers:
     """
 
     def __init__(self, ends: set[int]) -> None:
-        self._ends = ends
+        self.ends = ends
         self._next: deque[bool] = deque()
         self._of: dict[str, deque[bool]] = defaultdict(deque)
 
     def note(self, ids: list[int], most: int, *, ended: bool) -> None:
         """Record the next generated answer; `ended` if a stop word ended it."""
-        self._next.append(len(ids) >= most and not ended and self._ends.isdisjoint(ids))
+        self._next.append(len(ids) >= most and not ended and self.ends.isdisjoint(ids))
 
     def add_partial(self, kind: str, request: tuple[Any, ...], answer: Any) -> None:
         """See lm-eval's CacheHook; answers arrive in the order of generation."""
