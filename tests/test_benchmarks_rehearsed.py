@@ -208,3 +208,9 @@ def test_a_record_names_its_command_and_each_section_its_code_and_machine(page: 
         begin = section[:400]
         assert re.match(r"\d{4}-\d\d-\d\d", begin)
         assert (re.search(r"\b[0-9a-f]{7,40}\b", begin) and "AMD" in begin) or "Intel" in begin or "processor" in begin
+
+
+def test_rl_time() -> None:
+    rows = [line.strip("| ").split(" | ") for line in rehearse("rl_time.py", "--rehearse").splitlines()[2:]]
+    assert [(row[0], row[2].partition(",")[0]) for row in rows] == [("llama", "GRPO"), ("llama", "DPO")]
+    assert all(float(row[3].split()[0]) > 0 and float(row[4].split()[0]) > 0 for row in rows)

@@ -34,6 +34,7 @@ from nemotron_shared.stages import RESULTS
 from nemotron_shared.system.atomic import output_file, write_text
 from nemotron_shared.system.console import tell_json
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import as_typed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +94,8 @@ def print_completions(collected: Collected, console: "Console") -> None:
         console.print()
         rows = [list(row) for row in zip(*columns.values(), strict=True)]
         output.print_table(console, output.Table(list(columns), rows), folded=LEAST_WRITTEN)
-        console.print(output.text_of(console, f"more of them: nemotron runs show {kept.folder.name}"), soft_wrap=True)
+        more = as_typed(f"more of them: nemotron runs show {kept.folder.name}")
+        console.print(output.text_of(console, more), soft_wrap=True)
 
 
 def _row(collected: Collected, kind: str) -> list[str]:

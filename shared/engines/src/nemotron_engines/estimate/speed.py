@@ -128,3 +128,48 @@ def step_seconds(work: Work, device: Device, layout: Layout, tokens: int) -> dic
 def core_seconds(work: Work, cores: int, tokens: int) -> dict[str, float]:
     """Seconds of one step on a CPU with one process per core."""
     return {"all": work.operations * tokens / cores / CORE_OPERATIONS}
+
+
+RL_OPERATIONS, RL_BANDWIDTH = 75e9, 0.61e9
+RL_LAYER, RL_EXACT_LAYER, RL_PASS = 0.75e-3, 1.25e-3, 4.2e-3
+"""Of one core of an AMD EPYC in float32: operations a second in matrices, bytes a second between them, and the fixed
+costs of a layer: for each token that is drawn, for all rows at once, with transformers' `generate` and with exact
+sampling, and for each pass over whole rows. `benchmarks/rl_time.py` measures what they are fitted to."""
+LEARNT = 0.5
+"""Share of the completions of GRPO with an advantage, and so with a backward pass."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What one process does in a step of reinforcement learning.
+
+    Attributes:
+        rows: completions, or pairs of answers; `row_tokens` of one, with its prompt.
+        drawn: tokens of a completion; 0 for pairs, which are given.
+        exact: they are drawn by the computation that trains.
+        forward, backward: passes over all tokens besides those that draw them, in forward passes.
+        passes: into which the rows are split.
+    """
+
+    rows: int
+    row_tokens: float
+    drawn: int
+    exact: bool
+    forward: float
+    backward: float
+    passes: int
+
+
+def core_rl_seconds(work: Work, rollout: Rollout, *, passes_of_work: int) -> dict[str, float]:
+    """Seconds of a step of reinforcement learning on one core, by part.
+
+    Args:
+        passes_of_work: in how many forward passes `work.operations` are counted.
+    """
+    token = work.operations / passes_of_work / RL_OPERATIONS + work.traffic / BACKWARD / RL_BANDWIDTH
+    tokens, times = rollout.rows * rollout.row_tokens, rollout.forward + rollout.backward
+    seconds = {"training": times * (tokens * token + rollout.passes * work.layers * RL_PASS)}
+    if rollout.drawn:
+        layer = RL_EXACT_LAYER if rollout.exact else RL_LAYER
+        seconds["generation"] = tokens * token + work.layers * (RL_PASS + rollout.drawn * layer)
+    return seconds

@@ -1,11 +1,24 @@
 """Estimate a stage's training: model, layout, memory and time."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from nemotron_engines.checks import VOCABULARY, is_refused, size_of, vocabulary_of
 from nemotron_engines.estimate.counted import counted
+from nemotron_engines.estimate.lengths import READ, pair_tokens, prompt_tokens
 from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
-from nemotron_engines.estimate.speed import Work, active_parameters, core_seconds, step_seconds, work_of
+from nemotron_engines.estimate.speed import (
+    BACKWARD,
+    FROZEN_BACKWARD,
+    LEARNT,
+    Rollout,
+    Work,
+    active_parameters,
+    core_rl_seconds,
+    core_seconds,
+    step_seconds,
+    work_of,
+)
 from nemotron_engines.modeling.architecture import NEMOTRON_H, Parameters, fields_of, parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
@@ -22,8 +35,6 @@ PUBLISHED_GRPO, OF_ACTIVE = 1102, 3.3e9
 parameters."""
 NO_END = 100_000
 """More steps than any GRPO recipe makes: such a number means to train until the prompts run out."""
-GENERATION = 0.8
-"""Time of generation over that of training, measured with the tiny model on a CPU."""
 
 
 def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate:
@@ -38,7 +49,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     vocab = vocabulary_of(config, fields, inputs.get("data"))
     parameters = parameters if parameters.total else parameters_of(fields, vocab)
     devices, device, whose = _devices(config, machine)
-    tokens = _row_tokens(config)
+    tokens, read = _row_tokens(config, inputs, vocab)
     layout = layout_of(config, devices, tokens)
     outputs = 1 if isinstance(config, GRPOConfig) and config.reward_modeling is not None else vocab
     work = work_of(fields, outputs, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
@@ -52,7 +63,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         active=active,
         device=whose,
         devices=devices,
-        layout=f"{layout}, {PAIRS}" if _is_on_pairs(config) else str(layout),
+        layout=f"{layout}, each a pair" if _is_on_pairs(config) else str(layout),
         memory=memory_parts(fields, outputs, parameters, layout, on_gpu=device is not None),
         memory_there=_memory_there(device, machine, devices),
         checkpoint=checkpoint,
@@ -61,8 +72,10 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         tokens_per_step=config.rows_per_step * tokens,
         steps=steps,
         steps_are_a_limit=isinstance(config, GRPOConfig) and steps >= NO_END,
-        step_seconds=_seconds(config, work, device, layout, active, whose),
-        assumptions=tuple(_assumptions(config, layout, device, whose, vocab, fields.get("model_type", NEMOTRON_H))),
+        step_seconds=_seconds(config, work, device, layout, active, whose, fields.get("model_type", NEMOTRON_H)),
+        assumptions=tuple(
+            _assumptions(config, layout, device, whose, vocab, fields.get("model_type", NEMOTRON_H), read)
+        ),
     )
 
 
@@ -110,27 +123,42 @@ def _memory_there(device: Device | None, machine: Machine, devices: int) -> floa
 
 
 ANSWER_TOKENS = 1024
-"""Of an answer with its prompt, where nothing says how long the answers of pairs are."""
-PAIRS = f"each a pair, of two answers that are taken as {ANSWER_TOKENS:,} tokens with their prompts"
+"""Of an answer with its prompt, where no data says how long those of pairs are."""
 
 
 def _is_on_pairs(config: TrainingConfig) -> bool:
     return isinstance(config, GRPOConfig) and config.on_pairs is not None
 
 
-def _row_tokens(config: TrainingConfig) -> int:
-    """Tokens of a full row, or the likely length of a prompt with its completion."""
+def _row_tokens(config: TrainingConfig, inputs: Inputs, vocab: int) -> tuple[int, bool]:
+    """Tokens of a full row, of a pair, or of a prompt with its completion; and whether data was read for it."""
     whole = getattr(config.engine, "max_total_sequence_length", None)
     if isinstance(config, GRPOConfig):
+        data = inputs.get("data")
         if config.on_pairs is not None:
-            return 2 * ANSWER_TOKENS
-        return whole // 2 if whole else 2 * config.grpo.max_new_tokens
+            pair = pair_tokens(data.path, vocab) if data is not None else None
+            return (2 * ANSWER_TOKENS, False) if pair is None else (round(pair), True)
+        if whole:
+            return whole // 2, False
+        prompt = prompt_tokens(data.path, vocab) if data is not None else None
+        return (2 * config.grpo.max_new_tokens, False) if prompt is None else (round(prompt) + _drawn(config), True)
     chats: Any = getattr(config.engine, "chats", None) if getattr(config.engine, "data", "packed") == "chat" else None
     if whole or chats is not None:
-        return whole or chats.seq_length
+        return whole or chats.seq_length, False
     train: Any = config.train
     data_prep: Any = getattr(config, "data_prep", None)
-    return getattr(train, "seq_length", None) or getattr(data_prep, "pack_size", None) or 4096
+    return getattr(train, "seq_length", None) or getattr(data_prep, "pack_size", None) or 4096, False
+
+
+TURNS = 2
+"""Of an episode: a call and an answer."""
+
+
+def _drawn(config: GRPOConfig) -> int:
+    """Tokens that are drawn for a completion: as many as may be, and of an episode those of two turns."""
+    environments = getattr(config.engine, "environments", None)
+    most = config.grpo.max_new_tokens
+    return most if environments is None else min(TURNS * most, environments.max_episode_tokens)
 
 
 def _predictions(config: TrainingConfig, fields: dict[str, Any]) -> int:
@@ -144,24 +172,43 @@ def _predictions(config: TrainingConfig, fields: dict[str, Any]) -> int:
 
 
 def _seconds(
-    config: TrainingConfig, work: Work, device: Device | None, layout: Layout, active: int, whose: str
+    config: TrainingConfig, work: Work, device: Device | None, layout: Layout, active: int, whose: str, kind: str
 ) -> dict[str, float]:
     tokens = config.rows_per_step * layout.row_tokens
     if device is None and whose != CORE:
         return {}
+    if device is None and isinstance(config, GRPOConfig):
+        passes = BACKWARD if layout.trained else FROZEN_BACKWARD
+        return core_rl_seconds(work, _rollout(config, layout, kind), passes_of_work=passes)
     if device is None:
         seconds = core_seconds(work, layout.devices, tokens)
     else:
         seconds = step_seconds(work, device, layout, tokens)
     if not isinstance(config, GRPOConfig) or config.on_pairs is not None:
         return seconds
+    assert device is not None
     training = sum(seconds.values())
-    if device is None:
-        return {"training": training, "generation": GENERATION * training}
     whole = (
         tokens / layout.devices / (PUBLISHED_GRPO * OF_ACTIVE / active * device.bandwidth / DEVICES["H100"].bandwidth)
     )
     return {"training": training, "generation": max(0.0, whole - training)}
+
+
+def _rollout(config: GRPOConfig, layout: Layout, kind: str) -> Rollout:
+    """What a process does in a step: it draws, compares with another model, and learns."""
+    engine: Any = config.engine
+    on_pairs, backward = config.on_pairs is not None, BACKWARD - 1 if layout.trained else FROZEN_BACKWARD - 1
+    compares = config.dpo is not None or config.distillation is not None or config.grpo.reference_policy_kl_penalty > 0
+    learns_all = on_pairs or config.distillation is not None
+    return Rollout(
+        rows=-(-config.rows_per_step // layout.devices),
+        row_tokens=layout.row_tokens,
+        drawn=0 if on_pairs else _drawn(config),
+        exact=kind == NEMOTRON_H and getattr(engine, "exact_sampling", False) and config.run.threads == 1,
+        forward=1 + compares,
+        backward=backward * (1.0 if learns_all else LEARNT),
+        passes=layout.passes,
+    )
 
 
 def _how_many_steps(config: GRPOConfig) -> str:
@@ -174,8 +221,25 @@ def _how_many_steps(config: GRPOConfig) -> str:
     )
 
 
+def _assumed_rows(config: GRPOConfig, layout: Layout, device: Device | None, read: bool) -> Iterator[str]:
+    """How long rows of reinforcement learning are taken to be, and how completions are drawn."""
+    seen = f"by the text of at most {READ} rows" if read else "no data was read"
+    if config.on_pairs is not None:
+        yield f"pairs: {layout.row_tokens:,} tokens for two answers with their prompts ({seen}); longer ones take more"
+        return
+    if read:
+        yield f"completions as long as allowed, with prompts of {layout.row_tokens - _drawn(config):,} tokens ({seen})"
+    else:
+        yield "completions with their prompts: half of the longest sequence, or twice max_new_tokens (no data was read)"
+    yield _how_many_steps(config)
+    if device is not None:
+        yield "generation: scaled from one published run of GRPO by active parameters; not checked by a measurement"
+    else:
+        yield "completions that end earlier take less time, about in proportion; half of them are learnt from"
+
+
 def _assumptions(
-    config: TrainingConfig, layout: Layout, device: Device | None, whose: str, vocab: int, kind: str
+    config: TrainingConfig, layout: Layout, device: Device | None, whose: str, vocab: int, kind: str, read: bool
 ) -> list[str]:
     """One sentence each."""
     said = []
@@ -191,13 +255,8 @@ def _assumptions(
         )
     else:
         said.append(f"unknown GPU '{whose}'; known: {', '.join(DEVICES)}")
-    if _is_on_pairs(config):
-        said.append(f"rows: {PAIRS}; no data was read, and longer ones take more memory")
-    elif isinstance(config, GRPOConfig):
-        said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
-        how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
-        said.append(_how_many_steps(config))
-        said.append(f"generation: {how}; this was not checked against any measurement")
+    if isinstance(config, GRPOConfig):
+        said += _assumed_rows(config, layout, device, read)
     else:
         said.append("rows are full")
     if getattr(config.engine, "recipe", None):
