@@ -150,6 +150,15 @@ def test_a_damaged_or_unwritable_cache_changes_no_answer(store: Store, monkeypat
         require_intact(done, store.home, HOW)
 
 
+def test_what_a_stage_from_outside_made_is_made_again_by_its_own_command(store: Store) -> None:
+    command = "python -m acme.harvest.train -c tiny run.family=nano3 --json"
+    made = publish(store, {"a": "1"}, producer=Producer("harvest", "train", "0", "0", "", "", None, command, {}))
+    (made.path / "a").write_text("2")
+    with pytest.raises(UserError) as caught:
+        require_intact(made, store.home, HOW)
+    assert caught.value.remedy == "make it again: python -m acme.harvest.train -c tiny run.family=nano3 --force"
+
+
 def test_the_remedy_is_the_command_that_made_it(store: Store) -> None:
     command = "python -m stages.pretrain.data_prep -c tiny 'data_prep.text=a b' run.family=nano3 --json"
     made = publish(store, {"a": "1"}, producer=Producer("pretrain", "data_prep", "0", "0", "", "", None, command, {}))

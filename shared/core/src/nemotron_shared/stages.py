@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+PACKAGE = "stages"
+"""Where the stages of this repository are."""
 DEFAULT_FAMILY = "super3"
 """The family whose artifacts `sft-model` and the like mean."""
 ArtifactType = Literal[

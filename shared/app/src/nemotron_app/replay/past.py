@@ -23,7 +23,7 @@ from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.engine.engine import refuse
 from nemotron_shared.engine.spec import Step, Task
-from nemotron_shared.stages import DEFAULT_FAMILY
+from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.attempts import WHAT, what_it_was
 from nemotron_shared.step.plan import identify
@@ -72,9 +72,12 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     """How an artifact of the store was made.
 
     Raises:
-        UserError: it was imported, not made here.
+        UserError: it was imported, not made here, or by a stage from outside this repository.
     """
     made = artifact.manifest.producer
+    if not artifact.is_external and made.verb != IMPORT and made.stage not in STAGES:
+        what = f"{artifact.reference} was made by the stage '{made.stage}', which is not of this repository"
+        raise UserError(f"{what}, and cannot be replayed", f"make it again: {command_that_made(artifact.manifest)}")
     if artifact.is_external or made.verb == IMPORT:
         again = f"bring it in again: {command_that_made(artifact.manifest)}" if not artifact.is_external else None
         raise UserError(f"{artifact.reference} was not made here, so there is nothing to replay", again)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemotron_shared.artifacts.artifact import STRAY, Artifact, manifest_change, problems
 from nemotron_shared.artifacts.manifest import DAMAGED, MANIFEST, Manifest
-from nemotron_shared.stages import DEFAULT_FAMILY
+from nemotron_shared.stages import DEFAULT_FAMILY, PACKAGE, STAGES
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError, printable
 from nemotron_shared.system.file_cache import FileCache
@@ -51,7 +51,8 @@ def _ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None
     if strays := strays_in(artifact, damage):
         return f"delete what does not belong there: {shlex.join(strays)}"
     again = how_to_make or f"make it again: {command_that_made(artifact.manifest)}"
-    if artifact.manifest.producer.verb == "import":
+    made = artifact.manifest.producer
+    if made.verb == "import" or made.stage not in STAGES:
         return again
     return f"put its bytes back: nemotron artifacts replay {artifact.reference} --repair; or {again}"
 
@@ -94,15 +95,18 @@ def command_that_made(manifest: Manifest) -> str:
         words = shlex.split(manifest.producer.command)
     except ValueError:  # an unbalanced quotation mark
         words = manifest.producer.command.split()
-    return forced_command(manifest.producer.stage, manifest.producer.verb, words[3:])
+    package = ".".join(words[2].split(".")[:-2]) if len(words) > 2 else ""
+    return forced_command(manifest.producer.stage, manifest.producer.verb, words[3:], package or PACKAGE)
 
 
-def forced_command(stage: str, verb: str, arguments: Sequence[str]) -> str:
-    """The `nemotron` command that runs a step from the start, given its script's arguments."""
+def forced_command(stage: str, verb: str, arguments: Sequence[str], package: str = PACKAGE) -> str:
+    """The command that runs a step from the start, given its script's arguments: `nemotron`, for a stage of ours."""
     family = next((word.partition("=")[2] for word in arguments if word.startswith("run.family=")), DEFAULT_FAMILY)
-    flags = {"--json", "--force", "run.force=true", f"run.family={family}"}
-    step = ["data", "prep", stage] if verb == "data_prep" else [stage]
-    return shlex.join(["nemotron", family, *step, *(word for word in arguments if word not in flags), "--force"])
+    step = [family, "data", "prep", stage] if verb == "data_prep" else [family, stage]
+    ours = package == PACKAGE
+    program = ["nemotron", *step] if ours else ["python", "-m", f"{package}.{stage}.{verb}"]
+    flags = {"--json", "--force", "run.force=true", *([f"run.family={family}"] if ours else [])}
+    return shlex.join([*program, *(word for word in arguments if word not in flags), "--force"])
 
 
 @contextmanager

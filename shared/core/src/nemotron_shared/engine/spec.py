@@ -2,8 +2,9 @@
 
     STEP = Step(__file__, __doc__, SFTConfig, train, engines=ENGINES, prepare=data_prep.STEP, ...)
 
-What a step reads, makes and is called stands in the table of stages. The statements around its work, from the command
-line to the published artifact, stand in `step.step`. So a script says only what is special about its step.
+What a step reads, makes and is called stands in the table of stages, or in the row that a stage from outside this
+repository brings. The statements around its work, from the command line to the published artifact, stand in
+`step.step`. So a script says only what is special about its step.
 """
 
 import importlib
@@ -23,7 +24,7 @@ from nemotron_shared.config.schema import HasSettings, RunSection, StageConfig
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.engine.needs import Estimate, Needs
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.stages import STAGES, Product, Stage
+from nemotron_shared.stages import PACKAGE, STAGES, Product, Stage
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import Finding
 from nemotron_shared.tracking.run import Run
@@ -154,6 +155,8 @@ class Step:
         contents: content that settings refer to and the result depends on, by key, such as an architecture's fields.
         chosen: further modules chosen by the config, possibly outside this repository.
         estimate: memory, disk and time of the work, for `--dry-run` and `nemotron plan`.
+        package: import path of the folder that holds the stage's.
+        outside: the row of a stage from outside this repository, which the table of stages does not have.
     """
 
     script: str
@@ -168,6 +171,8 @@ class Step:
     contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     chosen: Callable[[Any], list[str]] = lambda config: []
     estimate: Callable[[Any, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None
+    package: str = PACKAGE
+    outside: Stage | None = None
 
     def __reduce__(self) -> tuple[Callable[[str], "Step"], tuple[str]]:
         """A step travels to other processes by its name."""
@@ -195,39 +200,39 @@ class Step:
         return tuple(trains) if self.trains else (DATA,)
 
     @property
-    def _row(self) -> Stage:
-        """The stage's row in the table."""
-        return STAGES[self.stage]
+    def row(self) -> Stage:
+        """The stage's row in the table, or the one that it brings."""
+        return self.outside or STAGES[self.stage]
 
     @property
     def makes(self) -> Product:
         """What it makes, if the config asks for nothing else."""
-        return self._row.result if self.trains else self._row.data
+        return self.row.result if self.trains else self.row.data
 
     @property
     def others(self) -> tuple[Product, ...]:
         """Data that `run.data` may ask for instead, and results of configs with another method."""
-        return (*self._row.other_results.values(),) if self.trains else self._row.other_data
+        return (*self.row.other_results.values(),) if self.trains else self.row.other_data
 
     @property
     def consumes(self) -> tuple[str, ...]:
         """Roles of its inputs, each a key of the config's `run` section."""
-        return self._row.reads if self.trains else ()
+        return self.row.reads if self.trains else ()
 
     @property
     def optional(self) -> tuple[str, ...]:
         """Roles that are used if they exist."""
-        return self._row.optional if self.trains else ()
+        return self.row.optional if self.trains else ()
 
     @property
     def extra(self) -> tuple[str, ...]:
         """Roles that only some methods have; they are no part of a result that is made without them."""
-        return self._row.extra if self.trains else ()
+        return self.row.extra if self.trains else ()
 
     @property
     def module(self) -> str:
         """Import path of the script."""
-        return f"stages.{self.stage}.{self.verb}"
+        return f"{self.package}.{self.stage}.{self.verb}"
 
     @property
     def trains(self) -> bool:
@@ -250,7 +255,7 @@ class Step:
 
     def _product(self, section: Callable[[str], Any]) -> Product:
         """What a config with these sections makes."""
-        others = self._row.other_results.items() if self.trains else ()
+        others = self.row.other_results.items() if self.trains else ()
         return next((made for name, made in others if section(name) is not None), self.makes)
 
     def engine_module(self, config: StageConfig) -> str | None:

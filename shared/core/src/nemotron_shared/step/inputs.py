@@ -32,7 +32,6 @@ from nemotron_shared.models.finding import look_before_hashing, require_usable
 from nemotron_shared.models.folder import OPTION, config_of, needs_code
 from nemotron_shared.models.importing import Found, find
 from nemotron_shared.models.references import parse_outside, spelled_out
-from nemotron_shared.stages import STAGES
 from nemotron_shared.step.records import what_and_how, what_it_was
 from nemotron_shared.step.start import Input, Start
 from nemotron_shared.system.errors import Finding, NotFound, UserError, note, problem
@@ -53,7 +52,7 @@ def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
         return how_to_prepare(start) + (" --force" if again else "")
     if role in step.extra:
         return f"give run.{role}=NAME:vN, or a folder"
-    before = STAGES[step.stage].before or step.stage
+    before = step.row.before or step.stage
     known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
     # the other stage's config of the same name, else the first phase of the family's recipe; a later phase of the
     # same stage starts from an earlier one, which its own command would not make
@@ -283,7 +282,7 @@ def _find_data(start: Start[Any], reference: str, choice: DataChoice | None) -> 
         return _undescribed(start, choice)
     again, findings = how_to_make(start, "data", again=True), ()
     if choice is None or choice.artifact is None:
-        found = start.store.resolve(reference, family=start.run.family, expect=STAGES[start.step.stage].data.type)
+        found = start.store.resolve(reference, family=start.run.family, expect=start.step.row.data.type)
         if found.is_external and (found.path / "config.json").is_file():
             raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
     else:

@@ -128,7 +128,7 @@ def require_intact_result(task: Task[Any], start: Start[Any]) -> None:
     """
     if task.finished is not None:
         step, arguments = start.step, start.arguments
-        how = forced_command(step.stage, step.verb, ["-c", arguments.config, *arguments.overrides])
+        how = forced_command(step.stage, step.verb, ["-c", arguments.config, *arguments.overrides], step.package)
         require_intact(task.finished, task.store.home, f"make it again: {how}", ask_manifest=False)
 
 

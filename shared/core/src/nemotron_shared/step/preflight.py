@@ -278,9 +278,11 @@ def _with_estimate(start: Start[Any]) -> Start[Any]:
 
 def _described_data(start: Start[Any]) -> DataChoice | None:
     """The data that the user's settings describe; None without such settings, when `run.data` alone decides."""
-    prepare, run, given = start.step.prepare, start.run, tuple(start.data_settings)
-    described = prepare is not None and "data" in start.step.consumes and run.data is not None and given
-    if prepare is None or not described or not is_looked_for(start, "data"):
+    prepare, run = start.step.prepare, start.run
+    if prepare is None or "data" not in start.step.consumes or run.data is None:
+        return None
+    given = tuple(start.data_settings)
+    if not given or not is_looked_for(start, "data"):
         return None
     try:
         preparation = preflight(of_step(start, prepare))

@@ -30,6 +30,7 @@ from nemotron_shared.artifacts.manifest import Manifest
 from nemotron_shared.config.schema import Section, StageConfig
 from nemotron_shared.engine.spec import Step, Task
 from nemotron_shared.machine.machine import hardware
+from nemotron_shared.stages import PACKAGE
 from nemotron_shared.step.code import NEVER_COUNTS, modules_of
 from nemotron_shared.step.own_code import SECTIONS, digests_in
 from nemotron_shared.system.atomic import read_json
@@ -74,16 +75,22 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
         without: a module not to follow: the step that prepares the data, whose result counts by its content.
         directory: the stage's folder.
     """
-    stage = ".".join(entries[0].split(".")[:2])
+    first = _package_of(entries[0])
+    stage = first if first.startswith(f"{PACKAGE}.") else entries[0].rpartition(".")[0]
     roots = {stage: directory}
-    outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
-    for package in {*PACKAGES, *outside}:  # `outside`: the package of an engine outside this repository
+    for package in {*PACKAGES, *map(_package_of, entries)} - {stage}:  # also of a stage or an engine from outside
         if (spec := find_spec(package)) and spec.origin:
             roots[package] = Path(spec.origin).parent
     cache = FileCache(cache_file)
     found = modules_of(entries, roots, cache, (*NEVER_COUNTS, *([without] if without else [])))
     cache.save()
     return found
+
+
+def _package_of(module: str) -> str:
+    """The package whose modules are followed: `stages.sft` of ours, otherwise the first name."""
+    first, *rest = module.split(".")
+    return f"{first}.{rest[0]}" if first == PACKAGE and rest else first
 
 
 def modules_of_step(step: Step, config: StageConfig, home: Path, *more: str) -> dict[str, str]:
@@ -133,19 +140,17 @@ def _short(value: Any) -> str:
 TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
 
 
-def producer(
-    stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str, words: Sequence[str]
-) -> Producer:
+def producer(step: Step, config_digest: str, code_digest: str, words: Sequence[str]) -> Producer:
     """Build the `producer` entry of a manifest; `words` are those of the command line."""
     return Producer(
-        stage=stage,
-        verb=verb,
-        stage_version=package_version(f"nemotron-{stage}") or "not installed",
+        stage=step.stage,
+        verb=step.verb,
+        stage_version=package_version(f"nemotron-{step.stage}") or "not installed",
         shared_version=package_version("nemotron-shared") or "not installed",
         config_digest=config_digest,
         code_digest=code_digest,
-        git=git_commit(stage_directory),
-        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *words]),
+        git=git_commit(step.directory),
+        command=shlex.join(["python", "-m", step.module, *words]),
         environment=environment(),
     )
 

@@ -257,7 +257,7 @@ def _publish(step: Step, task: Task[Any], outcome: Outcome) -> Artifact:
         name=task.name,
         type=step.type_made(task.config),
         fingerprint=task.fingerprint,
-        producer=producer(step.stage, step.verb, step.directory, task.result, task.code, task.command),
+        producer=producer(step, task.result, task.code, task.command),
         parents=task.parents(),
         sources=task.all_sources(),
         metadata=dict(outcome.metadata),
