@@ -3,32 +3,21 @@
 import json
 import os
 import subprocess
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support import ROOT, nemotron, short
+from plugin_support import PLUGIN, write_entry_points
+from support import nemotron, short
 
 from nemotron_shared.tracking.metrics import is_known, read_metrics
-
-PLUGIN = ROOT / "tests" / "plugin"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """The environment of a process in which the package is installed; what an installer would write, no network."""
+    """The environment of a process in which the package is installed."""
     site = tmp_path_factory.mktemp("site")
-    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
-    about = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = [
-        line
-        for group, points in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {place}" for name, place in points.items()))
-    ]
-    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    write_entry_points(site)
     home = tmp_path_factory.mktemp("home")
     paths = os.pathsep.join([str(site), str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": paths, "NEMOTRON_HOME": str(home)}
