@@ -93,7 +93,6 @@ def call_rows(
             text = tokenizer.decode(answer)
             said, tools = whole_answer(asked, text), tools_shown(asked)
             calls = calls_of(said, tools, bare=True)
-            calls = [call for call in calls if not tools or call.name in tools]
             judged = bool(calls) or (has_called and is_as_taught(said, said) is True)
             has_called = has_called or bool(calls)
             name = CALLS if calls else AFTER_CALLS

@@ -51,6 +51,7 @@ XML = "<function=weather>\n<parameter=city>\nKelby\n</parameter>\n<parameter=day
         (f"<tool_call>{JSON}</tool_call><tool_call>{JSON}</tool_call>", False, False),
         (f"<tool_call>{JSON[:-1]}</tool_call>", False, False),
         ("It is sunny in Kelby for 2 days.", True, False),
+        ('{"name": "Kelby"}', True, False),
         ("", True, False),
     ],
 )
@@ -77,6 +78,11 @@ def test_a_call_is_right_by_its_meaning(answer: str, bare: bool, right: bool) ->
 def test_arguments_are_compared_with_defaults_and_numbers(one: Any, other: Any, same: bool) -> None:
     first, second = ([Call("weather", json.dumps(arguments))] for arguments in (one, other))
     assert same_calls(first, second, TOOLS) is same and same_calls(second, first, TOOLS) is same
+
+
+def test_an_answer_in_json_calls_nothing() -> None:
+    assert calls_of('{"name": "Kelby"}', TOOLS, bare=True) == calls_of(JSON, {}, bare=True) == []
+    assert calls_of(f"<tool_call>{JSON}</tool_call>", {}) == WANTED, "a mark tells it without a definition"
 
 
 def test_several_calls_may_come_in_any_order() -> None:

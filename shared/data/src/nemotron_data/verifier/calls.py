@@ -43,14 +43,15 @@ def calls_of(answer: str, tools: Tools, *, bare: bool = False) -> list[Call]:
     """The calls in a whole answer, behind its thought; none if it calls nothing, or cannot be read.
 
     Args:
-        bare: a call may be JSON without <tool_call>, as of Llama.
+        bare: a call of a known tool may be JSON without <tool_call>, as of Llama.
     """
     known = [{"function": {**one, "name": name}} for name, one in tools.items()]
     pieces = Parts(False, known or [ANY_TOOL]).feed(answer, at_end=True)
     if found := [piece.call for piece in pieces if piece.call is not None]:
         return found
     said = "".join(piece.text for piece in pieces if piece.kind == "content")
-    return parse_calls(OF_LLAMA.sub("", said).strip(), tools) if bare else []
+    found = parse_calls(OF_LLAMA.sub("", said).strip(), tools) if bare else []
+    return found if all(call.name in tools for call in found) else []  # an answer in JSON may have a name, too
 
 
 def calls_in(expected: str | None) -> list[Call] | None:
