@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from nemotron_app.remote import prepare
 from nemotron_app.remote.prepare import _named_paths, _take_own_code_along
 from nemotron_shared.system.errors import UserError
+from stages.rl.train import main
 
 
 def place_of(path: str) -> Any:
@@ -45,3 +47,33 @@ def test_a_path_that_means_nothing_elsewhere_is_refused(here: Path, tmp_path: Pa
 def test_a_container_on_this_machine_gets_the_folder(here: Path) -> None:
     assert list(_named_paths(place_of(f"{here}/judging/mine.py:right"))) == [f"{here}/judging"]
     assert not list(_named_paths(place_of("judging/mine.py:right")))
+
+
+def test_a_job_of_another_machine_has_them_before_it_is_submitted(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[str]()
+
+    def noted(place: Any, folder: Path) -> None:
+        found.extend(file.name for file in (folder / "files").rglob("*.py"))
+        raise UserError("so far")
+
+    monkeypatch.setattr(prepare, "is_elsewhere", lambda profile: True)
+    monkeypatch.setattr(prepare, "backend_of", lambda profile: SimpleNamespace(there=lambda folder: folder))
+    monkeypatch.setattr(prepare, "_take_files_along", lambda place, folder: None)
+    monkeypatch.setattr(prepare, "_copy_own_configs", noted)
+    place = place_of("judging/mine.py:right")
+    place.profile, place.store = None, tmp_path / "home"
+    job: Any = SimpleNamespace(name="job")
+    with pytest.raises(UserError, match="so far"):
+        prepare.make_folder(job, place, "")
+    assert sorted(found) == ["lists.py", "mine.py"]
+
+
+def test_consent_is_asked_for_before_a_job_waits_in_a_queue(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "machine.yaml").write_text("processes: 1\nsees_files: false\n")
+    words = ["-c", "tiny", "rewards=[{path: judging/mine.py:right}]", "--dry-run", "--machine", "machine.yaml"]
+    assert main(words) == 1
+    assert "this runs judging/mine.py\n  read it, then add --trust-code to the command" in capsys.readouterr().out
+    assert main([*words, "--trust-code"]) in (0, 1)
+    assert "judging/mine.py\n  read it" not in capsys.readouterr().out

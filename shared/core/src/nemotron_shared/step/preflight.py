@@ -126,8 +126,8 @@ def of_stage(start: Start[Any]) -> Iterable[Finding]:
 
 
 def of_own_code(start: Start[Any]) -> Iterator[Finding]:
-    """Functions in the user's own files: whether they can be called, and may be."""
-    if start.machine.sees_files:
+    """Functions in the user's own files, which a job brings along: whether they can be called, and may be."""
+    if not start.arguments.config_alone:
         lacks = None if start.arguments.trust_code else OPTION
         yield from own_code_problems(start.values, start.step.sections, lacks)
 
