@@ -320,12 +320,23 @@ def test_a_stopped_run_is_not_judged_by_its_end(home: Path, capsys) -> None:
     assert "step 3 of 280" in said
 
 
+@pytest.mark.parametrize(("last", "verdict"), [(5.0, "pass"), (9.3, "fail")])
+def test_a_run_of_other_data_or_length_is_judged_by_its_health(home: Path, capsys, last: float, verdict: str) -> None:
+    folder = tiny_run(home, [9.0] * 6 + [last] * 6)
+    (folder / "config.yaml").write_text(CONFIG.replace("synthetic", "mine.jsonl"))
+    assert dispatch(["check", "sft"]) == (verdict == "fail")
+    said = capsys.readouterr().out
+    assert "expected: fine-tuning on your own rows, its health alone" in said
+    assert re.search(rf"^{verdict} +loss +{'' if verdict == 'fail' else '-'}\d", said, re.MULTILINE)
+
+
 def test_a_run_that_no_expectations_fit_says_what_differs(home: Path) -> None:
     folder = tiny_run(home, [9.0, 5.0])
-    (folder / "config.yaml").write_text(CONFIG.replace("280", "6"))
-    with pytest.raises(UserError, match=r"sft/tiny, is for other runs: train\.train_iters is 6 and not 280") as caught:
+    (folder / "config.yaml").write_text(CONFIG.replace("transformers", "automodel"))
+    other = r"sft/local, is for other runs: engine\.name is automodel and not transformers"
+    with pytest.raises(UserError, match=other) as caught:
         dispatch(["check", "sft"])
-    assert "--expect sft/tiny" in str(caught.value.remedy)
+    assert "--expect sft/local" in str(caught.value.remedy)
     log = written(home / "some.log", "")
     with pytest.raises(UserError, match="which recipe") as caught:
         dispatch(["check", str(log)])

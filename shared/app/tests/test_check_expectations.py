@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nemotron_app.check.expectations import all_expectations, read_expectations
+from nemotron_app.check.expectations import all_expectations, choose, read_expectations
 from nemotron_app.main import dispatch
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
@@ -63,6 +63,9 @@ def test_the_commands_of_the_remedies_are_commands(expected, tmp_path: Path, mon
         words = shlex.split(command)
         if words[0] in {"check", "data"}:
             with pytest.raises(UserError, match="no artifact"):  # in an empty store
+                dispatch(words)
+        elif words[0] == "runs":
+            with pytest.raises(UserError, match="no run"):
                 dispatch(words)
         elif words[0] == "diagnose":  # of a log that is there
             (tmp_path / "LOG").write_text("exitcode  : 18 (pid: 1)")
@@ -164,3 +167,10 @@ def test_the_copy_of_a_result_is_a_model(tmp_path: Path, capsys) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\n')
     assert dispatch(["check", str(tmp_path)]) == 0
     assert "a model folder" in capsys.readouterr().out
+
+
+def test_completions_and_pairs_are_judged_by_their_own_health() -> None:
+    engine = {"engine": {"name": "trl"}, "train": {"train_iters": 5}}
+    assert choose(None, "rl", engine).name == "rl/local"
+    assert choose(None, "rl", engine | {"dpo": {"global_batch_size": 8}}).name == "rl/dpo"
+    assert choose(None, "rl", engine | {"reward_modeling": {"global_batch_size": 8}}).name == "rl/dpo"
