@@ -64,3 +64,32 @@ def test_a_text_is_measured_behind_one_bos(tmp_path: Path) -> None:
     found = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("Ada keeps the boat.",), 0)])
     assert found == [pytest.approx(float(logps.sum()), rel=1e-4)]
     assert lm.tok_encode("Ada") == tokenizer("Ada")["input_ids"], "other requests are as they were"
+
+
+@pytest.mark.parametrize("name", ["llama", "nemotron_h"])
+def test_answers_of_the_direct_step_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    """Of several lengths, ended by the model's own token, by other words and by the limit."""
+    folder = write(name, tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, 40, 90, 120, 200]}))
+    task: Any = SimpleNamespace(config=SimpleNamespace(engine=ONLY_MADE), inputs={"model": None})
+    model, tokenizer, device = model_to_ask(task, Artifact.external(folder))
+    lm = QuietLM(pretrained=model, tokenizer=tokenizer, batch_size=5, device=device)
+    lm.run, lm.about = SimpleNamespace(stop_if_requested=lambda: None), "test"  # ty: ignore[invalid-assignment]
+    texts = ("Where", "Where is the boat of Ada?", "Why?", "In Oslo.", "Where does Jo keep the map?", "Bo", "Ida is")
+
+    def answered(until: list[str]) -> list[tuple[str, bool]]:
+        manner = {"until": until, "max_gen_toks": 12, "do_sample": False}
+        found: Any = lm.generate_until([Instance("generate_until", {}, (text, manner), 0) for text in texts])
+        return [(answer, answer.cut) for answer in found]
+
+    assert lm._directly is not None
+    expected: list[tuple[str, bool]] = []
+    for until in (["e"], ["a", "\n"], [*lm.ends], ["not there"]):
+        direct = answered(until)
+        lm.__dict__["_directly"] = None
+        by_transformers = answered(until)
+        del lm.__dict__["_directly"]
+        assert direct == by_transformers
+        expected += direct
+    assert len(expected) == 28 and len({text for text, _ in expected}) > 10
+    assert {cut for _, cut in expected} == {True, False}

@@ -160,11 +160,12 @@ def _weighed(choosers: Sequence[Chooser], logits: Tensor, failed: dict[int, Exce
 
 def _chosen(choosers: Sequence[Chooser], weighed: Tensor) -> list[int]:
     """Ids for all rows of `weighed` (requests, vocabulary)."""
-    ids = weighed.argmax(-1)
     drawing = [row for row, chooser in enumerate(choosers) if not chooser.sampling.greedy]
+    if len(drawing) == len(choosers):
+        return _drawn(choosers, weighed).tolist()
+    ids = weighed.argmax(-1)
     if drawing:
-        some = [choosers[row] for row in drawing]
-        ids[drawing] = _drawn(some, weighed if len(drawing) == len(choosers) else weighed[drawing])
+        ids[drawing] = _drawn([choosers[row] for row in drawing], weighed[drawing])
     return ids.tolist()
 
 
@@ -179,8 +180,10 @@ def _drawn(choosers: Sequence[Chooser], logits: Tensor) -> Tensor:
     narrow = [row for row, chooser in enumerate(choosers) if chooser.sampling.narrowed]
     if not narrow:
         return shares.div_(noise).argmax(-1)
-    ids = (shares / noise).argmax(-1)
-    falling = Falling(shares[narrow])
+    ids = torch.zeros(len(choosers), dtype=torch.long)
+    if len(narrow) < len(choosers):
+        ids = (shares / noise).argmax(-1)
+    falling = Falling(shares[narrow] if len(narrow) < len(choosers) else shares)
     for place, row in enumerate(narrow):
         sampling = choosers[row].sampling
         values, order = falling.row(place, sampling)
