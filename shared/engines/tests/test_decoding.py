@@ -120,6 +120,21 @@ def test_sequences_that_join_and_leave_get_the_logits_of_a_plain_pass(name: str,
     seen.step(1)
 
 
+@pytest.mark.parametrize("kind", [Direct, General])
+@torch.inference_mode()
+def test_a_key_is_written_in_place(kind: type) -> None:
+    model = made("llama")
+    sequences: Any = kind(model)
+    _, memory = prefill(model, [[1, 2, 3], [4, 5, 6]])
+    sequences.add(memory, 3)
+    places = set()
+    for token in range(BLOCK - 4):
+        sequences.step(torch.tensor([token, token + 1]))
+        keys = sequences._cache.layers[1].keys if kind is General else sequences._parts[2][1]._keys
+        places.add(keys.data_ptr())
+    assert len(places) == 1
+
+
 @torch.inference_mode()
 def test_a_large_model_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nemotron_engines.decoding.direct.LARGEST_COPY", 0)

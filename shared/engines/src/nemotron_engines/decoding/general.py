@@ -19,7 +19,42 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-JOINED = (DummyLayer, DynamicLayer, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
+BLOCK = 32
+"""Columns by which the memory of keys grows."""
+
+
+class Growing(DynamicLayer):
+    """A layer of keys and values with room for more, into which new ones are written.
+
+    transformers 5.23 copies all keys to append one.
+    """
+
+    _room: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """All keys and values (rows, heads, tokens, d), the new ones at the end."""
+        new, before = (key_states, value_states), self.get_seq_length()
+        if not before:
+            return super().update(*new, *args, **kwargs)
+        after = before + key_states.shape[-2]
+        held = (self.keys, self.values)
+        if self._room is None or after > self._room[0].shape[2] or held[0].data_ptr() != self._room[0].data_ptr():
+            self._room = (_with_room(held[0], after), _with_room(held[1], after))
+        for room, states in zip(self._room, new, strict=True):
+            room[:, :, before:after] = states
+        self.keys, self.values = (room[:, :, :after] for room in self._room)
+        return self.keys, self.values
+
+
+def _with_room(held: Tensor, tokens: int) -> Tensor:
+    """The same (rows, heads, tokens, d), in a larger tensor."""
+    capacity = tokens + max(BLOCK, tokens // 8)
+    room = held.new_empty(*held.shape[:2], capacity, held.shape[3])
+    room[:, :, : held.shape[2]] = held
+    return room
+
+
+JOINED = (DummyLayer, DynamicLayer, Growing, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
 STATES = ("conv_states", "recurrent_states")
 
 
@@ -31,6 +66,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Dynam
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     ids = torch.tensor(distinct, device=model.device)
     cache = DynamicCache(config=model.config)
+    cache.layers = [Growing() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     logits = model(input_ids=ids, **_taken(model, cache), use_cache=True, logits_to_keep=1).logits[:, -1]
     if len(distinct) < len(prompts):
         number = {prompt: row for row, prompt in enumerate(distinct)}
