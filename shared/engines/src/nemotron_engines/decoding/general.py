@@ -33,17 +33,18 @@ class Growing(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """All keys and values (rows, heads, tokens, d), the new ones at the end."""
-        new, before = (key_states, value_states), self.get_seq_length()
-        if not before:
-            return super().update(*new, *args, **kwargs)
+        before, keys, values = self.get_seq_length(), self.keys, self.values
+        if not before or keys is None or values is None:
+            return super().update(key_states, value_states, *args, **kwargs)
         after = before + key_states.shape[-2]
-        held = (self.keys, self.values)
-        if self._room is None or after > self._room[0].shape[2] or held[0].data_ptr() != self._room[0].data_ptr():
-            self._room = (_with_room(held[0], after), _with_room(held[1], after))
-        for room, states in zip(self._room, new, strict=True):
+        # joined and kept rows are new tensors
+        if self._room is None or after > self._room[0].shape[2] or keys.data_ptr() != self._room[0].data_ptr():
+            self._room = (_with_room(keys, after), _with_room(values, after))
+        for room, states in zip(self._room, (key_states, value_states), strict=True):
             room[:, :, before:after] = states
-        self.keys, self.values = (room[:, :, :after] for room in self._room)
-        return self.keys, self.values
+        found = (self._room[0][:, :, :after], self._room[1][:, :, :after])
+        self.keys, self.values = found
+        return found
 
 
 def _with_room(held: Tensor, tokens: int) -> Tensor:
