@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -133,6 +134,34 @@ def test_a_key_is_written_in_place(kind: type) -> None:
         keys = sequences._cache.layers[1].keys if kind is General else sequences._parts[2][1]._keys
         places.add(keys.data_ptr())
     assert len(places) == 1
+
+
+class Counted(TorchDispatchMode):
+    """The operations inside, without views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not operation.is_view:
+            self.found.append(str(operation))
+        return operation(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def test_a_step_of_a_llama_takes_few_operations_and_copies_no_keys() -> None:
+    model, found = made("llama"), {}
+    for kind in (Direct, General):
+        sequences: Any = kind(model)
+        sequences.add(prefill(model, [[1, 2, 3], [4, 5, 6]])[1], 3)
+        sequences.step(torch.tensor([7, 8]))  # makes the table of rotations
+        with Counted() as counted:
+            sequences.step(torch.tensor([9, 10]))
+        found[kind] = counted.found
+    layers = model.config.num_hidden_layers
+    assert len(found[Direct]) <= 27 * layers + 12 < len(found[General])
+    assert not [name for name in found[Direct] if "cat" in name]
 
 
 @torch.inference_mode()
