@@ -97,12 +97,23 @@ def of_merged_pieces(special: list[str], *, bos: bool) -> Tokenizer:
     )  # while it learns, so that no sentence is a token
     made.train_from_iterator(texts(), trainer)
     made.pre_tokenizer = None  # ty: ignore[invalid-assignment]
+    vocabulary = made.get_vocab()
+    made.model = models.BPE(
+        vocabulary, every_merge(vocabulary, [*special, *bytes_]), unk_token="<unk>", byte_fallback=True, fuse_unk=True
+    )
     if bos:
         number = made.token_to_id("<s>")
         made.post_processor = processors.TemplateProcessing(
             single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", number)]
         )
     return made
+
+
+def every_merge(vocabulary: dict[str, int], special: list[str]) -> list[tuple[str, str]]:
+    """Each pair of pieces that is a piece, in the order of ids: how transformers writes SentencePiece's BPE."""
+    pieces = sorted(vocabulary.keys() - set(special), key=vocabulary.__getitem__)
+    splits = ((piece[:at], piece[at:]) for piece in pieces for at in range(1, len(piece)))
+    return [(left, right) for left, right in splits if left in vocabulary and right in vocabulary]
 
 
 def of_words(special: list[str]) -> Tokenizer:
@@ -258,10 +269,11 @@ MATRIX = {
     "llama": Kind("llama", headers),
     "llama_tied": Kind("llama", pieces, {"tie_word_embeddings": True}),
     "qwen3": ZOO["qwen3"],
-    "qwen3_moe": ZOO["qwen3_moe"],
-    "gemma3": Kind("gemma3_text", turns, {"head_dim": 8, "sliding_window": 32}),
+    "qwen3_moe": replace(ZOO["qwen3_moe"], more=ZOO["qwen3_moe"].more | {"norm_topk_prob": True}),  # as published
+    "gemma3": Kind("gemma3_text", turns, {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 32}),
     "mamba2": replace(ZOO["mamba2"], tokenizer=chatml),
-    "nemotron_h": replace(ZOO["nemotron_h"], saved=NO_LIMIT),
+    "nemotron_h": replace(ZOO["nemotron_h"], saved=NO_LIMIT, more=ZOO["nemotron_h"].more | {
+        "hybrid_override_pattern": "M*EM"}),  # llama.cpp has no dense layers beside experts
     "nemotron_h_dense": Kind("nemotron_h", chatml, {"hybrid_override_pattern": "M*-", **NEMOTRON_H},
                              ("num_hidden_layers",), NO_LIMIT),
     "granitemoehybrid": Kind("granitemoehybrid", chatml, {
@@ -279,7 +291,7 @@ MATRIX = {
         **SAME_HEADS, "num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "mamba_d_state": 16,
         "mamba_headdim": 8, "mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_expand": 2, "chunk_size": 16,
         "num_mem_blocks": 1, "use_shared_attention_adapter": False}),
-    "jamba": Kind("jamba", chatml, {
+    "jamba": Kind("jamba", pieces, {
         "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
         "num_experts": 4, "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_dt_rank": 4}),
     "gpt_oss": Kind("gpt_oss", chatml, {

@@ -662,6 +662,8 @@ def attempt(bench: Bench, cell: Cell) -> Verdict:
 
 
 MOST_SAID = 300
+REFUSES = (1, 2)
+"""How a dry run of a stage ends that finds a problem, and one of another command."""
 
 
 def refused(bench: Bench, failed: Failed) -> Verdict:
@@ -671,9 +673,10 @@ def refused(bench: Bench, failed: Failed) -> Verdict:
     made = running.run(Command(command.module, (*words, "--dry-run")), bench.home)
     lines = [line.strip() for line in made.said.splitlines()]
     reason = next((line for line in lines if LIBRARY.search(line) and error.split(": ")[-1][:40] in line), "")
-    if made.code == 1 and reason:
+    if made.code in REFUSES and reason:
         return Verdict("refused", error)
-    how = "a dry run refuses, without a library's version" if made.code == 1 else f"a dry run ends with {made.code}"
+    how = f"a dry run ends with {made.code}"
+    how = "a dry run refuses, without a library's version" if made.code in REFUSES else how
     return Verdict("wrong", f"{error} ({how})")
 
 

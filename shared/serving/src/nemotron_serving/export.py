@@ -81,6 +81,13 @@ def command(
     layout = Layout(tuple(dict.fromkeys(runtimes)) or FOLDERS[:1], dtype, adapter, quantize)
     layout.require(artifact)
     require_whole_export(artifact, layout)
+    if layout.gguf:
+        from nemotron_serving import gguf_file
+
+        if verify:
+            gguf_file.require_computed(artifact.path)
+        if dry_run:
+            gguf_file.rehearse(artifact.path)
     title = push.partition("/")[2] if push else folder.resolve().name
     readme = card(look.store, artifact, title, adapter=adapter, licence=licence, servers_only=layout.fp8)
     if dry_run:

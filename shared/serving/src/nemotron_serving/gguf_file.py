@@ -18,8 +18,11 @@ from typing import Any
 import torch
 
 from nemotron_engines.modeling.stored import stored_in
-from nemotron_serving.gguf_convert import QUANTIZED
-from nemotron_serving.programs import LLAMA_CPP, Program
+from nemotron_serving.gguf_convert import NOTHING, QUANTIZED
+from nemotron_serving.gguf_limits import limits_of
+from nemotron_serving.programs import LLAMA_CPP, Program, last_words
+from nemotron_shared.machine.environments import environment_of
+from nemotron_shared.models.folder import config_of
 from nemotron_shared.system.atomic import read_json, sync
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError
@@ -31,8 +34,6 @@ DIGITS = {"type": "Digits", "individual_digits": True}
 PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {"gpt-2": [BYTES], "smollm": [DIGITS, BYTES]}
 """llama.cpp's names, and the steps of tokenizer.json that split a text in the same way."""
 ANOTHER = "leave --for llama.cpp out, or give another model"
-HEAD = 40
-"""Lines of the converter's output that are shown where it fails."""
 
 
 def require_converter() -> Path:
@@ -68,7 +69,7 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
         dtype: F32, BF16, F16, or one of `QUANTIZED`.
 
     Raises:
-        UserError: with the end of what llama.cpp's converter or tools said.
+        UserError: with the last line of what llama.cpp's converter or tools said.
     """
     if dtype in QUANTIZED:
         with TemporaryDirectory(dir=file.parent) as between:
@@ -77,6 +78,22 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
             LLAMA_CPP.run("quantize", exact, file, dtype, failed="llama.cpp's tools failed: ", remedy=ANOTHER)
         sync(file)
         return
+    _run_converter(folder, str(file), dtype)
+    sync(file)
+    if any(name.startswith("mtp.") for name in stored_in(folder)):
+        say(f"{file.name}: the block that predicts further tokens (mtp.*) is left out")
+
+
+def rehearse(folder: Path) -> None:
+    """Let the converter do all but read values and write them.
+
+    Raises:
+        UserError: it refuses the model.
+    """
+    _run_converter(folder, NOTHING, "F32")
+
+
+def _run_converter(folder: Path, file: str, dtype: str) -> None:
     paths = [str(require_converter()), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, *CONVERTER.start, folder, file, dtype, pre_tokenizer(folder) or ""]
@@ -84,11 +101,32 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
         command, env=os.environ | variables, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
-        said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-HEAD:])
-        raise UserError(f"llama.cpp's converter failed:\n{said}", ANOTHER)
-    sync(file)
-    if any(name.startswith("mtp.") for name in stored_in(folder)):
-        say(f"{file.name}: the block that predicts further tokens (mtp.*) is left out")
+        why = last_words(done, CONVERTER.name)
+        raise UserError(f"{folder}: {CONVERTER.name} of {version()} cannot convert it: {why}", ANOTHER)
+
+
+def version() -> str:
+    """Package and version that llama.cpp's converter is part of."""
+    environment = environment_of(CONVERTER.environment)
+    found = environment.versions() if environment else {}
+    return ", ".join(f"{name} {number}" for name, number in found.items())
+
+
+def require_computed(folder: Path) -> None:
+    """Refuse a model that llama.cpp cannot load or computes otherwise, before a file is made of it.
+
+    Raises:
+        UserError: it is beyond one of llama.cpp's limits.
+    """
+    from nemotron_engines.modeling.build import read_config
+
+    try:
+        config = read_config(folder).to_dict()
+    except UserError:  # a type of model that transformers does not know
+        config = config_of(folder)
+    if limit := next(limits_of(config), None):
+        what = f"{folder}: llama.cpp of {version()} {limit}"
+        raise UserError(what, f"{ANOTHER}, or --no-verify to look at what it makes of this one")
 
 
 @dataclass(frozen=True)

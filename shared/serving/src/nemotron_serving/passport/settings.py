@@ -15,7 +15,9 @@ from nemotron_app.export import without_places
 from nemotron_data.chat.prompt import Prompter
 from nemotron_engines.modeling.build import load_tokenizer, read_config, token_faults
 from nemotron_engines.modeling.stored import stored_in
+from nemotron_serving.gguf_convert import BYTE, CONTROL, USER_DEFINED
 from nemotron_serving.gguf_file import Gguf, pre_tokenizer
+from nemotron_serving.gguf_limits import FIXED
 from nemotron_serving.passport.parts import Part, few, reason
 from nemotron_serving.passport.targets import ROTATED, is_unrolled
 from nemotron_shared.models.folder import FILE as GENERATION
@@ -60,8 +62,8 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
 ANSWERED = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi!"}]
 DEFAULT = "default"
 """The chat template that is used where a model has several."""
-ADDED = (3, 4)
-"""How a GGUF file marks tokens that are no ordinary text: control, user-defined."""
+ADDED = (CONTROL, USER_DEFINED)
+"""How a GGUF file marks tokens that are no ordinary text; those for a byte have a mark of their own."""
 OF_NO_EFFECT = re.compile(
     r"GGUF\.|general\.|tokenizer\.|quantize\.|split\.|rope\.scaling\.(finetuned|original_context_length)|rope\.dimension_count"
     r"|(expert_|expert_shared_)?feed_forward_length"
@@ -309,7 +311,11 @@ def compare_gguf(source: Path, file: Gguf, part: Part) -> None:
         part.find(
             "tokenizer.ggml.tokens", f"{len(tokens)} tokens, of which {len(other)} differ: {few(map(repr, other))}"
         )
-    apart = [token for number, token in enumerate(tokens) if (number in added) != (kinds[number] in ADDED)]
+    apart = [
+        token
+        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind != BYTE and (number in added) != (kind in ADDED)
+    ]
     if not other and (apart := [token for token in apart if token in wanted]):
         part.find("tokenizer.ggml.token_type", f"of {len(apart)} tokens, whether they are special: {few(apart)}")
     template, pre = (file.settings.get(f"tokenizer.{name}") for name in ("chat_template", "ggml.pre"))
@@ -332,6 +338,7 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
     inner = None if get("mamba_num_heads") is None else config["mamba_num_heads"] * config["mamba_head_dim"]
     kinds, rotation = get("layers_block_type"), get("rope_parameters") or {}
     experts = "moe" in (kinds or ()) or ("expert_count" in file.settings and not kinds)
+    share = get("partial_rotary_factor") or rotation.get("partial_rotary_factor") or 1
     size = get("head_dim") or get("hidden_size", 0) // get("num_attention_heads", 1)
     found = {
         "block_count": len(kinds) if kinds else get("num_hidden_layers"),
@@ -360,11 +367,15 @@ def _expected(config: dict[str, Any], file: Gguf) -> dict[str, Any]:
         "ssm.inner_size": inner,
         "ssm.time_step_rank": get("mamba_num_heads"),
         "rope.freq_base": get("rope_theta") or rotation.get("rope_theta"),
-        "rope.dimension_count": None if kinds else int(size * (get("partial_rotary_factor") or 1)),
+        "rope.dimension_count": None if kinds else int(size * share),
         "rope.scaling.type": rotation.get("rope_type", "default").replace("default", ""),
         "rope.scaling.factor": rotation.get("factor"),
     }
-    needed = {"expert_weights_norm", "expert_weights_scale", "expert_used_count"} if experts else set()
+    fixed = FIXED.get(get("model_type", ""), {})
+    needed = {"expert_used_count"} if experts else set()
+    if experts:
+        names = {"norm_topk_prob": "expert_weights_norm", "routed_scaling_factor": "expert_weights_scale"}
+        needed |= {there for key, there in names.items() if key not in fixed}
     return {
         key: value[0] if isinstance(value, list) else value
         for key, value in found.items()
