@@ -270,7 +270,7 @@ MATRIX = {
     "llama_tied": Kind("llama", pieces, {"tie_word_embeddings": True}),
     "qwen3": ZOO["qwen3"],
     "qwen3_moe": replace(ZOO["qwen3_moe"], more=ZOO["qwen3_moe"].more | {"norm_topk_prob": True}),  # as published
-    "gemma3": Kind("gemma3_text", turns, {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 32}),
+    "gemma3": Kind("gemma3_text", turns, {"head_dim": 8, "sliding_window": 32}),
     "mamba2": replace(ZOO["mamba2"], tokenizer=chatml),
     "nemotron_h": replace(ZOO["nemotron_h"], saved=NO_LIMIT, more=ZOO["nemotron_h"].more | {
         "hybrid_override_pattern": "M*EM"}),  # llama.cpp has no dense layers beside experts
@@ -291,7 +291,7 @@ MATRIX = {
         **SAME_HEADS, "num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "mamba_d_state": 16,
         "mamba_headdim": 8, "mamba_ngroups": 1, "n_mamba_heads": 8, "mamba_expand": 2, "chunk_size": 16,
         "num_mem_blocks": 1, "use_shared_attention_adapter": False}),
-    "jamba": Kind("jamba", pieces, {
+    "jamba": Kind("jamba", chatml, {
         "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
         "num_experts": 4, "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_dt_rank": 4}),
     "gpt_oss": Kind("gpt_oss", chatml, {

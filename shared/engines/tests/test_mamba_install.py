@@ -179,6 +179,34 @@ def test_generated_tokens_are_scored_as_they_were_generated(model, tmp_path):
             torch.testing.assert_close(output.logits[:, 0], scored[:, step], rtol=1e-4, atol=1e-5)
 
 
+def test_zamba2_bounds_its_time_steps_with_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.zamba2 import modeling_zamba2
+
+    for name in ("Zamba2MambaMixer.forward", "mamba2_selective_state_update"):  # to be put back
+        owner, _, last = name.rpartition(".")
+        holder = getattr(modeling_zamba2, owner) if owner else modeling_zamba2
+        monkeypatch.setattr(holder, last, getattr(holder, last))
+    config = transformers.Zamba2Config(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, layers_block_type=["mamba", "hybrid"],
+        num_attention_heads=4, num_key_value_heads=4, mamba_d_state=16, mamba_headdim=8, n_mamba_heads=8,
+        num_mem_blocks=1, chunk_size=16, time_step_min=0.1, initializer_range=0.3,
+        use_shared_attention_adapter=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    zamba = transformers.Zamba2ForCausalLM(config).eval()
+    for name, parameter in zamba.named_parameters():
+        if name.endswith("dt_bias"):
+            parameter.data -= 4  # most steps are now below config.time_step_min
+    mamba_install.bound_cached_steps()
+    ids = tokens(1, 12) % 64
+    with torch.no_grad():
+        scored = zamba(ids, use_cache=False).logits
+        output = zamba(ids[:, :5], use_cache=True)
+        for step in range(5, 12):
+            output = zamba(ids[:, step : step + 1], past_key_values=output.past_key_values, use_cache=True)
+            torch.testing.assert_close(output.logits[:, 0], scored[:, step], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_left_padding_changes_nothing(model, training):
     model.train(training)

@@ -162,6 +162,35 @@ def lift_time_step_limit(model: PreTrainedModel) -> None:
             model.config.time_step_min = 0.0
 
 
+def bound_cached_steps() -> None:
+    """Bound Zamba2's time steps in a step with the cache as transformers does in a pass over many tokens, once.
+
+    transformers 5.23 clamps them to `config.time_step_min` in that pass alone (`findings/zamba2_cached_steps.sh`), so
+    the same tokens get other probabilities when they are sampled than when they are scored.
+    """
+    from transformers.models.zamba2 import modeling_zamba2
+
+    mixer = modeling_zamba2.Zamba2MambaMixer
+    if STOCK.setdefault("Zamba2MambaMixer.forward", mixer.forward) is mixer.forward:
+        update = modeling_zamba2.mamba2_selective_state_update
+        mixer.forward = _with_bounded_steps(modeling_zamba2, mixer.forward, update)
+
+
+def _with_bounded_steps(module: Any, stock: Callable[..., Any], update: Callable[..., Any]) -> Callable[..., Any]:
+    """A mixer's forward, for which the function of a single step clamps as the mixer's limit says."""
+
+    @wraps(stock)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(state: Tensor, hidden: Tensor, dt: Tensor, *rest: Any, dt_bias: Tensor, **more: Any) -> Tensor:
+            one = F.softplus(dt[..., :1] + dt_bias[..., :1].to(dt.dtype)).clamp(*self.time_step_limit)
+            return update(state, hidden, one.expand_as(dt), *rest, **more | {"dt_bias": None, "dt_softplus": False})
+
+        module.mamba2_selective_state_update = step
+        return stock(self, *args, **kwargs)
+
+    return forward
+
+
 # For transformers 5.12 to 5.22.
 
 

@@ -37,7 +37,14 @@ from transformers.utils.logging import disable_progress_bar
 from nemotron_data.tokenizers.folder import TokenizerFolder, copy_tokenizer
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_engines.kernels.experts import register_cpu_experts, register_grouped_experts
-from nemotron_engines.kernels.mamba_install import announce, fuse_norms, install_cpu_ops, lift_time_step_limit
+from nemotron_engines.kernels.mamba_install import (
+    announce,
+    bound_cached_steps,
+    fuse_norms,
+    install_cpu_ops,
+    is_older,
+    lift_time_step_limit,
+)
 from nemotron_engines.kernels.packed_attention import register_packed_attention
 from nemotron_engines.modeling.architecture import NEMOTRON_H, load_architecture
 from nemotron_engines.modeling.generation import confine_templates, require_generation
@@ -140,6 +147,8 @@ def install_kernels(model_type: str | None) -> None:
     line = install_cpu_ops()
     if model_type == NEMOTRON_H:
         say(line)
+    if model_type == "zamba2" and not is_older():
+        bound_cached_steps()
     if torch.cuda.is_available():
         fuse_norms()
 
