@@ -142,16 +142,15 @@ def _places(values: dict[str, Tensor], weights: dict[str, Tensor]) -> Iterator[t
         if f"{name}.weight" in weights:
             yield f"{name}.weight", down, up
             continue
-        module = name.replace(".base_layer", "")
-        for other, weight in weights.items():
-            inside = other.rpartition(".")[0] == module and other not in taken
-            sizes = (values[up].shape[0], values[down].shape[1])
-            if inside and tuple(weight.shape[1:]) in (sizes, sizes[::-1]) and values[down].shape[0] % len(weight) == 0:
-                taken.add(other)
-                yield other, down, up
-                break
-        else:
+        module, sizes = name.replace(".base_layer", ""), (values[up].shape[0], values[down].shape[1])
+        there = [other for other in weights if other.rpartition(".")[0] == module and other not in taken]
+        experts = [other for other in there if values[down].shape[0] % len(weights[other]) == 0]
+        # (experts, out, in) before (experts, in, out): one tensor may have the shape that another has transposed
+        fitting = [other for shape in (sizes, sizes[::-1]) for other in experts if weights[other].shape[1:] == shape]
+        if not fitting:
             raise ValueError(f"no weight for {down}")
+        taken.add(fitting[0])
+        yield fitting[0], down, up
 
 
 # Losses
