@@ -225,8 +225,9 @@ def run_and_record(options: argparse.Namespace) -> bool:
 def entry_of(cell: Cell, verdict: Verdict, seconds: float, code: str) -> Entry:
     """The line for the record."""
     off = max(verdict.off.values(), default=0.0)
+    said = PLACE.sub("", verdict.said).removeprefix(f"{cell.model}/{cell.dtype}: ")
     return Entry(
-        **asdict(cell), state=verdict.state, said=PLACE.sub("", verdict.said), off=float(f"{off:.2g}"),
+        **asdict(cell), state=verdict.state, said=said, off=float(f"{off:.2g}"),
         seconds=round(seconds, 1),
         code=code, date=utc(time.time()), machine=", ".join(map(str, hardware().values())),
     )  # fmt: skip

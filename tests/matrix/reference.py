@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.func import functional_call
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 Document = dict[str, list[int]]
@@ -84,7 +84,7 @@ class Trainee:
         changed: dict[str, Tensor] = {}
         for name, down, up in self.added:
             delta = update_of(self.trained[down], self.trained[up], weights[name]) * self.scale
-            changed[name] = weights[name] + delta
+            changed[name] = (weights[name] + delta).to(weights[name].dtype)
         return functional_call(module, changed, (), {"input_ids": given, "use_cache": False, **options})
 
     def logits(self, ids: Sequence[int]) -> Tensor:
@@ -114,9 +114,9 @@ def update_of(down: Tensor, up: Tensor, weight: Tensor) -> Tensor:
     return added if added.shape == weight.shape else added.transpose(1, 2)
 
 
-def load(folder: str, kind: Any = AutoModelForCausalLM) -> Any:
+def load(folder: str, kind: Any = AutoModelForCausalLM, dtype: Any = torch.float32) -> Any:
     torch.manual_seed(0)
-    return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").train()
+    return kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager").train()
 
 
 def whole(folder: str) -> Trainee:
@@ -125,9 +125,13 @@ def whole(folder: str) -> Trainee:
     return Trainee(model, dict(model.named_parameters()))
 
 
-def beside(folder: str, adapters: str, scale: float) -> Trainee:
-    """Adapters are trained, whose first values are in a file, under peft's names."""
-    model = load(folder).requires_grad_(False)
+def beside(folder: str, adapters: str, scale: float, *, stored: bool = False) -> Trainee:
+    """Adapters are trained, whose first values are in a file, under peft's names.
+
+    Args:
+        stored: the other weights stay in the type that they are stored in.
+    """
+    model = load(folder, dtype="auto" if stored else torch.float32).requires_grad_(False)
     values = {name: value.float().requires_grad_(True) for name, value in load_file(adapters).items()}
     weights = dict(model.named_parameters())
     return Trainee(model, values, list(_places(values, weights)), scale)
@@ -262,8 +266,8 @@ def two_steps(trainee: Trainee, losses: Sequence[Loss], rate: float, beta: float
 # Requests
 
 
-def trained(model: str, adapters: str | None, scale: float) -> Trainee:
-    return beside(model, adapters, scale) if adapters else whole(model)
+def trained(model: str, adapters: str | None, scale: float, *, stored: bool = False) -> Trainee:
+    return beside(model, adapters, scale, stored=stored) if adapters else whole(model)
 
 
 def supervised(
@@ -313,7 +317,7 @@ def rewarding(
 def sampled(
     model: str, completions: list[dict[str, Any]], questions: list[str], temperature: float,
     most: float = math.inf, adapters: str | None = None, scale: float = 1.0, teacher: str | None = None,
-    observed: str | None = None,
+    observed: str | None = None, *, stored: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """What a step of reinforcement learning or distillation did with the completions that it sampled.
 
@@ -321,8 +325,10 @@ def sampled(
         most: bound of a token's weight in the loss.
         observed: what an environment says between two turns, whose rewards are vowels of each turn; None: a completion
             is one answer, and its reward the share of vowels.
+        stored: weights beside adapters stay in the type that they are stored in.
     """
-    tokenizer, trainee, ends = tokenizer_of(model), trained(model, adapters, scale), ends_of(model)
+    tokenizer, ends = tokenizer_of(model), ends_of(model)
+    trainee = trained(model, adapters, scale, stored=stored)
     prompts = {tuple(prompt_of(tokenizer, question)) for question in questions}
     found: dict[str, Any] = {
         "prompts": sum(tuple(one["prompt"]) in prompts for one in completions) / len(completions),
@@ -465,7 +471,8 @@ def tensors(folder: str) -> dict[str, Any]:
 def whole_sums(folder: str, packages: str) -> list[float]:
     """The number of values in a folder or in its GGUF file, and the sum of their sizes.
 
-    llama.cpp's converter orders, joins and renames tensors, and stores -exp(A_log) in the place of A_log.
+    llama.cpp's converter orders, joins and renames tensors, and stores -exp(A_log) in the place of A_log; and of norms
+    whose weights are what they differ from 1 by, the sum.
 
     Args:
         packages: the folder of packages with llama.cpp's reader.
@@ -479,11 +486,19 @@ def whole_sums(folder: str, packages: str) -> list[float]:
         for one in GGUFReader(file).tensors:
             count += int(one.n_elements)
             size += float(np.abs(dequantize(one.data, one.tensor_type).astype(np.float64)).sum())
-    for file in Path(folder).glob("*.safetensors"):
-        for name, value in load_file(file).items():
-            count += value.numel()
-            size += float((value.double().exp() if name.endswith("A_log") else value.double()).abs().sum())
+    files = list(Path(folder).glob("*.safetensors"))
+    from_one = bool(files) and AutoConfig.from_pretrained(folder).model_type in FROM_ONE
+    for name, value in (pair for file in files for pair in load_file(file).items()):
+        values = value.double().exp() if name.endswith("A_log") else value.double()
+        if from_one and name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            values = values + 1
+        count += value.numel()
+        size += float(values.abs().sum())
     return [count, size]
+
+
+FROM_ONE = ("qwen3_next", "gemma3_text")
+"""Models whose norms multiply by 1 and their weight."""
 
 
 def loss_of(model: str, documents: list[Document]) -> float:

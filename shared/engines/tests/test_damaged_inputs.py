@@ -149,6 +149,20 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     assert torch.equal(torch.get_rng_state(), before), "nothing was drawn"
 
 
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_in_which_nothing_is_seen_is_refused(tmp_path: Path, window: int) -> None:
+    from zoo import write
+
+    from nemotron_engines.modeling.build import require_tensors
+
+    folder = write("mistral", tmp_path)
+    require_tensors(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window": window}))
+    with pytest.raises(UserError, match=rf"config\.json: sliding_window is {window}, in which no token sees any"):
+        require_tensors(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "said"),

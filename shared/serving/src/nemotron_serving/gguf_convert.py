@@ -10,8 +10,8 @@ is, but for what it gets wrong with folders that transformers 5 writes:
 * our tokenizers are not in its list of digests, so we name the pre-tokenizer (PRE; "" if it is
   to know itself);
 * the architecture tells it what kind of tokenizer to expect; we go by tokenizer.json;
-* pieces of SentencePiece that lie in a tokenizer.json alone get no scores from it, without which llama.cpp joins letters
-  in another order; and their special tokens are marked as text;
+* pieces of SentencePiece that lie in a tokenizer.json alone get no scores from it, without which llama.cpp joins
+  letters in another order; and their special tokens are marked as text;
 * it adds tokens to Mamba2's vocabulary for which there are no embeddings;
 * it writes 1,048,576 as the context of every hybrid model, regardless of the model's own length.
 """
@@ -173,7 +173,9 @@ def scores_of(vocabulary: dict[str, int], merges: Sequence[Any], added: set[str]
     pairs = [tuple(one.split(" ")) if isinstance(one, str) else tuple(one) for one in merges]
     made = [piece for piece, _ in groupby(left + right for left, right in pairs)]
     if len(set(made)) < len(made):
-        raise ValueError("a piece has merges of several ranks in tokenizer.json, and llama.cpp knows one score for each")
+        raise ValueError(
+            "a piece has merges of several ranks in tokenizer.json, and llama.cpp knows one score for each"
+        )
     listed = set(pairs)
     for piece in vocabulary.keys() - added:
         splits = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
@@ -186,9 +188,7 @@ def begins_with_space(tokenizer: dict[str, Any]) -> bool:
     """Whether the first word of a text gets a space before it."""
     normalizer, split = tokenizer.get("normalizer") or {}, tokenizer.get("pre_tokenizer") or {}
     steps = [*normalizer.get("normalizers", [normalizer]), *split.get("pretokenizers", [split])]
-    return any(
-        one.get("type") == "Prepend" or one.get("prepend_scheme", "never") != "never" for one in steps
-    )
+    return any(one.get("type") == "Prepend" or one.get("prepend_scheme", "never") != "never" for one in steps)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 from conformance_support import answers_as_the_model_does, through
 from passport_support import make, with_adapters
 from safetensors.torch import load_file, save_file
+from zoo import MATRIX, write_kind
 
 from nemotron_app.main import main
 from nemotron_serving.gguf_file import Gguf
@@ -40,6 +41,34 @@ def test_a_converted_file_is_the_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert kl < (1e-8 if dtype == "float32" else 1e-2)
     assert greedy == GREEDY or dtype != "float32"
     assert "llama.cpp, texts encoded" in dict(told["parts"][1]["facts"])
+
+
+@pytest.mark.parametrize("kind", ["llama_tied", "granitemoehybrid"])
+def test_a_folder_that_transformers_5_wrote_is_read_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_kind(MATRIX[kind], tmp_path / "model")
+    assert main(["export", "./model", "out", "--home", "home", "--for", "llama.cpp"]) == 0
+    told = json.loads((tmp_path / "out" / "passport.json").read_text())
+    assert "llama.cpp, texts encoded" in dict(told["parts"][1]["facts"])
+
+
+def test_a_dry_run_refuses_what_llama_cpp_cannot_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = make(tmp_path / "model", "llama")
+    words = ["export", "./model", "out", "--home", "home", "--for", "llama.cpp", "--dry-run"]
+    assert main(words) == 0
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"architectures": ["UnheardOfForCausalLM"]}))
+    assert main(words) == 2
+    assert "llama-cpp-python 0.3.36 cannot convert it: NotImplementedError: Architecture" in capsys.readouterr().err
+    turned = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4, "truncate": False}
+    (model / "config.json").write_text(json.dumps(config | {"rope_parameters": turned}))
+    assert main(words) == 2
+    assert "llama.cpp of llama-cpp-python 0.3.36 rounds the limits of YaRN" in capsys.readouterr().err
 
 
 def test_merged_adapters_are_what_llama_cpp_computes(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ from nemotron_engines.modeling.sizes import (
     require_counts,
     require_few_layers,
     require_sizes,
+    require_window,
 )
 from nemotron_engines.modeling.stored import stored_in
 from nemotron_engines.modeling.taken import loss_of_routers
@@ -351,6 +352,7 @@ def _load_checked(
         config.time_step_min = NemotronHConfig().time_step_min
     code = trusted and needs_code(config_of(path))
     require_generation(path)
+    require_window(path, config)
     require_sizes(path, config, count=not code)
     if is_quantized(config_of(path)):
         require_kept_scales(path)

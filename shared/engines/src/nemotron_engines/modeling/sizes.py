@@ -161,3 +161,19 @@ def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
             said = f"{buffers:,} bytes of masks or tables, but its weights have {stored.total:,} parameters"
     if said:
         raise UserError(f"{path / 'config.json'}: declares {said}", ANOTHER_MODEL)
+
+
+def require_window(path: Path, config: PreTrainedConfig) -> None:
+    """Refuse a window of attention in which no token sees any, not even itself.
+
+    transformers 5.23 takes 0 for a window, not for none: it ends with an error about sizes, or computes without any
+    attention, by the implementation and the kind of rows.
+
+    Raises:
+        UserError: `sliding_window` is less than 1, and a layer goes by it.
+    """
+    text = config.get_text_config()
+    window, kinds = (getattr(text, name, None) for name in ("sliding_window", "layer_types"))
+    if isinstance(window, int) and window < 1 and (kinds is None or "sliding_attention" in kinds):
+        what = f"{path / 'config.json'}: sliding_window is {window}, in which no token sees any"
+        raise UserError(what, "write null for attention to all tokens, or how many a token sees")
