@@ -114,6 +114,11 @@ def test_a_run_shows_its_newest_completions(
     assert (error.value.message, error.value.remedy) == (
         "super3-rl-model-aaaa: no completions of step 3", "there are those of steps 1 to 4 (3 steps)"
     )  # fmt: skip
+    other = folder_of(home, "super3-rl-model-bbbb", published=True)
+    for older, newer in ((folder, other), (other, folder)):
+        os.utime(older / "config.yaml", (1, 1))
+        os.utime(newer / "config.yaml", (2, 2))
+        assert run(capsys, "show", "rl")[1].startswith(f"{newer.name}: ")
     with log.path.open("a") as file:
         file.write("nothing\n")
     assert "completions.jsonl is damaged: line 7: Invalid JSON" in run(capsys, "show", "rl")[1]

@@ -106,8 +106,11 @@ def list_(look: Look, finished: bool) -> int:
 @click.option("--step", type=click.IntRange(min=1), metavar="N", help="of this step (default: the newest)")
 @store_options
 def show_(look: Look, wanted: str, step: int | None) -> int:
-    """Show a run's state, and of RL the newest completions with their rewards."""
-    folder = _find(look, wanted, state=None)
+    """Show a run's state, and of RL the newest completions with their rewards.
+
+    Of several runs that make a model, it shows the one that is running, or else the newest.
+    """
+    folder = _find(look, wanted, state=None, newest=True)
     run, kept = run_state(folder), kept_in(folder)
     if step is not None and step not in kept.steps:
         known = f"there are those of steps {_ranges(list(kept.steps))}" if kept.steps else "none have been kept"
@@ -211,6 +214,12 @@ def run_state(folder: Path) -> RunState:
     )
 
 
+def _began(folder: Path) -> float:
+    """When a run's latest attempt began; 0 if it has not come so far."""
+    config = folder / "config.yaml"
+    return config.stat().st_mtime if config.is_file() else 0.0
+
+
 def _last_entry(path: Path) -> dict[str, Any]:
     """The last complete line of a metrics file, read from the end."""
     try:
@@ -236,8 +245,12 @@ def _folders(store: Store) -> list[Path]:
     return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _find(look: Look, wanted: str, state: str | None) -> Path:
-    """Find a run by path, by name, or by the name of its result if only one run makes that."""
+def _find(look: Look, wanted: str, state: str | None, *, newest: bool = False) -> Path:
+    """Find a run by path, by name, or by the name of its result if only one run makes that.
+
+    Args:
+        newest: of several that make it, take the one that runs, or else the newest.
+    """
     folders = _folders(look.store)
     if is_path(wanted):
         path = Path(wanted).expanduser().resolve()
@@ -249,6 +262,8 @@ def _find(look: Look, wanted: str, state: str | None) -> Path:
             found = [folder for folder in found if run_state(folder).state == state]
     if len(found) == 1:
         return found[0]
+    if found and newest:
+        return max(found, key=lambda folder: (holder_now(folder) is not None, _began(folder)))
     if found:
         raise UserError(f"'{wanted}' could be: {', '.join(folder.name for folder in found)}", "write one of these")
     raise NotFound(

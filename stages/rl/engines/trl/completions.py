@@ -136,13 +136,14 @@ class Silence:
     Args:
         judges: rewards with a weight other than 0.
         say: prints a line.
+        run: name of the run's folder.
     """
 
     FEWEST, STEPS = 16, 3
     SHOWN = 300
 
-    def __init__(self, judges: Sequence[Judge], say: Callable[[str], None]) -> None:
-        self._judges, self._say = judges, say
+    def __init__(self, judges: Sequence[Judge], say: Callable[[str], None], run: str = "") -> None:
+        self._judges, self._say, self._run = judges, say, run
         self._fired = np.zeros(len(judges), dtype=bool)
         self._seen = self._steps = 0
         self._done = False
@@ -173,6 +174,8 @@ class Silence:
             self._say(f"  expected: {_in_one_line(example.expected, self.SHOWN)}")
         if example is not None:
             self._say(f"  written:  {_in_one_line(example.completion, self.SHOWN) or '(nothing)'}")
+        if example is not None and self._run:
+            self._say(f"  more of them: nemotron runs show {self._run}")
         if cut > 0.5:
             self._say(f"  {cut:.0%} of them were cut at the longest length (grpo.max_new_tokens)")
 

@@ -73,7 +73,9 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     trainer.say, trainer.prompts, trainer.judges, trainer.whole_rows = run.say, prompts, judges, whole
     trainer.weights = [reward.weight for reward in config.rewards]
     trainer.most_kept, trainer.log_of_completions = config.logger.completions, run.completions
-    trainer.silence = Silence([judges[reward.name] for reward in config.rewards if reward.weight], run.say)
+    trainer.silence = Silence(
+        [judges[reward.name] for reward in config.rewards if reward.weight], run.say, run.directory.name
+    )
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty
     if grpo.use_dynamic_sampling and config.distillation is None:
