@@ -160,6 +160,8 @@ def place(
         if "--compare" in command.words:  # the models of these tests have learned nothing
             for model in tmp_path.glob("home/artifacts/*-model/v1"):
                 (model / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0, "seconds": 1.5}\n')
+        if list(command.words[1:3]) == ["runs", "show"]:  # shared/app/tests/test_runs_command.py has completions
+            (tmp_path / "home" / "runs" / "super3-rl-model-0").mkdir(parents=True)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)  # which the documents' env.toml needs
