@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -240,9 +241,13 @@ def _extras(stage: str) -> set[str]:
 
 
 def is_pytest(words: tuple[str, ...]) -> bool:
-    """Paths that exist, the lanes, and our own option."""
-    known = {"-m", "slow", "", "--fuzz=100000"}
-    return all((ROOT / word).exists() for word in words[1:] if word not in known)
+    """Paths that exist, the lanes, our own option, and words that a test of the path's file has in its name."""
+    known = {"-m", "slow", "", "-n0", "-k", "--fuzz=100000"}
+    paths = [word for word in words[1:] if word not in known and words[words.index(word) - 1] != "-k"]
+    text = "".join((ROOT / path).read_text() for path in paths if path.endswith(".py"))
+    chosen = [after for word, after in pairwise(words) if word == "-k"]
+    named = all(re.search(rf"^def test_\w*{word}", text, re.MULTILINE) for word in chosen)
+    return named and all((ROOT / path).exists() for path in paths)
 
 
 def is_changed(words: tuple[str, ...]) -> bool:
