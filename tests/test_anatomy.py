@@ -144,7 +144,7 @@ def test_what_only_estimates_or_shows_is_no_part_of_what_makes_a_result(stage: s
     engines = [
         entry.partition(":")[0] for entry in importlib.import_module(f"stages.{stage}.engines").ENGINES.own.values()
     ]
-    loaded = modules_loaded([step.module, *engines], step.prepare.module, folder(stage), tmp_path / "code.json")
+    loaded = modules_loaded([step.module, *engines], step.prepare.module, folder(stage), tmp_path)
     assert f"stages.{stage}.train" in loaded and len(loaded) > 30
     shows = ("estimate", "console", "heartbeat", "progress", "layouts")
     assert [name for name in loaded if set(shows) & set(name.split("."))] == []

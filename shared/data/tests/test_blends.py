@@ -26,8 +26,8 @@ SHIPPED = {  # data sets, the sum of their weights, and the digest of both
     "rl/super3_swe2": (1, 1, "24626c37ae8d"),
     "rl/super3_rlhf": (1, 1, "69178f65a1df"),
 }
-"""The first ten were compared, row by row, with NVIDIA-NeMo/Nemotron at e27b3713; what it lists twice with two weights in
-Ultra's second phase is one row here."""
+"""The first ten were compared, row by row, with NVIDIA-NeMo/Nemotron at e27b3713; a set that it lists twice, with two
+weights, in Ultra's second phase is one row here."""
 ENTRY = {"name": "a", "path": "a.jsonl"}
 HUB = {"name": "a", "path": "hf://org/name"}
 

@@ -67,13 +67,14 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
     return what, how
 
 
-def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
+def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, home: Path) -> dict[str, str]:
     """Digests of the modules a step loads.
 
     Args:
         entries: the step's module, and the chosen engine's.
         without: a module not to follow: the step that prepares the data, whose result counts by its content.
         directory: the stage's folder.
+        home: the store's, where digests are kept if it is there; a dry run creates none.
     """
     first = _package_of(entries[0])
     stage = first if first.startswith(f"{PACKAGE}.") else entries[0].rpartition(".")[0]
@@ -81,7 +82,7 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
     for package in {*PACKAGES, *map(_package_of, entries)} - {stage}:  # also of a stage or an engine from outside
         if (spec := find_spec(package)) and spec.origin:
             roots[package] = Path(spec.origin).parent
-    cache = FileCache(cache_file)
+    cache = FileCache(home / "cache" / "code.json" if home.is_dir() else None)
     found = modules_of(entries, roots, cache, (*NEVER_COUNTS, *([without] if without else [])))
     cache.save()
     return found
@@ -97,7 +98,7 @@ def modules_of_step(step: Step, config: StageConfig, home: Path, *more: str) -> 
     """Digests of the modules that a step loads with its config, and of `more`; `home` is the store's folder."""
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config), *more]
     prepared = step.prepare.module if step.prepare else None
-    found = modules_loaded(entries, prepared, step.directory, home / "cache" / "code.json")
+    found = modules_loaded(entries, prepared, step.directory, home)
     if not step.trains:
         return found
     return found | digests_in(config.model_dump(include={*SECTIONS}.intersection(step.sections)), step.sections)

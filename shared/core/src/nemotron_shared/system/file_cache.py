@@ -67,11 +67,8 @@ class FileCache:
             self._changed = True
 
     def save(self) -> None:
-        """Write new entries for the next process. If that fails, they are computed again.
-
-        Only into a store that is there, because a dry run must not create one.
-        """
-        if self._changed and self.path and self.path.parent.parent.is_dir():
+        """Write new entries for the next process. If that fails, they are computed again."""
+        if self._changed and self.path:
             content = json.dumps(self._entries).encode()
             with suppress(OSError, UserError):
                 atomic.write_bytes(self.path, json.dumps(self._heading(content)).encode() + b"\n" + content)
