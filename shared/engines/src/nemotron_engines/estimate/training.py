@@ -63,7 +63,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         active=active,
         device=whose,
         devices=devices,
-        layout=f"{layout}, each a pair" if _is_on_pairs(config) else str(layout),
+        layout=f"{layout}, {PAIRS if read else UNREAD_PAIRS}" if _is_on_pairs(config) else str(layout),
         memory=memory_parts(fields, outputs, parameters, layout, on_gpu=device is not None),
         memory_there=_memory_there(device, machine, devices),
         checkpoint=checkpoint,
@@ -124,6 +124,8 @@ def _memory_there(device: Device | None, machine: Machine, devices: int) -> floa
 
 ANSWER_TOKENS = 1024
 """Of an answer with its prompt, where no data says how long those of pairs are."""
+PAIRS = "each a pair"
+UNREAD_PAIRS = f"{PAIRS}, of two answers that are taken as {ANSWER_TOKENS:,} tokens with their prompts"
 
 
 def _is_on_pairs(config: TrainingConfig) -> bool:
