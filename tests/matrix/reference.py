@@ -116,7 +116,11 @@ def update_of(down: Tensor, up: Tensor, weight: Tensor) -> Tensor:
 
 def load(folder: str, kind: Any = AutoModelForCausalLM, dtype: Any = torch.float32) -> Any:
     torch.manual_seed(0)
-    return kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager").train()
+    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager").train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None  # torch would drop the gradient of a token that may also end a turn
+    return model
 
 
 def whole(folder: str) -> Trainee:

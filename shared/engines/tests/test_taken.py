@@ -2,6 +2,8 @@
 
 import copy
 import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from zoo import ZOO, Kind, chatml
 
+from nemotron_engines.modeling import build
 from nemotron_engines.modeling.taken import dropouts, without_dropout
 
 KINDS = ZOO | {"persimmon": Kind("persimmon", chatml, {}, ("num_key_value_heads",))}
@@ -55,3 +58,26 @@ def test_a_threshold_is_no_dropout(noise: float) -> None:
         without_dropout(model)
         assert torch.equal(model(ids).logits, before)
     assert dropouts(model.config) == ({"input_jitter_noise": noise} if noise else {})
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_padding_token_that_ends_turns_is_trained(kind: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = KINDS[kind].config(KINDS[kind].tokenizer())
+    config.pad_token_id, ids = 7, torch.tensor([[3, 7, 5, 9]])
+
+    def made(*_: Any) -> Any:
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config)
+
+    def gradient(model: Any) -> float:
+        model(ids, labels=ids).loss.backward()
+        return float(model.get_input_embeddings().weight.grad[7].abs().max())
+
+    config.tie_word_embeddings = False
+    assert gradient(made()) == 0.0, "transformers gives the row one itself: with_every_row_trained can go"
+    monkeypatch.setattr(build, "_whole", made)
+    monkeypatch.setattr("nemotron_engines.modeling.sharded.spread", lambda whole, *_: whole())
+    engine = SimpleNamespace(strategy=strategy, dtype=None, device="cpu")
+    task: Any = SimpleNamespace(config=SimpleNamespace(engine=engine))
+    assert gradient(build.starting_weights(task, Path())) > 0.0

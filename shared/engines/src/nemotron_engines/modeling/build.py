@@ -551,10 +551,24 @@ def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
     config: TrainingConfig[LocalEngine] = task.config
     engine = config.engine
     if engine.strategy == "ddp":
-        return _whole(task, tokenizer)
+        return with_every_row_trained(_whole(task, tokenizer))
     from nemotron_engines.modeling.sharded import spread
 
-    return spread(lambda: _whole(task, tokenizer), lambda: _shell(task, tokenizer), engine.dtype, engine.device)
+    model = spread(lambda: _whole(task, tokenizer), lambda: _shell(task, tokenizer), engine.dtype, engine.device)
+    return with_every_row_trained(model)
+
+
+def with_every_row_trained(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, whose embedding of the padding token gets gradients like any other.
+
+    transformers 5.23 makes embeddings with `padding_idx`, so that torch drops that row's gradient. Where the padding
+    is also the end of a turn, the model would never learn what follows one. Real padding has no labels and is seen by
+    no other token, so it needs no such exception.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.padding_idx = None
+    return model
 
 
 def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
