@@ -46,11 +46,15 @@ def test_members(changed: ModuleType, path: str, members: list[str]) -> None:
     ("path", "engines"),
     [
         (f"{ENGINES}/automodel/loop.py", ["automodel"]),
-        (f"{ENGINES}/kernels/mamba_scan.py", ["automodel", "clients", "evaluator", "megatron", "modelopt", "nemo_rl"]),
+        (
+            f"{ENGINES}/kernels/mamba_scan.py",
+            ["automodel", "clients", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_rl"],
+        ),
         ("shared/serving/src/nemotron_serving/vllm_run.py", ["vllm_cpu"]),
         ("stages/eval/scoring.py", ["evaluator"]),
         ("shared/cluster/src/nemotron_cluster/backends/nemo_run.py", ["nemo_run"]),
-        ("shared/app/src/nemotron_app/wording.py", []),
+        ("shared/app/src/nemotron_app/wording.py", ["modelopt"]),
+        ("shared/app/src/nemotron_app/report/page.py", []),
     ],
 )
 def test_engines(changed: ModuleType, path: str, engines: list[str]) -> None:

@@ -155,7 +155,7 @@ def test_a_checkout_is_where_the_environment_imports_from(
     ("name", "system", "python", "message"),
     [
         ("automodl", "Linux", None, "did you mean 'automodel'?"),
-        ("automodel", "Darwin", None, "exist for Python 3.11 or 3.12 or 3.13, Linux only; this is Darwin"),
+        ("automodel", "Darwin", None, "exist for Python 3.11 to 3.13, Linux only; this is Darwin"),
         ("megatron", "Linux", "3.11", "needs Python 3.12, Linux; UV_PYTHON=3.11 is Python 3.11"),
     ],
 )

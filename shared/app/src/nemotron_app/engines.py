@@ -34,6 +34,7 @@ from nemotron_shared.stages import STAGES
 from nemotron_shared.system.atomic import write_text
 from nemotron_shared.system.console import say, tell
 from nemotron_shared.system.errors import UserError, did_you_mean
+from nemotron_shared.system.process import as_typed
 
 MISSING = """
 import importlib.util, sys
@@ -105,7 +106,8 @@ def show() -> int:
             else:
                 where = f"no: {environment.install}"
         rows.append((name, ", ".join(stages), environment.needs if environment else "", where))
-    tell("\n".join(table_lines(("engine", "stages", "needs", "installed"), rows)))
+    lines = table_lines(("engine", "stages", "needs", "installed"), rows, spare=("needs", "stages"))
+    tell(as_typed("\n".join(lines)))
     return 0
 
 

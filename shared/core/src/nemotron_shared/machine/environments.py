@@ -59,7 +59,9 @@ class Environment:
     @property
     def needs(self) -> str:
         """Python versions and systems, for people: `Python 3.12, Linux`."""
-        return f"Python {' or '.join(self.pythons)}, {' or '.join(self.systems)}"
+        first, *others = self.pythons
+        pythons = f"{first} to {others[-1]}" if len(others) > 1 else " or ".join(self.pythons)
+        return f"Python {pythons}, {' or '.join(self.systems)}"
 
     @property
     def install(self) -> str:
