@@ -100,9 +100,10 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     }
     write_json(output / "stats.json", metadata)
     train = splits["train"]
-    packed = f"{train['packed_rows']:,} packed rows of {train['tokens']:,} tokens ({train['fill']:.1%} full)"
+    tokens, rows = (sum(split[key] for split in splits.values()) for key in ("tokens", "packed_rows"))
+    packed = f"{rows:,} packed rows, {train['packed_rows']:,} of them to train on ({train['fill']:.1%} full)"
     prepared.say_splits(conversations)
-    prepared.announce(f"{sum(conversations.values()):,} conversations, {packed}")
+    prepared.announce(f"{sum(conversations.values()):,} conversations, {tokens:,} tokens in {packed}")
     decontamination.say(prepared)
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 
