@@ -9,7 +9,7 @@ from support import last_json, nemotron, script
 
 from nemotron_app.help import usage
 from nemotron_app.main import OTHER_COMMANDS
-from nemotron_shared.system.process import UNDER_UV, as_typed
+from nemotron_shared.system.process import COMMANDS, UNDER_UV, as_typed
 
 HEAVY = ("torch", "transformers", "numpy", "hydra", "pydantic", "pyarrow", "tokenizers", "jinja2", "rich")
 
@@ -93,6 +93,7 @@ def test_bash_sets_no_space_after_a_key(run, answer: str, options: str) -> None:
 def test_the_help_names_every_command() -> None:
     for name in OTHER_COMMANDS:
         assert re.search(rf"^  {name} ", usage(), re.MULTILINE), name
+    assert set(OTHER_COMMANDS) == set(COMMANDS)
 
 
 @pytest.mark.parametrize(("variables", "typed"), [({}, "nemotron"), ({UNDER_UV: "1"}, "uv run nemotron")])
@@ -107,7 +108,8 @@ def test_only_commands_are_printed_otherwise(monkeypatch: pytest.MonkeyPatch) ->
         "/opt/nemotron chat",
         "uv run nemotron chat",
         "nemotron-sft needs it",
-        "the nemotron.",
+        "nemotron is a model",
+        "nemotron chats",
         "nemotron 0.3",
     ):
         assert as_typed(text) == text

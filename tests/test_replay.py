@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import nemotron, run_forked, short
 
+from nemotron_app.replay.past import past_of
 from nemotron_shared.artifacts import Artifact, Producer, Store
 
 DATA = "super3-pretrain-data"
@@ -92,6 +94,14 @@ def test_what_lies_in_the_place_of_a_file_is_named_and_stays(run, store: Store, 
     folder.rename(tmp_path / "away")
     assert "put back: " in run(*REPLAY, DATA, "--repair").stdout
     assert not store.verify(original)
+
+
+def test_a_manifest_grants_no_consent(made: Path) -> None:
+    model = Store(made).resolve("super3-sft-model")
+    recorded = replace(model.manifest.producer, command="python -m stages.sft.train -c tiny --trust-code")
+    told = replace(model, manifest=replace(model.manifest, producer=recorded))
+    assert not past_of(Store(made), told).how.trust_code
+    assert past_of(Store(made), told, trust_code=True).how.trust_code
 
 
 def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> None:

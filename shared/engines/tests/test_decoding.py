@@ -216,6 +216,7 @@ def test_any_other_model_is_asked_as_it_is() -> None:
             LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
         ).eval(),
         "attention has a window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)).eval(),
+        "a window": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, sliding_window=4)).eval(),
         "not plain matrices": lambda: widened(made("llama")),
     }
     for reason, make in reasons.items():

@@ -166,6 +166,20 @@ def test_logits_that_are_no_numbers_name_the_model(model: Model, monkeypatch: py
         assert caught.value.remedy
 
 
+def test_requests_without_memory_in_the_batch_are_told(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("not enough memory")
+
+    ids = ids_of(model, "Tova")
+    with monkeypatch.context() as patched:
+        patched.setattr(model.batch._sequences, "add", full)
+        answers = [model.batch.generate(ids, Sampling(3)) for _ in range(3)]
+        for answer in answers:
+            with pytest.raises(UserError, match="not enough memory"):
+                list(answer)
+    assert len(list(model.batch.generate(ids, Sampling(3, ignore_eos=True)))) == 3, "the next ones succeed"
+
+
 def test_a_batch_that_ends_leaves_nobody_waiting(model: Model) -> None:
     heard: list[Token | End] = []
     with Batch(model.batch._model, set(), 1) as batch:

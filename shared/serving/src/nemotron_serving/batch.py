@@ -193,10 +193,19 @@ class Batch:
             group = self._group()
             try:
                 found = [(group, *prefill(self._model, [answer.ids for answer in group]))] if group else []
-            except Exception:  # of one of them: the others may succeed
+            except Exception as error:
+                if len(group) == 1:
+                    group[0].hear(End("cancelled", self._told_of(error)))
+                    continue
+                # of one of them: the others may succeed
                 found = [one for answer in group for one in self._prefilled_alone(answer)]
-            for answers, logits, memory in found:
-                self._begin(answers, logits, memory)
+            for number, (answers, logits, memory) in enumerate(found, 1):
+                try:
+                    self._begin(answers, logits, memory)
+                except Exception as error:  # all that run are told; so are those that would have begun now
+                    for answer in (one for group, *_ in found[number:] for one in group):
+                        answer.hear(End("cancelled", self._told_of(error)))
+                    raise
 
     def _group(self) -> list[Answer]:
         """The next waiting requests with prompts of one length, as far as there is room."""
@@ -220,9 +229,9 @@ class Batch:
 
     def _begin(self, answers: list[Answer], logits: Tensor, memory: Any) -> None:
         """Add prefilled requests to the batch, and tell their first tokens."""
-        self._sequences.add(memory, len(answers[0].ids))
         before = len(self._running)
-        self._running += answers
+        self._running += answers  # first, so that they are told if there is no memory for them
+        self._sequences.add(memory, len(answers[0].ids))
         tokens = self._tell(answers, logits)
         self._next += [token or 0 for token in tokens]
         self._leave_out([row for row, token in enumerate(tokens, before) if token is None])

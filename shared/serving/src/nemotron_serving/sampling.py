@@ -3,9 +3,10 @@
     choosers = [Chooser(Sampling(24, temperature=0.8, seed=1), prompt), Chooser(Sampling(24))]
     tokens = choose(choosers, logits)              # (2, vocabulary) -> [Token(id=17, ...), Token(id=4, ...)]
 
-Each request has a random generator of its own, and a row's arithmetic does not depend on the other rows, so the same
-seed gives the same answer whoever else asks. A token is drawn as `torch.multinomial` draws one: each share of the
-probability is divided by an exponential random number, and the largest quotient wins.
+Each request has a random generator of its own, and the choice for a row does not depend on the other rows. So the same
+seed gives the same answer whoever else asks, up to the last bits of the logits, which depend on the size of the batch.
+A token is drawn as `torch.multinomial` draws one: each share of the probability is divided by an exponential random
+number, and the largest quotient wins.
 """
 
 from collections.abc import Sequence
@@ -153,6 +154,8 @@ def _weighed(choosers: Sequence[Chooser], logits: Tensor, failed: dict[int, Exce
                 require_finite(logits[row])
             if chooser.changes_logits:
                 weighed[row] = chooser.weighed(logits[row])
+                if bool(torch.isnan(weighed[row]).any()) or bool(torch.isposinf(weighed[row]).any()):
+                    raise ValueError("its logits are not finite after the penalties: they are too small or too large")
         except Exception as error:  # of this request alone
             failed[row] = error
     return weighed
@@ -213,7 +216,8 @@ class Falling:
         if sure and (
             0 < sampling.top_k <= sure
             or (not sampling.top_k and bool(self._totals[row, sure - 1] >= sampling.top_p + ROUNDING))
-            or bool(values[-1] < sampling.min_p * values[0])
+            # top_p is of the whole of top_k, so that its small shares count
+            or ((not sampling.top_k or sampling.top_p >= 1) and bool(values[-1] < sampling.min_p * values[0]))
         ):
             return values[:sure], self._order[row, :sure]
         return self._shares[row].sort(descending=True, stable=True)

@@ -65,16 +65,17 @@ class Replayed:
 @click.argument("reference", metavar="NAME[:V]")
 @click.option("--lineage", is_flag=True, help="make everything again that it was made from, too")
 @click.option("--keep", is_flag=True, help="leave the store of the replay where it is")
+@click.option("--trust-code", is_flag=True, help="run the Python files that it was made with")
 @click.option("--repair", "repairs", is_flag=True, help="put files back that are damaged, where the bytes agree")
 @store_options
-def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool) -> int:
+def command(look: Look, reference: str, lineage: bool, keep: bool, trust_code: bool, repairs: bool) -> int:
     """Reproduce an artifact from its lineage, and compare the bytes; exit code 1 if they differ or the store is
     damaged.
     """
     artifact = look.store.resolve(reference, family=look.family)
     scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
     try:
-        found = replay(look.store, artifact, scratch, lineage=lineage)
+        found = replay(look.store, artifact, scratch, lineage=lineage, trust_code=trust_code)
         for number, one in enumerate(found):
             if repairs and one.damage:
                 then, names = one.past.artifact, repair(look.store, one.past.artifact, one.now)
@@ -90,7 +91,9 @@ def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool
     return 1 if any(one.different or one.damage for one in found) else 0
 
 
-def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -> list[Replayed]:
+def replay(
+    store: Store, artifact: Artifact, scratch: Store, *, lineage: bool, trust_code: bool = False
+) -> list[Replayed]:
     """Reproduce an artifact in the store `scratch`; with `lineage`, also everything it was made from.
 
     Raises:
@@ -100,7 +103,7 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     line = [artifact]
     if lineage:
         line = [one for one in history if one.manifest.producer.verb != IMPORT] + line
-    pasts, made_again = [past_of(store, one) for one in line], {one.reference for one in line}
+    pasts, made_again = [past_of(store, one, trust_code=trust_code) for one in line], {one.reference for one in line}
     # All ancestors are needed, not only direct inputs: an evaluation finds the training data through its models.
     originals = Store(scratch.home / "ahead")
     for one in history:

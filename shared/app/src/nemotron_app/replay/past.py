@@ -68,8 +68,12 @@ class Past:
         return importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
 
 
-def past_of(store: Store, artifact: Artifact) -> Past:
+def past_of(store: Store, artifact: Artifact, *, trust_code: bool = False) -> Past:
     """How an artifact of the store was made.
+
+    Args:
+        trust_code: consent to running Python files that it names; a manifest's record of such consent grants none,
+            because the manifest may be another person's.
 
     Raises:
         UserError: it was imported, not made here, or by a stage from outside this repository.
@@ -82,7 +86,8 @@ def past_of(store: Store, artifact: Artifact) -> Past:
         again = f"bring it in again: {command_that_made(artifact.manifest)}" if not artifact.is_external else None
         raise UserError(f"{artifact.reference} was not made here, so there is nothing to replay", again)
     words = shlex.split(made.command)[3:]
-    how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
+    how = parse_arguments(made.stage, "", words)
+    how = replace(how, dry_run=False, json=False, machine=None, trust_code=trust_code)
     family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
     folder = folder_that_made(artifact, store)
     file = (folder / "config.yaml").absolute()

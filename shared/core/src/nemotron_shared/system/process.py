@@ -28,7 +28,13 @@ SCRIPTS = "stages."
 """Prefix of modules that call `heed_signals` themselves."""
 UNDER_UV = "UV_RUN_RECURSION_DEPTH"
 """Variable that `uv run` sets for what it starts."""
-COMMAND = re.compile(r"(?<![\w./-])(?<!uv run )nemotron(?= [a-z])")
+COMMANDS = (
+    "airgap", "artifacts", "chat", "check", "check-sampling", "completion", "config", "data", "diagnose", "doctor",
+    "engine", "env", "export", "finetune", "generate", "jobs", "model", "new", "plan", "report", "runs", "serve",
+    "verify",
+)  # fmt: skip
+"""First words of commands; others begin with a family, such as super3."""
+COMMAND = re.compile(rf"(?<![\w./-])(?<!uv run )nemotron(?= (?:{'|'.join(COMMANDS)}|[a-z]+\d+[a-z]*)(?![\w-]))")
 
 
 def rank() -> int:

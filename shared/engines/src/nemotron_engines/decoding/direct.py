@@ -21,7 +21,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausa
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from nemotron_engines.decoding.general import General, cache_rows
+from nemotron_engines.decoding.general import General, cache_rows, joins
 from nemotron_engines.kernels.mamba_install import is_older
 from nemotron_engines.kernels.mamba_ops import causal_conv1d_update, rmsnorm_fn, selective_state_update
 
@@ -43,11 +43,12 @@ ONEDNN_IS_HERE = torch.backends.mkldnn.is_available() and all(
 
 def why_not(model: Any) -> str | None:
     """Why a model cannot be decoded directly; None if it can."""
+    if type(model) not in DIRECT:
+        return f"{type(model).__name__} has no direct step"
     config, modules = model.config, [*model.modules()]
     kinds = {(parameter.device.type, parameter.dtype) for parameter in model.parameters()}
     rope = getattr(config, "rope_parameters", None) or {}
     reasons = {
-        f"{type(model).__name__} has no direct step": type(model) not in DIRECT,
         "its weights are not float32 on a CPU": kinds != {("cpu", torch.float32)},
         "it is being trained": model.training,
         "some modules are patched or have hooks": any(
@@ -55,7 +56,7 @@ def why_not(model: Any) -> str | None:
         ),
         "some of its attention has a window": bool(
             {*(getattr(config, "layer_types", None) or ())} - {"full_attention", "linear_attention", "mlp", "moe"}
-            or (isinstance(model, MistralForCausalLM) and getattr(config, "sliding_window", None))
+            or not joins(model)  # transformers takes a window from any config that has one
         ),
         "its rotary embedding depends on the length": rope.get("rope_type", "default") not in STATIC_ROTATIONS,
         "some of its layers are not plain matrices": any(

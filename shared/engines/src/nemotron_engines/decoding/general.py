@@ -37,14 +37,17 @@ class Growing(DynamicLayer):
         if not before or keys is None or values is None:
             return super().update(key_states, value_states, *args, **kwargs)
         after = before + key_states.shape[-2]
-        # joined and kept rows are new tensors
-        if self._room is None or after > self._room[0].shape[2] or keys.data_ptr() != self._room[0].data_ptr():
+        if self._room is None or after > self._room[0].shape[2]:
             self._room = (_with_room(keys, after), _with_room(values, after))
         for room, states in zip(self._room, (key_states, value_states), strict=True):
             room[:, :, before:after] = states
         found = (self._room[0][:, :, :after], self._room[1][:, :, :after])
         self.keys, self.values = found
         return found
+
+    def forget_room(self) -> None:
+        """The keys and values were replaced by others."""
+        self._room = None
 
 
 def _with_room(held: Tensor, tokens: int) -> Tensor:
@@ -89,7 +92,11 @@ def _taken(model: Any, cache: Any) -> dict[str, Any]:
 
 def joins(model: Any) -> bool:
     """Whether several sequences can be continued at once: not with sliding windows, for example."""
-    return all(type(layer) in JOINED for layer in DynamicCache(config=model.config).layers)
+    try:
+        layers = DynamicCache(config=model.config).layers
+    except (KeyError, AttributeError, TypeError, ValueError):  # of a class of its own, which may have its own memory
+        return False
+    return all(type(layer) in JOINED for layer in layers)
 
 
 def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
@@ -104,7 +111,14 @@ def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
         if getattr(one, "keys", None) is not None:
             one.keys = torch.cat(_as_wide(one.keys, other.keys))
             one.values = torch.cat(_as_wide(one.values, other.values))
+            _forget_room(one)
     return first
+
+
+def _forget_room(layer: Any) -> None:
+    """Free the memory of a layer's former keys now: its next step comes after those of all layers before it."""
+    if isinstance(layer, Growing):
+        layer.forget_room()
 
 
 def _as_wide(one: Tensor, other: Tensor) -> list[Tensor]:
@@ -125,6 +139,7 @@ def keep(cache: DynamicCache, rows: list[int], width: int) -> None:
         if getattr(layer, "keys", None) is not None:
             layer.keys = layer.keys[rows, :, layer.keys.shape[-2] - width :]
             layer.values = layer.values[rows, :, layer.values.shape[-2] - width :]
+            _forget_room(layer)
 
 
 class General:
