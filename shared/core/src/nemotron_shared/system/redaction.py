@@ -26,7 +26,8 @@ TELLING_OF_TEXT = re.compile(r"(?:^|_)TOKENS$", re.IGNORECASE)
 """Secret unless the value is a number: "tokens" may be a count."""
 SHORTEST = 6  # a shorter value appears in too many unrelated texts
 # a signed URL carries its signature in the query; in other schemes "?" is a glob character
-SIGNED = (re.compile(r"(?i)(\b(?:https?|wss?)://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}")
+SIGNED = (re.compile(r"(?i)(\b(?:https?|wss?)://[^\s?'\"]{1,4000})\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}")
+# lengths are bounded, so that a text of a thousand addresses takes no time that grows with its square
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # tokens recognised by prefix and length: hub, GitHub, GitLab, NVIDIA, AWS, W&B,
     # Slack, Docker, npm, Google, OpenAI. Paths, fields, data sets and digests
@@ -41,9 +42,9 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # credentials in a URL, with any password that is not a port and a path; then a user name alone. The revision in
     # hf://org/name@v2 is not one.
     (re.compile(
-        r"(\b\w[\w+.-]*://)(?!\[)[^/@\s'\":]*:(?!\d+(?:[/,?#]|$))[^\s'\"]{0,300}@(?=[\w\[])"),
+        r"(\b\w[\w+.-]{0,30}://)(?!\[)[^/@\s'\":]{0,300}:(?!\d+(?:[/,?#]|$))[^\s'\"]{0,300}@(?=[\w\[])"),
      rf"\1{HIDDEN}@"),
-    (re.compile(r"(\b(?!hf:)\w[\w+.-]*://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(\b(?!hf:)\w[\w+.-]{0,30}://)[^/@\s'\"]{1,1000}@"), rf"\1{HIDDEN}@"),
     (re.compile(r"(\b(?:x-access-token|oauth2|gitlab-ci-token|__token__):)(?!\*\*\*)[^\s@'\"]+(?=@)"), rf"\1{HIDDEN}"),
     SIGNED,
     (re.compile(
