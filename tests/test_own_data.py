@@ -58,6 +58,10 @@ def test_a_dry_run_tells_what_the_data_settings_mean(run, tmp_path: Path) -> Non
     refused = run(*dry, "data_prep.source=mine.jsonl", "run.missing_data=error", ok=False)
     assert refused.returncode == 1
     assert "make it: nemotron super3 data prep sft -c tiny data_prep.source=mine.jsonl" in refused.stdout
+    (tmp_path / "mine.jsonl").rename(tmp_path / "my own.jsonl")
+    spaced = run(*dry, "data_prep.source='my own.jsonl'", "run.missing_data=error", ok=False).stdout
+    (line,) = (line for line in spaced.splitlines() if "make it: " in line)
+    assert shlex.split(line)[-1] == "data_prep.source='my own.jsonl'", "as a shell takes it"
 
 
 def test_data_of_another_seed_is_told_by_its_seed(run, tmp_path: Path) -> None:

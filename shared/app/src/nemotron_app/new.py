@@ -58,7 +58,7 @@ def command(name: str, overrides: tuple[str, ...], base: str | None, force: bool
             raise UserError(
                 "a config begins with another one", f"say: nemotron new {name} --from sft/local; or {kinds}"
             )
-        tell("\n".join(write_skeleton(name, overrides[0], force=force)))
+        tell(as_typed("\n".join(write_skeleton(name, overrides[0], force=force))))
         return 0
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):

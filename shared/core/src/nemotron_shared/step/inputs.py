@@ -8,6 +8,7 @@ Inputs that are taken because they are the latest get a note where the config ma
 Settings of earlier runs are read from their records; without a record, no note is given.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -76,8 +77,9 @@ def how_to_prepare(start: Start[Any]) -> str:
             place = place.get(part) if isinstance(place, DictConfig) else None
         if isinstance(place, DictConfig) and name in place and place[name] is None and f"{DATA}.{key}" not in given:
             options.append(f"{DATA}.{key}={what}")
-    words = ["data prep", start.step.stage, "-c", arguments.config, *options]
-    return " ".join(["make it: nemotron", start.run.family, *words]) + _there(start)
+    words = ["data", "prep", start.step.stage, "-c", arguments.config, *options]
+    words += ["--trust-code"] if arguments.trust_code else []
+    return f"make it: nemotron {start.run.family} {shlex.join(words)}{_there(start)}"
 
 
 def _there(start: Start[Any]) -> str:
