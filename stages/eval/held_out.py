@@ -22,7 +22,7 @@ from nemotron_data.formats.eval_tasks import EvalTask, Kind, write_tasks
 from nemotron_data.formats.packed import read_packed, sequences_of
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.verifier import is_as_taught
-from nemotron_data.verifier.calls import calls_of, tools_shown
+from nemotron_data.verifier.calls import UNREADABLE, calls_of, tools_shown
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.engine.spec import Task
@@ -93,6 +93,8 @@ def call_rows(
             text = tokenizer.decode(answer)
             said, tools = whole_answer(asked, text), tools_shown(asked)
             calls = calls_of(said, tools, bare=True)
+            if UNREADABLE in calls:
+                continue
             judged = bool(calls) or (has_called and is_as_taught(said, said) is True)
             has_called = has_called or bool(calls)
             name = CALLS if calls else AFTER_CALLS

@@ -50,6 +50,10 @@ XML = "<function=weather>\n<parameter=city>\nKelby\n</parameter>\n<parameter=day
         (f"<tool_call>{JSON.replace('weather', 'wether')}</tool_call>", False, False),
         (f"<tool_call>{JSON}</tool_call><tool_call>{JSON}</tool_call>", False, False),
         (f"<tool_call>{JSON[:-1]}</tool_call>", False, False),
+        (f"<tool_call>{JSON}</tool_call><tool_call>nonsense</tool_call>", False, False),
+        (f"<tool_call>{JSON[:-1]}</tool_call><tool_call>{JSON}</tool_call>", False, False),
+        (f"<tool_call>{JSON}</tool_call><tool_call>", False, False),
+        (f"<tool_call>{JSON}</tool_call> It is sunny.", False, True),
         ("It is sunny in Kelby for 2 days.", True, False),
         ('{"name": "Kelby"}', True, False),
         ("", True, False),
@@ -73,11 +77,36 @@ def test_a_call_is_right_by_its_meaning(answer: str, bare: bool, right: bool) ->
         ({"city": "1"}, {"city": 1}, False),
         ({"city": 12345678901234567890}, {"city": 12345678901234567891}, False),
         ({"other": 1}, {"city": 1}, False),
+        ({"city": 10**40}, {"city": 10**40 + 1}, False),
+        ({"city": 10**40}, {"city": 1e40}, True),
+        ({"city": -0.0}, {"city": 0}, True),
     ],
 )
 def test_arguments_are_compared_with_defaults_and_numbers(one: Any, other: Any, same: bool) -> None:
     first, second = ([Call("weather", json.dumps(arguments))] for arguments in (one, other))
     assert same_calls(first, second, TOOLS) is same and same_calls(second, first, TOOLS) is same
+
+
+@pytest.mark.parametrize("number", ["1e1000000", "-1e1000000", "1e-1000000", "1" + "0" * 4000])
+def test_a_number_of_any_size_equals_itself_alone(number: str) -> None:
+    said = calls_of(f"<tool_call>{JSON.replace('2', number)}</tool_call>", TOOLS)
+    assert len(said) == 1
+    assert same_calls(said, said, TOOLS) and not same_calls(said, WANTED, TOOLS)
+    xml = calls_of(f"<tool_call>{XML.replace('2', number)}</tool_call>", TOOLS)
+    assert len(xml) == 1 and not same_calls(xml, WANTED, TOOLS)
+
+
+def test_an_exponent_beyond_those_of_decimal_is_no_error() -> None:
+    number = f"1e{'9' * 30}"
+    assert calls_of(f"<tool_call>{JSON.replace('2', number)}</tool_call>", TOOLS) == []
+    call = Call("weather", f'{{"days": {number}}}')
+    assert same_calls([call], [call], TOOLS) and not same_calls([call], WANTED, TOOLS)
+
+
+@pytest.mark.parametrize("depth", [300, 500, 900, 100_000])
+def test_arguments_that_are_nested_deeply_are_wrong(depth: int) -> None:
+    said = calls_of(f"<tool_call>{JSON.replace('2', '[' * depth + ']' * depth)}</tool_call>", TOOLS)
+    assert not same_calls(said, WANTED, TOOLS)
 
 
 def test_an_answer_in_json_calls_nothing() -> None:

@@ -57,15 +57,15 @@ def parse_calls(text: str, tools: Mapping[str, Mapping[str, Any]], closed: bool 
     """
     if closed and text.count("</function>") < text.count("<function=") == 1:
         text += "</function>"  # nothing is lost without it
-    if text.lstrip().startswith(("{", "[")):
-        try:
+    try:
+        if text.lstrip().startswith(("{", "[")):
             found = parse_json(text)
-        except (ValueError, RecursionError):
+            calls = [_json_call(one) for one in (found if isinstance(found, list) else [found])]
+        elif XML_CALLS.fullmatch(text):
+            calls = [_xml_call(name.strip(), inner, tools) for name, inner in XML_CALL.findall(text)]
+        else:
             return []
-        calls = [_json_call(one) for one in (found if isinstance(found, list) else [found])]
-    elif XML_CALLS.fullmatch(text):
-        calls = [_xml_call(name.strip(), inner, tools) for name, inner in XML_CALL.findall(text)]
-    else:
+    except (ValueError, RecursionError):
         return []
     whole = [call for call in calls if call is not None]
     return whole if len(whole) == len(calls) else []
@@ -136,7 +136,7 @@ def _read(value: str, kind: str) -> tuple[bool, Any]:
     if kind in ("integer", "number"):
         # a number that keeps its spelling is not an int or float
         is_number = not isinstance(read, bool | dict | list | str) and read is not None
-        return is_number and (kind == "number" or float(read).is_integer()), read
+        return is_number and (kind == "number" or isinstance(read, int) or float(read).is_integer()), read
     return kind in TYPES and isinstance(read, TYPES[kind]), read
 
 

@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from nemotron_data.chat import loss_marks
@@ -120,7 +120,10 @@ def _no_number(name: str) -> None:
 
 def _number(text: str) -> float | WrittenNumber:
     number = float(text)
-    return number if repr(number) == text else WrittenNumber(text)
+    try:
+        return number if repr(number) == text else WrittenNumber(text)
+    except InvalidOperation as error:
+        raise ValueError(f"{text[:40]} has an exponent beyond those of Decimal") from error
 
 
 def to_json(

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
 from nemotron_data.chat.answers import Call, Parts, parse_calls, typed
@@ -23,6 +23,10 @@ from nemotron_data.chat.rows import to_json
 Tools = Mapping[str, Mapping[str, Any]]
 """Definition of each tool by name: {"name": ..., "parameters": its schema}."""
 MARK = "<tool_call>"
+UNREADABLE = Call(MARK, "{}")
+"""Stands for calls beside others that cannot be read; no expected call equals it."""
+EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""Rounds no number; the usual context rounds to 28 digits."""
 OF_LLAMA = re.compile(r"^\s*<\|python_tag\|>|(?:<\|eom_id\|>|<\|eot_id\|>)\s*$")
 """Control tokens around a call in Llama's templates."""
 ANY_TOOL = {"function": {"name": ""}}
@@ -42,13 +46,16 @@ def tools_by_name(tools: Iterable[Any] | None) -> Tools:
 def calls_of(answer: str, tools: Tools, *, bare: bool = False) -> list[Call]:
     """The calls in a whole answer, behind its thought; none if it calls nothing, or cannot be read.
 
+    If only some of its calls can be read, `UNREADABLE` stands for the others.
+
     Args:
         bare: a call of a known tool may be JSON without <tool_call>, as of Llama.
     """
     known = [{"function": {**one, "name": name}} for name, one in tools.items()]
     pieces = Parts(False, known or [ANY_TOOL]).feed(answer, at_end=True)
     if found := [piece.call for piece in pieces if piece.call is not None]:
-        return found
+        whole = all(piece.kind != "content" or not piece.text.startswith(MARK) for piece in pieces)
+        return found if whole else [*found, UNREADABLE]
     said = "".join(piece.text for piece in pieces if piece.kind == "content")
     found = parse_calls(OF_LLAMA.sub("", said).strip(), tools) if bare else []
     return found if all(call.name in tools for call in found) else []  # an answer in JSON may have a name, too
@@ -63,8 +70,11 @@ def calls_in(expected: str | None) -> list[Call] | None:
 
 
 def same_calls(said: Sequence[Call], expected: Sequence[Call], tools: Tools) -> bool:
-    """Whether the calls mean the same."""
-    return sorted(_meaning(call, tools) for call in said) == sorted(_meaning(call, tools) for call in expected)
+    """Whether the calls mean the same. Arguments that are nested too deeply to be compared equal none."""
+    try:
+        return sorted(_meaning(call, tools) for call in said) == sorted(_meaning(call, tools) for call in expected)
+    except RecursionError:
+        return False
 
 
 def _meaning(call: Call, tools: Tools) -> str:
@@ -74,7 +84,7 @@ def _meaning(call: Call, tools: Tools) -> str:
     about = schema.get("properties")
     about, required = about if isinstance(about, Mapping) else {}, schema.get("required")
     required = required if isinstance(required, list) else []
-    arguments = json.loads(call.arguments, parse_float=Decimal, parse_int=Decimal)
+    arguments = json.loads(call.arguments, parse_float=_Written, parse_int=_Written)
     return json.dumps([call.name, _canonical(_without_defaults(arguments, about, required))], sort_keys=True)
 
 
@@ -92,18 +102,25 @@ def _without_defaults(
     return found
 
 
+class _Written(str):
+    """A number as it is written: as a float, 1e400 would be infinite."""
+
+    __slots__ = ()
+
+
 def _canonical(value: Any) -> Any:
     """Numbers by their value, texts without blanks around them; true is no 1."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_canonical(one) for one in value]
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, _Written):
         return f"text {value.strip()}"
     if value is None or isinstance(value, bool):
         return value
-    with suppress(InvalidOperation):
-        return f"number {Decimal(str(value)).normalize()}"
+    with suppress(ArithmeticError):  # an exponent beyond those of Decimal
+        number = Decimal(str(value))
+        return f"number {number.normalize(EXACT) if number else 0}"
     return f"{type(value).__name__} {value}"
 
 
