@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from nemotron_serving.model import ready
 from nemotron_serving.server import serving
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config import compose, registry
+from nemotron_shared.stages import STAGES
+from nemotron_shared.system.errors import UserError
+from stages.sft import train
 from stages.sft.train import main as sft
 
 SHORT = ("-c", "tiny", "engine=recorder", "train.train_iters=3", "train.global_batch_size=4")
@@ -61,6 +65,14 @@ def test_the_recorder_writes_down_what_would_be_trained_and_publishes_its_model(
     assert [number for step in recorded["steps"] for number in step["rows"]] == [
         next(number for number, row in enumerate(rows) if row is taken[index]) for index in range(len(taken))
     ]
+
+
+def test_a_stage_from_outside_has_a_name_of_its_own() -> None:
+    step = importlib.import_module("nemotron_toy.harvest.train").STEP
+    with pytest.raises(UserError, match="its stage is called 'sft', and its folder 'harvest'"):
+        replace(step, outside=STAGES["sft"])
+    with pytest.raises(UserError, match="there is a stage 'sft' already"):
+        replace(step, script=train.__file__, outside=STAGES["sft"])
 
 
 def test_the_recorder_refuses_to_start_from_random_weights(store: Store, capfd: pytest.CaptureFixture[str]) -> None:

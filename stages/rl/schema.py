@@ -144,6 +144,9 @@ class RLConfig(GRPOConfig[EngineT], Generic[EngineT]):
         """Require distinct rewards, because metrics carry their names, and at least one weight that is not 0."""
         names = [reward.name for reward in rewards]
         if twice := next((name for name in names if names.count(name) > 1), None):
+            paths = [reward.path for reward in rewards if reward.name == twice]
+            if len({*paths}) > 1:
+                raise ValueError(f"two rewards are called '{twice}'; give {paths[-1]} another name: name: other")
             raise ValueError(f"'{twice}' is listed twice: list it once, with the weight of both")
         if not any(reward.weight for reward in rewards):
             raise ValueError("all weights are 0, which trains nothing: give at least one a weight other than 0")

@@ -26,7 +26,7 @@ from nemotron_shared.engine.needs import Estimate, Needs
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.stages import PACKAGE, STAGES, Product, Stage
 from nemotron_shared.system.digest import json_digest
-from nemotron_shared.system.errors import Finding
+from nemotron_shared.system.errors import Finding, UserError
 from nemotron_shared.tracking.run import Run
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, default=StageConfig, covariant=True)
@@ -173,6 +173,16 @@ class Step:
     estimate: Callable[[Any, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None
     package: str = PACKAGE
     outside: Stage | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UserError where a row from outside is called otherwise than its folder, or like a stage of ours."""
+        if self.outside is None:
+            return
+        if self.outside.name != self.stage:
+            what = f"{self.script}: its stage is called '{self.outside.name}', and its folder '{self.stage}'"
+            raise UserError(what, "give the row in `outside` the name of the folder")
+        if self.stage in STAGES:
+            raise UserError(f"{self.script}: there is a stage '{self.stage}' already", "rename the folder, and the row")
 
     def __reduce__(self) -> tuple[Callable[[str], "Step"], tuple[str]]:
         """A step travels to other processes by its name."""
