@@ -37,6 +37,7 @@ MOST_SHOWN = 200
 Reward = Callable[..., float]
 GIVEN = KEYS["rewards"]
 """What a reward may ask for by the names of its parameters."""
+GIVEN_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 NO_ROW: Mapping[str, Any] = MappingProxyType({})
 judge = lru_cache(maxsize=512)(judge_anew)
 """Cached, because completions of a prompt are often equal and several rewards need the same verdict."""
@@ -185,12 +186,16 @@ def asked_by_name(function: Callable[..., Any]) -> tuple[str, ...] | None:
     """Those of `GIVEN` that a function of a package has parameters for; None if it takes completion and expected
     under other names."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):  # written in another language, it may not tell
         return None
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    if any(one.name not in GIVEN and one.default is one.empty for one in named) or not named:
+    kinds = {one.kind for one in parameters}
+    takes_all = inspect.Parameter.VAR_KEYWORD in kinds and kinds.isdisjoint(GIVEN_BY_PLACE)
+    if any(one.name not in GIVEN and one.default is one.empty for one in named) or not (named or takes_all):
         return None
+    if takes_all:
+        return tuple(GIVEN)
     return tuple(one.name for one in named if one.name in GIVEN)
 
 

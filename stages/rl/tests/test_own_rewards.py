@@ -14,8 +14,8 @@ from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_shared.system.errors import UserError
 from stages.rl import train
 from stages.rl.engines.trl.prompts import read_prompts
-from stages.rl.rewards import Judge
-from stages.rl.schema import Reward
+from stages.rl.rewards import Judge, asked_by_name
+from stages.rl.schema import Reward, RLConfig
 
 main = last_values_win(train.main)
 ROW = {"responses_create_params": {"input": "3+4?"}, "question": "3+4?", "city": "Oster"}
@@ -75,6 +75,33 @@ def test_what_it_does_wrong_is_told_with_its_line(
 def test_an_entry_that_names_no_reward_is_refused(entry: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Reward.model_validate(entry)
+
+
+@pytest.mark.parametrize(
+    ("paths", "told"),
+    [
+        (("a.py:right", "b.py:right"), "two rewards are called 'right'; give b.py:right another name: name: other"),
+        (("a.py:right", "a.py:right"), "'right' is listed twice: list it once, with the weight of both"),
+    ],
+)
+def test_two_rewards_of_one_name_are_told_apart(paths: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        RLConfig.teach([Reward.model_validate({"path": path}) for path in paths])
+    assert str(raised.value) == told
+
+
+@pytest.mark.parametrize(
+    ("function", "asked"),
+    [
+        (lambda **more: 1.0, ("completion", "expected", "prompt", "row")),
+        (lambda completion, **more: 1.0, ("completion", "expected", "prompt", "row")),
+        (lambda completion, row: 1.0, ("completion", "row")),
+        (lambda answer, gold, **more: 1.0, None),
+        (lambda *rest, **more: 1.0, None),
+    ],
+)
+def test_a_reward_of_a_package_is_asked_by_name_where_it_can_be(function: Any, asked: tuple[str, ...] | None) -> None:
+    assert asked_by_name(function) == asked
 
 
 def test_an_entry_needs_no_more_than_a_path() -> None:

@@ -16,8 +16,8 @@ from nemotron_app.help import PIPELINE
 from nemotron_app.jobs import follow, where
 from nemotron_app.launch import run_process, step_process
 from nemotron_app.pipeline import for_stage, require_configs
-from nemotron_app.remote.place import Place, described, place_of
-from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit, taken_from_shell
+from nemotron_app.remote.place import Place, described, is_elsewhere, place_of
+from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit, taken_from_shell, travel_problems
 from nemotron_app.request import Request
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.backends.local import TORCHRUN
@@ -171,7 +171,9 @@ def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
             run_process(command, stdout=answer)
         answer.seek(0)
         with suppress(ValueError):
-            return json.loads(answer.read())
+            preview = json.loads(answer.read())
+            refused = map(str, travel_problems(place) if is_elsewhere(place.profile) else ())
+            return preview | {"problems": [*preview["problems"], *refused]}
     raise UserError(f"the settings of {stage} are not right; see above")
 
 

@@ -48,7 +48,7 @@ from nemotron_shared.stages import STAGES
 from nemotron_shared.step.own_code import SECTIONS, OwnFunction, functions_in
 from nemotron_shared.step.records import TRAVELLED, git_commit
 from nemotron_shared.system import atomic
-from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.errors import Finding, UserError, problem
 from nemotron_shared.system.process import MUST_SAVE_BY
 from nemotron_shared.system.redaction import redact, with_references
 
@@ -248,19 +248,25 @@ def _own_functions(place: Place) -> list[OwnFunction]:
     return [one for found in functions_in(tree, SECTIONS).values() for one in found]
 
 
+def travel_problems(place: Place) -> Iterator[Finding]:
+    """Files with rewards and tasks whose paths mean nothing on the job's machine."""
+    for written in dict.fromkeys(function.written for function in _own_functions(place)):
+        if written.startswith(("/", "~")) or ".." in Path(written).parts:
+            what = f"{written} does not travel to {place.loaded.name}: it is not below the working folder"
+            yield problem(what, "put it there, and name it by its path from there")
+
+
 def _take_own_code_along(place: Place, folder: Path) -> None:
     """Copy the user's files with rewards and tasks, whatever the profile selects, with all that they import of theirs.
 
     Raises:
         UserError: one is missing, or is named by a path that means nothing on another machine.
     """
+    for found in travel_problems(place):
+        raise UserError(found.message, found.remedy)
     for function in _own_functions(place):
-        here, below = Path.cwd().resolve(), Path(function.written).parent
-        if below.is_absolute() or not function.file.is_relative_to(here):
-            what = f"{function.written} does not travel to {place.loaded.name}: it is not below the working folder"
-            raise UserError(what, "put it there, and name it by its path from there")
         for name, file in function.modules().items():
-            target = folder / FILES / below / name
+            target = folder / FILES / Path(function.written).parent / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, target)
 

@@ -55,7 +55,7 @@ def modules_of(
             continue
         name, path = located
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        found[name], imports = cache.get(path, partial(_read, package=package), package)
+        found[name], imports = cache.get(path, partial(read_module, package=package), package)
         is_schema = name.rpartition(".")[2] == "schema"
         waiting += [one for one in imports if not (is_schema and SETTINGS in one.split("."))]
         while "." in name:  # the packages above it
@@ -82,7 +82,7 @@ def _is_within(name: str, packages: Collection[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def _read(path: Path, package: str) -> tuple[str, list[str]]:
+def read_module(path: Path, package: str) -> tuple[str, list[str]]:
     """Digest of a module's syntax tree, and every dotted name imported anywhere in it.
 
     Imports for type checkers only do not count. `package` is the base of relative imports.

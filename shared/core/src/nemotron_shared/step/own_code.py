@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nemotron_shared.step.code import modules_of
+from nemotron_shared.step.code import modules_of, read_module
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.errors import Finding, UserError, did_you_mean, problem
 
@@ -37,7 +37,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Lists of settings whose entries may have a `path`, and what such a function may ask for."""
 SECTIONS = frozenset(key.partition(".")[0] for key in KEYS)
-OURS = re.compile(r"stages|nemotron_\w+")
+OURS = re.compile(r"stages|nemotron_(?:app|cluster|data|engines|serving|shared)")
+"""Our own packages, which are installed, and so come before a folder of the same name."""
+ITSELF = "<file>"
+"""Stands for the file among the names of modules: a package beside it may be called like it."""
 FORM = "write FILE.py:FUNCTION, such as my_rewards.py:right_call"
 
 
@@ -73,13 +76,16 @@ class OwnFunction:
     def modules(self) -> dict[str, Path]:
         """The file and those of its folder that it imports, directly or indirectly, by their place below the folder.
 
+        A file that is a symlink has the name of the symlink.
+
         Raises:
             UserError: there is no such file, or one of them is not Python.
         """
-        return {str(file.relative_to(self.file.parent)): file for file in map(self._file_of, self.digests())}
+        imported = [self._file_of(name) for name in self.digests() if name != ITSELF]
+        return {Path(self.written).name: self.file, **{str(one.relative_to(self.file.parent)): one for one in imported}}
 
     def digests(self) -> dict[str, str]:
-        """Digest of the syntax tree of each module of `modules`, by dotted name.
+        """Digest of the syntax tree of each module of `modules`, by dotted name, and of the file as `ITSELF`.
 
         Raises:
             UserError: as `modules`.
@@ -87,10 +93,10 @@ class OwnFunction:
         if not self.file.is_file():
             raise UserError(f"{self.written}: no such file", f"paths are read from {Path.cwd()}: {FORM}")
         folder = self.file.parent
-        names = {path.stem for path in folder.iterdir() if path.stem.isidentifier() and not OURS.match(path.stem)}
-        roots = {name: folder / name for name in names}
+        names = {path.stem for path in folder.iterdir() if path.stem.isidentifier() and not OURS.fullmatch(path.stem)}
         try:
-            return modules_of([self.file.stem], {**roots, self.file.stem: self.file.with_suffix("")})
+            digest, imports = read_module(self.file, package="")
+            return {ITSELF: digest, **modules_of(imports, {name: folder / name for name in names})}
         except SyntaxError as error:
             place = self._said(Path(error.filename)) if error.filename else self.written
             raise UserError(f"{place}:{error.lineno}: not Python: {error.msg}", "correct that line") from error
@@ -125,8 +131,12 @@ class OwnFunction:
             yield from self._of_parameters(place, *_parameters(node.args), given)
 
     def _of_parameters(
-        self, place: str, asked: Sequence[str], by_place: Sequence[str], given: Collection[str]
+        self, place: str, asked: Sequence[str], by_place: Sequence[str], rest: str | None, given: Collection[str]
     ) -> Iterator[Finding]:
+        """Args: rest: its parameter `*rest`, if it has no other."""
+        if rest is not None:
+            what = f"{place}: {self.name} takes '*{rest}' by their places, and parameters are given by name"
+            yield problem(what, f"name those that it needs, of: {', '.join(given)}")
         if by_place:
             what = f"{place}: {self.name} takes '{by_place[0]}' by its place, and parameters are given by name"
             yield problem(what, "leave the / out")
@@ -148,13 +158,17 @@ class OwnFunction:
         if not callable(function):
             raise UserError(f"{self.written} has no function '{self.name}'", FORM)
         try:
-            parameters = inspect.signature(function).parameters.values()
+            parameters = [*inspect.signature(function).parameters.values()]
         except (TypeError, ValueError):  # written in another language, it may not tell
             return function, tuple(given)
         every = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
         needed = [one.name for one in parameters if one.name in every and one.default is one.empty]
-        for found in self._of_parameters(self.written, needed, [], given):
+        by_place = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+        rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL and len(parameters) == 1), None)
+        for found in self._of_parameters(self.written, needed, by_place, rest, given):
             raise UserError(found.message, found.remedy)
+        if any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return function, tuple(given)
         return function, tuple(name for name in every if name in given)
 
     def place_of(self, error: BaseException) -> str:
@@ -166,21 +180,21 @@ class OwnFunction:
     def _module(self) -> ModuleType:
         """The file's module, run once in a process for each state of its code."""
         digests = self.digests()
-        name = f"own_{json_digest([str(self.file), digests])[:12]}_{self.file.stem}"
+        name = f"own_{json_digest([str(self.file), digests])[:12]}_{re.sub(r'[^a-zA-Z0-9]', '_', self.file.stem)}"
         if (there := sys.modules.get(name)) is not None:
             return there
-        for one in digests:  # imported by another file of the folder, or before they were changed
-            if getattr(sys.modules.get(one), "__file__", None) == str(self._file_of(one)):
-                del sys.modules[one]
+        self._forget(digests)
         spec = importlib.util.spec_from_file_location(name, self.file)
         assert spec is not None, "its name ends in .py"
         assert spec.loader is not None, "it is a file"
         module = importlib.util.module_from_spec(spec)
-        sys.meta_path.append(OwnFolder(self.file.parent, frozenset(digests)))
+        sys.meta_path.append(OwnFolder(self.file.parent, frozenset(one.partition(".")[0] for one in digests)))
+        modules, paths = {*sys.modules}, [*sys.path]
         sys.modules[name] = module  # dataclasses look for it
         try:
             spec.loader.exec_module(module)
-            self._require_own()
+            self._require_own(digests)
+            self._require_counted(digests, {one: sys.modules[one] for one in sys.modules.keys() - modules}, paths)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
             if isinstance(error, UserError):
@@ -189,22 +203,56 @@ class OwnFunction:
             raise UserError(what, f"run it alone: python {self.written}") from error
         return module
 
-    def _require_own(self) -> None:
+    def _forget(self, digests: Collection[str]) -> None:
+        """Forget modules that another file of the folder imported, or this one before they were changed."""
+        packages = {one.rpartition(".")[0] for one in digests}  # one without __init__.py has no digest
+        for one in {*digests, *packages} & sys.modules.keys():
+            module, file = sys.modules[one], self._file_of(one)
+            folder = str(self.file.parent.joinpath(*one.split(".")))
+            if getattr(module, "__file__", None) == str(file) or folder in getattr(module, "__path__", ()):
+                del sys.modules[one]
+
+    def _require_own(self, digests: Collection[str]) -> None:
         """Refuse a file of the folder in whose place another one was imported: its code is not that of the digest."""
-        for name in self.digests():
-            place = getattr(sys.modules.get(name), "__file__", None)
-            if name != self.file.stem and place is not None and Path(place).resolve() != self._file_of(name):
-                what = f"{self._said(self._file_of(name))}: another module is called '{name}': {place}"
+        for name in digests:
+            place, file = getattr(sys.modules.get(name), "__file__", None), self._file_of(name)
+            if place is not None and Path(place).resolve() != file.resolve():
+                what = f"{self._said(file)}: another module is called '{name}': {place}"
                 raise UserError(what, "rename the file, and its imports")
 
+    def _require_counted(
+        self, digests: Collection[str], imported: Mapping[str, ModuleType], paths: Sequence[str]
+    ) -> None:
+        """Refuse a file of the folder that was imported but has no digest, as by `importlib.import_module`.
+
+        Args:
+            imported: what the file imported, by name.
+            paths: `sys.path` before; packages may be installed below the folder.
+        """
+        folder = self.file.parent
+        counted = {self._file_of(one) for one in digests}
+        installed = [one for one in map(Path, [sys.prefix, *paths]) if one.is_absolute() and one != folder]
+        installed = [one for one in installed if one.is_relative_to(folder)]
+        for name, module in imported.items():
+            place = Path(getattr(module, "__file__", None) or "")
+            if not place.is_relative_to(folder) or place in counted or any(map(place.is_relative_to, installed)):
+                continue
+            if not OURS.fullmatch(name.partition(".")[0]):
+                del sys.modules[name]
+                what = f"{self._said(place)} was imported, but no import statement that can be followed names it"
+                raise UserError(what, f"write in {self.written}: import {name}")
+
     def _file_of(self, module: str) -> Path:
+        if module == ITSELF:
+            return self.file
         base = self.file.parent.joinpath(*module.split("."))
         package = base / "__init__.py"
-        return package if package.is_file() and base != self.file.with_suffix("") else base.with_suffix(".py")
+        return package if package.is_file() else base.with_suffix(".py")
 
     def _said(self, file: Path) -> str:
         """A file of the folder, named as the config names its own."""
-        return str(Path(self.written).parent / file.relative_to(self.file.parent))
+        written = Path(self.written)
+        return str(written if file == self.file else written.parent / file.relative_to(self.file.parent))
 
 
 class OwnFolder(MetaPathFinder):
@@ -223,12 +271,13 @@ class OwnFolder(MetaPathFinder):
         return PathFinder.find_spec(fullname, [self._folder], target)
 
 
-def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
-    """The parameters of a function that have no default, and those given by place alone."""
+def _parameters(args: ast.arguments) -> tuple[list[str], list[str], str | None]:
+    """The parameters of a function that have no default, those given by place alone, and `*rest` without any other."""
     listed = [*args.posonlyargs, *args.args]
     needed = listed[: len(listed) - len(args.defaults)] if args.defaults else listed
     keyword = [one for one, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
-    return [one.arg for one in (*needed, *keyword)], [one.arg for one in args.posonlyargs]
+    rest = args.vararg.arg if args.vararg and not (listed or args.kwonlyargs or args.kwarg) else None
+    return [one.arg for one in (*needed, *keyword)], [one.arg for one in args.posonlyargs], rest
 
 
 def _bound(tree: ast.Module) -> set[str]:
