@@ -150,12 +150,15 @@ class Judge:
         return ("completion", "expected") if asked is None else asked
 
     def __call__(self, prompt: str, completion: str, expected: str | None, row: Mapping[str, Any] = NO_ROW) -> float:
-        """Score a completion of a rendered prompt.
+        """Score a completion of a rendered prompt; raises UserError as `score` does."""
+        return self.score(whole_answer(prompt, completion), expected, prompt, row)
+
+    def score(self, answer: str, expected: str | None, prompt: str, row: Mapping[str, Any]) -> float:
+        """Score a whole answer, as `whole_answer` gives it.
 
         Raises:
             UserError: the reward raises, or does not return a finite number.
         """
-        answer = whole_answer(prompt, completion)
         function, asked = self._function
         given = {"completion": answer, "expected": expected, "prompt": prompt, "row": row}
         try:

@@ -1,6 +1,7 @@
 """Rewards from a file of the user's: what they are given, what is refused, and that their code is part of a result."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,12 @@ import pytest
 from support import last_values_win, short
 
 from nemotron_data.chat.prompt import Prompter
+from nemotron_data.gym.episodes import Episode
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_shared.system.errors import UserError
 from stages.rl import train
+from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.prompts import read_prompts
 from stages.rl.rewards import Judge, asked_by_name
 from stages.rl.schema import Reward, RLConfig
@@ -125,6 +128,33 @@ def test_rows_need_an_expected_answer_only_for_a_reward_that_asks(
     rows, _ = read_prompts(file, small_prompter, unasked, unasked, answers=False, whole=kept)
     assert len(rows) == 1
     assert list(whole.values()) == ([ROW] if "row" in asked else [])
+
+
+def test_with_environments_it_gets_the_episodes_prompt_and_no_answer_that_a_row_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "def right(completion, expected, prompt, row):\n"
+        "    return expected is None and (completion, prompt, row['city']) == ('Kelby', 'a<think>', 'Oster')\n"
+    )
+    asked: Any = SimpleNamespace(row=ROW)
+    episode = Episode(asked, 0, [1], messages=[{"role": "assistant", "content": "Kelby"}], reward=0.5, ended="answered")
+    trainer: Any = SimpleNamespace(
+        _played=[episode], judges={"right": judge(tmp_path, text, monkeypatch)}, rehearses=False,
+        reward_func_names=["environment", "right"],
+        processing_class=SimpleNamespace(decode=lambda ids, skip_special_tokens: "a<think>"),
+    )  # fmt: skip
+    for name in ("_prompt_of", "_rewarded"):
+        setattr(trainer, name, partial(getattr(EpisodeTrainer, name), trainer))
+    assert EpisodeTrainer._judged(trainer, [], [], [None], []).tolist() == [[0.5, 1.0]]
+
+
+def test_with_environments_rows_need_an_expected_answer_for_a_reward_that_asks(tmp_path: Path) -> None:
+    file, nothing = tmp_path / "train.jsonl", SimpleNamespace()
+    file.write_text(json.dumps(ROW) + "\n")
+    unasked: Any = nothing
+    with pytest.raises(UserError, match=r"train.jsonl:1: no expected_answer, which the rewards need"):
+        read_episodes(file, unasked, unasked, unasked, unasked, answers=True)
 
 
 def test_a_training_runs_it_with_consent_only_and_its_code_is_part_of_the_result(

@@ -32,27 +32,30 @@ from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.run import Run
 from stages.rl.engines.trl.completions import Answer
-from stages.rl.engines.trl.prompts import USED
+from stages.rl.engines.trl.prompts import USED, row_fault
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.rewards import ENVIRONMENT
-from stages.rl.rows import WHOLE_ROWS, Unused, parameter_fault
+from stages.rl.rows import WHOLE_ROWS, Unused
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # it warns of `rollout_func` at every start
 ECHO_SECONDS = 0.2
 
 
 def read_episodes(
-    file: Path, prompter: Prompter, environments: Environments, grpo: GRPOSection, run: Run
+    file: Path, prompter: Prompter, environments: Environments, grpo: GRPOSection, run: Run, *, answers: bool = False
 ) -> tuple[Dataset, dict[str, Prompt], dict[str, Asked]]:
     """Read a prepared file: rows for TRL (names and expected answers), and prompts and episodes to start by name.
+
+    Args:
+        answers: every row needs an expected answer.
 
     Raises:
         UserError: a damaged line or a row that no environment plays, with file and line.
     """
     rows, asked, unused = [], dict[str, Asked](), Unused(grpo)
     for row in read_rl_rows(file, check=validate_prompt):
-        if fault := parameter_fault(row, *USED):
+        if fault := row_fault(row, answers=answers):
             raise UserError(f"{row.place}: {fault}", WHOLE_ROWS)
         try:
             asked[row.place] = environments.ask(row, prompter)
@@ -189,18 +192,21 @@ class EpisodeTrainer(ScheduledGRPOTrainer):
         """The episode: its prompt, last answer, tokens of the model, and end."""
         episode, (_, _, expected, _) = self._played[place], sampled
         assert episode.ended is not None
-        tokenizer: Any = self.processing_class
-        prompt = tokenizer.decode(episode.prompt, skip_special_tokens=False)
-        return Answer(prompt, episode.answer, expected, sum(episode.own), episode.ended, episode)
+        return Answer(self._prompt_of(episode), episode.answer, expected, sum(episode.own), episode.ended, episode)
 
-    def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
+    def _prompt_of(self, episode: Episode) -> str:
+        tokenizer: Any = self.processing_class
+        return str(tokenizer.decode(episode.prompt, skip_special_tokens=False))
+
+    def _judged(self, prompts: list[str], completions: list[str], expected: list[Any], ids: list[Any]) -> np.ndarray:
         """The environment's reward, and other rewards of the last answer; NaN if the environment failed."""
         found = []
         for episode, right in zip(self._played, expected, strict=True):
+            prompt = self._prompt_of(episode)
             given = [
                 episode.reward
                 if name == ENVIRONMENT
-                else self._rewarded(name, "", episode.answer, str(right), episode.asked.row)
+                else self._rewarded(name, episode.answer, right, prompt, episode.asked.row)
                 for name in self.reward_func_names
             ]
             found.append([math.nan] * len(given) if episode.ended == "failed" else given)

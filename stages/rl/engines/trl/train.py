@@ -23,7 +23,7 @@ from stages.rl.engines.trl.reward import Scorer
 from stages.rl.engines.trl.routes import unmeasured
 from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.engines.trl.starting import load_beginning
-from stages.rl.rewards import Judge
+from stages.rl.rewards import ENVIRONMENT, Judge
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -42,13 +42,14 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     judges = {reward.name: Judge(reward.name, reward.path).load() for reward in config.rewards}  # before the model
     begun, data, asked = load_beginning(task), task.input("data").path, dict[str, Asked]()
     prompter, tokenizer, whole = begun.prompter, begun.tokenizer, WholeRows()
-    wanted = [name for judge in judges.values() for name in judge.asks_for]
+    by_text = [judge for name, judge in judges.items() if name != ENVIRONMENT]
+    wanted = {name for judge in by_text for name in judge.asks_for}
 
     def read(file: Path) -> tuple[Dataset, dict[str, Prompt]]:
         if environments is None:
             kept = whole if "row" in wanted else None
             return read_prompts(file, prompter, grpo, run, answers="expected" in wanted, whole=kept)
-        rows, prompts, beginnings = read_episodes(file, prompter, environments, grpo, run)
+        rows, prompts, beginnings = read_episodes(file, prompter, environments, grpo, run, answers="expected" in wanted)
         asked.update(beginnings)
         return rows, prompts
 

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_data.chat.prompt import Prompt
+from nemotron_data.chat.thought import whole_answer
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import CompletionsLog, is_kept
@@ -149,7 +150,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         ended = "stopped" if len(ids) and ids[-1] in self.eos_token_ids else "cut"
         return Answer(self.prompts[name].text, completion, expected, len(ids), ended)
 
-    def _judged(self, prompts: list[str], completions: list[str], expected: list[str], ids: list[Any]) -> np.ndarray:
+    def _judged(self, prompts: list[str], completions: list[str], expected: list[Any], ids: list[Any]) -> np.ndarray:
         asked = [self.prompts[name] for name in prompts]
         whole = [self.whole_rows.get(name, NO_ROW) for name in prompts]
         texts = [prompt.text for prompt in asked]
@@ -158,7 +159,7 @@ class JudgedTrainer(TeachingRowsTrainer):
             if name == MODEL:
                 return self.scorer([[*prompt.ids, *own] for prompt, own in zip(asked, ids, strict=True)])
             said = map(self._with_control_tokens, ids) if self.judges[name].reads_control_tokens else completions
-            answers = zip(texts, said, expected, whole, strict=True)
+            answers = zip(map(whole_answer, texts, said), expected, texts, whole, strict=True)
             return [self._rewarded(name, *answer) for answer in answers]
 
         return np.array([judged(name) for name in self.reward_func_names]).T
@@ -170,9 +171,9 @@ class JudgedTrainer(TeachingRowsTrainer):
             own.pop()
         return str(tokenizer.decode(own, skip_special_tokens=False))  # ty: ignore[missing-union-attribute]
 
-    def _rewarded(self, name: str, prompt: str, completion: str, expected: str, row: Mapping[str, Any]) -> float:
+    def _rewarded(self, name: str, answer: str, expected: str | None, prompt: str, row: Mapping[str, Any]) -> float:
         judge = self.judges[name]
-        return 0.0 if self.rehearses and judge.is_of_a_package else judge(prompt, completion, expected, row)
+        return 0.0 if self.rehearses and judge.is_of_a_package else judge.score(answer, expected, prompt, row)
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Sample the completions of a batch, and add our advantages."""
