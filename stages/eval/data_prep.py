@@ -49,6 +49,7 @@ from stages.eval.tasks import (
     TEXTS,
     episodes_in,
     installed_task,
+    name_problems,
     own_task,
     rows_of_environment,
 )
@@ -65,8 +66,6 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     tasks, prepared = own_tasks(task, output) if settings.source is not None else ({}, None)
     recall = {FACTS} & tasks.keys()
     for name, path in ((one.name, one.path) for one in settings.tasks):
-        if name in tasks:
-            raise UserError(f"data_prep.tasks: '{name}' is already the name of a task", "rename yours")
         if path is not None:
             added = own_task(name, path, settings.seed)
         elif (own_rows := rows_of_environment(name)) is not None:
@@ -126,8 +125,9 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
 
 
 def look(config: EvalConfig) -> Iterator[Finding]:
-    """Check the first rows of the user's own files; benchmarks check theirs when they are read."""
+    """Check the tasks' names, and the first rows of the user's files; benchmarks check theirs when they are read."""
     settings = config.data_prep
+    yield from name_problems(settings)
     parts = ROWS.parts(settings) if settings.source is not None else []
     split = Split(settings.split.model_dump(), salt="questions")
     yield from look_ahead(parts, lambda part: lambda row: task_rows(row, part.settings, split))

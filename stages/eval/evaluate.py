@@ -24,8 +24,9 @@ from nemotron_shared.tracking.run import Run
 from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import as_lines, check_overlap
 from stages.eval.schema import EvalConfig, EvaluationSection
-from stages.eval.scorers import with_scorers
+from stages.eval.scorers import scorer_problems, with_scorers
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
+from stages.eval.tasks import unknown_tasks
 
 RANDOM = "random"
 # Role in the config's run section -> name in the results; that name -> label for people.
@@ -52,8 +53,9 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
     for row in (row for by_task in samples.values() for rows in by_task.values() for row in rows):
         if (verdict := task.config.evaluation.verdict) in row:
             row["score"] = row[verdict]
-    tasks = with_scorers(task.config.evaluation, tasks, samples)
-    results = distributed.on_rank_zero(lambda: summarise(task, tasks, models, samples))
+    results = distributed.on_rank_zero(
+        lambda: summarise(task, with_scorers(task.config.evaluation, tasks, samples), models, samples)
+    )
     files = {
         f"samples/{model}/{name}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         for model, by_task in samples.items()
@@ -67,10 +69,13 @@ def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
     """The data's tasks that the config selects, by name.
 
     Raises:
-        UserError: a task has no rows.
+        UserError: a task has no rows, or is not there: the data of the model decides which held-out tasks there are.
     """
     known = {} if task.inputs["data"] is None else read_tasks(task.input("data").path)
     known |= held_out_tasks(task) if task.config.evaluation.held_out else {}
+    kinds = {name: about.kind for name, about in known.items()}
+    for found in (*unknown_tasks(task.config.evaluation, known), *scorer_problems(task.config.evaluation, kinds)):
+        raise UserError(found.message, found.remedy)
     chosen = {name: known[name] for name in task.config.evaluation.tasks or known}
     if empty := [name for name, about in chosen.items() if not about.rows]:
         others = " ".join(f"-t {name}" for name in chosen if name not in empty)

@@ -271,6 +271,7 @@ class NemoEvaluatorLauncherEngine(EngineSection):
         "model.architecture": "the launcher serves the model that run.model names",
         "model.overrides": "the launcher serves the model that run.model names",
         "evaluation.batch_size": "the server decides how to batch requests",
+        "evaluation.verdict": "the launcher's tasks judge answers by their own rules",
         "evaluation.taught": "only engine lm_eval reads training data",
         "evaluation.sample_answers": "the launcher's tasks save every answer",
         "evaluation.run_generated_code": "the launcher's tasks run programs in containers",

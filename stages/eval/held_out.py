@@ -29,10 +29,8 @@ from nemotron_shared.engine.spec import Task
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from stages.eval.schema import EvalConfig
+from stages.eval.tasks import AFTER_CALLS, CALLS, HELD_OUT, TAUGHT
 
-HELD_OUT, TAUGHT = "held_out", "taught"
-CALLS, AFTER_CALLS = "calls", "after_calls"
-"""Endings of the tasks of tool calls, and of answers after their results."""
 HELD_BACK = ("test", "valid")
 TRAIN = "train"
 
@@ -86,6 +84,8 @@ def call_rows(
     found: dict[str, list[dict[str, Any]]] = {CALLS: [], AFTER_CALLS: []}
     sequences = (one for row in read_packed(folder / f"{split}.parquet") for one in sequences_of(row))
     for ids, learnt in islice(sequences, limit):
+        if all(len(rows) >= most for rows in found.values()):
+            break
         has_called = False
         for first, end in runs_of(learnt):
             prompt, answer = ids[:first].tolist(), ids[first:end].tolist()

@@ -7,6 +7,7 @@ task's score is the mean of its numbers, in the place of the share of right answ
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from numbers import Real
@@ -19,23 +20,26 @@ from nemotron_shared.system.errors import Finding, UserError, did_you_mean, prob
 from stages.eval.schema import EvaluationSection
 
 SCORABLE = ("generate", "call")
-"""Kinds of tasks that have written answers."""
+"""Kinds of tasks that are scored by written answers."""
 GIVEN = KEYS["evaluation.scorers"]
 MOST_SHOWN = 200
 
 
-def scorer_problems(evaluation: EvaluationSection, tasks: Mapping[str, str]) -> Iterator[Finding]:
-    """Scorers of tasks that are not there, or have no written answers.
+def scorer_problems(evaluation: EvaluationSection, tasks: Mapping[str, str | None]) -> Iterator[Finding]:
+    """Scorers of tasks that are not there, are not scored by written answers, or have another scorer.
 
     Args:
-        tasks: the kinds of the tasks that are known, by name.
+        tasks: the kinds of the tasks, by name; None where it is not known yet.
     """
+    counts = Counter(one.task for one in evaluation.scorers)
+    for name in (name for name, count in counts.items() if count > 1):
+        yield problem(f"the task '{name}' has {counts[name]} scorers", "leave one of them", "evaluation.scorers")
     for one in evaluation.scorers:
         if one.task not in tasks:
             remedy = did_you_mean(one.task, tasks, f"there are: {', '.join(tasks)}")
             yield problem(f"no task named '{one.task}'", remedy, "evaluation.scorers")
-        elif tasks[one.task] not in SCORABLE:
-            what = f"the task '{one.task}' is of the kind {tasks[one.task]}, which has no written answers"
+        elif tasks[one.task] not in (*SCORABLE, None):
+            what = f"the task '{one.task}' is of the kind {tasks[one.task]}, which is not scored by written answers"
             yield problem(what, "leave its scorer out", "evaluation.scorers")
 
 
@@ -60,7 +64,7 @@ def with_scorers(
         for sample in (row for by_task in samples.values() for row in by_task[one.task]):
             given = {"expected": sample["expected"], "row": rows[sample["id"]]}
             values = []
-            for output in sample.get("outputs", [sample["output"]]):
+            for output in sample["outputs"] if "outputs" in sample else [sample["output"]]:
                 everything = {**given, "completion": output}
                 values.append(_value(own, function, {name: everything[name] for name in asked}, output))
             sample |= {"score": math.fsum(values) / len(values), "scored_by": own.name}
@@ -77,6 +81,10 @@ def _value(own: OwnFunction, function: Callable[..., Any], given: Mapping[str, A
     except (Exception, SystemExit) as error:
         what = f"the scorer '{own.name}' raised {type(error).__name__}: {error} at {own.place_of(error)} {about}"
         raise UserError(what, remedy) from error
-    if not isinstance(value, Real) or not math.isfinite(value):
+    try:
+        is_number = isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        is_number = False
+    if not is_number:
         raise UserError(f"the scorer '{own.name}' returned {shown(value)}, not a finite number, {about}", remedy)
     return float(value)

@@ -132,7 +132,7 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
         found["answers"] = {"asked": len(asked), "judged": len(judged), "right": sum(judged), "ci95": interval}
     if names := list(samples[0].get("figures", ())):  # of an environment
         found["figures"] = {name: float(np.mean([one["figures"].get(name, 0.0) for one in samples])) for name in names}
-    if "outputs" in samples[0]:
+    if "outputs" in samples[0] and kind not in ANY_NUMBER:
         found["pass_at_k"] = passes_at(samples)
     judged = [name for name in VERDICTS if all(name in sample for sample in samples)]
     found |= {name: float(np.mean([sample[name] for sample in samples])) for name in judged}

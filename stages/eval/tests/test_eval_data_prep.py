@@ -255,6 +255,7 @@ def test_a_function_of_the_users_returns_rows_whose_fields_say_their_kind(
         ("[{'question': '2+2?'}]", "task 'rows': row 1: a row of kind 'generate' needs the field 'expected', a text"),
         ("[]", "task 'rows' has no rows"),
         ("{}", "task 'rows' returned {} instead of TaskRows"),
+        ("exit(3)", "task 'rows' fails: SystemExit: 3 at mine.py:2"),
         ("[seed / 0]", "task 'rows' fails: ZeroDivisionError: division by zero at mine.py:2"),
     ],
 )
@@ -266,6 +267,41 @@ def test_what_a_function_of_the_users_does_wrong_is_told(
     with pytest.raises(UserError) as raised:
         own_task("rows", "mine.py:rows", 7)
     assert raised.value.message == told
+
+
+CALL_ROW = {"question": "2+1?", "expected": "", "tools": [], "messages": [{"role": "user", "content": "2+1?"}]}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [({}, {}), ({"arguments": '{"a": 2, "b": 0.50}'}, {"a": 2, "b": 0.5}), ({"arguments": {"a": 2}}, {"a": 2})],
+)
+def test_arguments_of_a_users_calls_are_read_as_openai_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], read: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = CALL_ROW | {"calls": [{"name": "add"} | given]}
+    (tmp_path / "mine.py").write_text(f"def rows():\n    return [{row!r}]\n")
+    (found,) = own_task("rows", "mine.py:rows", 7).rows
+    assert json.loads(json.dumps(found["calls"])) == [{"name": "add", "arguments": read}]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"calls": [{"name": "add", "arguments": "{a"}]}, "needs calls with a name and arguments, and"),
+        ({"messages": []}, "and either 'messages' or 'prompt_ids'"),
+        ({"messages": ["2+1?"]}, "row 1: messages[0] is not an object"),
+    ],
+)
+def test_rows_of_calls_that_cannot_be_asked_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"def rows():\n    return [{CALL_ROW | {'calls': []} | given!r}]\n")
+    with pytest.raises(UserError) as raised:
+        own_task("rows", "mine.py:rows", 7)
+    assert told in raised.value.message
 
 
 def test_a_task_from_a_file_becomes_data_with_consent_and_again_when_its_code_changes(
@@ -282,6 +318,18 @@ def test_a_task_from_a_file_becomes_data_with_consent_and_again_when_its_code_ch
         assert data_prep.main([*words, "--trust-code"]) == 0
         folder = tmp_path / f"home/artifacts/super3-eval-data/v{version}"
         assert town in (folder / "towns.jsonl").read_text()
+
+
+def test_two_tasks_of_one_name_are_found_before_anything_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def sums():\n    return []\n")
+    words = ["-c", "tiny", f"run.home={tmp_path}/home", "--trust-code", "--dry-run"]
+    assert main([*words, "data_prep.tasks=[{path: mine.py:sums}]"]) == 1
+    said = capsys.readouterr()
+    assert "'sums' is already the name of a task\n" in said.err + said.out
+    assert "rename yours: {path: mine.py:sums, name: my_sums}" in said.err + said.out
 
 
 def test_conversations_with_calls_become_tasks_of_their_calls(prepare: Prepare, tmp_path: Path) -> None:

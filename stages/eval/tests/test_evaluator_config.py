@@ -67,6 +67,13 @@ def test_an_unknown_task_is_refused_with_the_nearest_one() -> None:
     assert "hellaswag" in str(caught.value)
 
 
+def test_no_rule_for_answers_is_ignored_silently() -> None:
+    config = config_of("super3", "evaluation.scorers=[{task: hellaswag, path: mine.py:right}]")
+    with pytest.raises(UserError, match="the launcher's tasks judge answers by their own rules"):
+        check(config)
+    assert "evaluation.verdict" in config.unused
+
+
 def test_the_task_option_belongs_to_eval(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Request] = []
     monkeypatch.setattr("nemotron_app.launch.run_step", lambda stage, verb, request: ran.append(request))

@@ -2,17 +2,19 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from packed_support import pack_row
 
-from nemotron_data.formats.eval_tasks import problem_of
+from nemotron_data.formats.eval_tasks import problem_of, write_tasks
 from nemotron_data.formats.packed import COLUMNS, SCHEMA
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from stages.eval.engines.lm_eval.ask import is_right
+from stages.eval.engines.lm_eval.ask import _calls, is_right
 from stages.eval.held_out import HELD_BACK, READERS, call_rows
 from stages.eval.scoring import compare, score
 
@@ -105,4 +107,29 @@ def test_calls_and_answers_after_results_of_held_out_conversations_are_tasks(tmp
     assert is_right(after, after["question"], "It is 3.", bare=False)
     assert not is_right(after, after["question"], "4", bare=False)
     assert not is_right(after, after["question"], f"3{said}", bare=False)
+    read: list[int] = []
+    decode = tokenizer.decode
+
+    class Counted:
+        def decode(self, *args: Any, **options: Any) -> str:
+            read.append(1)
+            return decode(*args, **options)
+
+    assert call_rows(tmp_path, "valid", Counted(), most=1) == found  # ty: ignore[invalid-argument-type]
+    assert len(read) == 4, "the conversation after it is not looked at"
     assert call_rows(tmp_path, "valid", tokenizer, most=0) == {"calls": [], "after_calls": []}
+
+
+def test_calls_are_asked_for_as_often_as_the_settings_say(tmp_path: Path) -> None:
+    row = {"question": "2+1?", "expected": "3", "calls": [], "tools": [], "prompt_ids": [5], "key": "2+1?"}
+    (about,) = write_tasks(tmp_path, {"after_calls": ("call", [row, row])}).values()
+    said = ["3", "4", "3", "4", "4", "4"]
+    lm: Any = SimpleNamespace(
+        ids={}, ends=[], tokenizer=SimpleNamespace(all_special_tokens=[]),
+        generate_until=lambda requests: said[: len(requests)],
+    )  # fmt: skip
+    settings: Any = SimpleNamespace(limit=None, num_samples=3, temperature=0.7, max_new_tokens=4)
+    found = _calls(lm, about, settings)
+    assert [(one["score"], one["outputs"]) for one in found] == [(pytest.approx(2 / 3), said[:3]), (0.0, said[3:])]
+    settings.num_samples = 1
+    assert [(one["score"], one["output"]) for one in _calls(lm, about, settings)] == [(1.0, "3"), (0.0, "4")]

@@ -2,15 +2,20 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from evaluator_support import config_of
 
 from nemotron_data.formats.eval_tasks import EvalTask
+from nemotron_shared.config.registry import shown
 from nemotron_shared.system.errors import UserError
+from stages.eval import evaluate
 from stages.eval.schema import EvaluationSection, Scorer
 from stages.eval.scorers import scorer_problems, with_scorers
 from stages.eval.scoring import compare, score
+from stages.eval.tasks import task_problems
 
 ROWS = [
     {"question": "2+2?", "expected": "4", "key": "2+2", "most": 4.0},
@@ -48,6 +53,8 @@ def test_its_numbers_take_the_place_of_the_verdict(task: EvalTask, tmp_path: Pat
     assert tasks["sums"].kind == "scored"
     assert [row["score"] for row in found["rl"]["sums"]] == [3.5, 0.0]
     assert found["rl"]["sums"][0]["scored_by"] == "right"
+    several = [row | {"outputs": [row["output"]] * 2} for row in found["rl"]["sums"]]
+    assert "pass_at_k" not in score("scored", several)
     result = score("scored", found["rl"]["sums"])
     assert result["metric"] == "reward" and result["value"] == 1.75
     assert compare("scored", found["base"]["sums"], found["rl"]["sums"])["difference"] == 2.25
@@ -58,6 +65,7 @@ def test_its_numbers_take_the_place_of_the_verdict(task: EvalTask, tmp_path: Pat
     ("body", "told"),
     [
         ("row['none']", "the scorer 'right' raised KeyError: 'none' at mine.py:2 for the answer '5'"),
+        ("10**400", f"the scorer 'right' returned {shown(10**400)}, not a finite number, for the answer '5'"),
         ("None", "the scorer 'right' returned None, not a finite number, for the answer '5'"),
     ],
 )
@@ -75,4 +83,41 @@ def test_a_task_that_cannot_be_scored_is_named() -> None:
         "no task named 'sum'\n  did you mean 'sums'?"
     ]
     (found,) = scorer_problems(section(task="prose"), kinds)
-    assert found.message == "the task 'prose' is of the kind text, which has no written answers"
+    assert found.message == "the task 'prose' is of the kind text, which is not scored by written answers"
+    twice = EvaluationSection.model_construct(None, scorers=section().scorers * 2)
+    assert [one.message for one in scorer_problems(twice, kinds)] == ["the task 'sums' has 2 scorers"]
+    assert not list(scorer_problems(section(), {"sums": None}))
+
+
+def test_answers_are_scored_by_the_first_process_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(evaluate, "chosen_tasks", lambda task: {})
+    monkeypatch.setattr(evaluate, "models_to_score", lambda task: {})
+    monkeypatch.setattr(evaluate, "with_scorers", lambda *given: asked.append("scorers"))
+    monkeypatch.setattr(evaluate, "outcome", lambda output, results: results)
+    monkeypatch.setattr(evaluate.distributed, "on_rank_zero", lambda work: {})  # as on the others
+    run, config = SimpleNamespace(checkpoints=tmp_path), SimpleNamespace(evaluation=section())
+    assert evaluate.evaluate(SimpleNamespace(run=run, config=config), lambda model, tasks: {}) == {}  # ty: ignore[invalid-argument-type]
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["evaluation.scorers=[{task: held_out_calls, path: mine.py:right}]"], []),
+        (
+            ["evaluation.scorers=[{task: held_out, path: mine.py:right}]"],
+            ["the task 'held_out' is of the kind answer, which is not scored by written answers"],
+        ),
+        (["evaluation.scorers=[{task: helt_out, path: mine.py:right}]"], ["no task named 'helt_out'"]),
+        (["evaluation.tasks=[held_out, taugth]"], ["no task named 'taugth'"]),
+        (
+            ["run.data=any", "evaluation.tasks=[held_out_calls, prose]", "data_prep.source=synthetic",
+             "evaluation.scorers=[{task: prose, path: mine.py:right}]"],
+            ["the task 'prose' is of the kind text, which is not scored by written answers"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_tasks_of_held_out_rows_are_known(words: list[str], told: list[str]) -> None:
+    config = config_of("held_out", *words)
+    assert [one.message for one in task_problems(config, {}, None)] == told

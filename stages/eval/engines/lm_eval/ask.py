@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from functools import cache, cached_property
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 # Set before lm-eval reads them; tasks and models are local files.
@@ -327,7 +328,8 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[
 
 
 def _calls(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
-    """The model's turns where the rows call a tool, or answer after its result; each is right or wrong."""
+    """The model's turns where the rows call a tool, or answer after its result; each is right or wrong. The score of a
+    row is the share of its turns that are right."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     prompts = [
         Prompt(row["prompt_ids"], text=row["question"]) if "prompt_ids" in row
@@ -337,14 +339,20 @@ def _calls(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[di
     lm.ids |= {prompt.text: prompt.ids for prompt in prompts}
     tokenizer: Any = lm.tokenizer
     manner = generation(settings, lm.ends)
-    outputs = lm.generate_until([Instance("generate_until", row, (prompt.text, manner), 0)
-                                 for row, prompt in zip(rows, prompts, strict=True)])  # fmt: skip
+    several = settings.num_samples
+    asked = [
+        Instance("generate_until", row, (prompt.text, manner), number)
+        for row, prompt in zip(rows, prompts, strict=True)
+        for number in range(several)
+    ]
+    found = lm.generate_until(asked)
+    outputs = [found[first : first + several] for first in range(0, len(found), several)]
     # where the mark is a control token, lm-eval has taken it out of the answer
     unmarked = MARK in tokenizer.all_special_tokens
     return [
-        {"id": number, "question": row["question"], "expected": row["expected"], **written([output]),
-         "score": float(is_right(row, prompt.text, output, bare=unmarked or MARK not in prompt.text))}
-        for number, (row, prompt, output) in enumerate(zip(rows, prompts, outputs, strict=True))
+        {"id": number, "question": row["question"], "expected": row["expected"], **written(answers),
+         "score": fmean(is_right(row, prompt.text, one, bare=unmarked or MARK not in prompt.text) for one in answers)}
+        for number, (row, prompt, answers) in enumerate(zip(rows, prompts, outputs, strict=True))
     ]  # fmt: skip
 
 

@@ -40,8 +40,11 @@ class NemoEvaluatorLauncher(Engine[Config]):
     settings = NemoEvaluatorLauncherEngine
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Finding]:
-        """Refuse what cannot be submitted: an unknown task, or a cluster without an account."""
+        """Refuse what cannot be submitted: an unknown task, a scorer, or a cluster without an account."""
         chosen(config.engine, config.evaluation.tasks)
+        if config.evaluation.scorers:
+            what = "the launcher's tasks judge answers by their own rules"
+            yield problem(what, "leave it out, or set engine=lm_eval", "evaluation.scorers")
         where = config.engine.execution
         needed = {
             "hostname": where.hostname,
