@@ -64,7 +64,7 @@ def test_a_run_that_was_stopped_has_the_completions_of_one_that_was_not(
             raise UserError("a fault", "none")
         return float(len(text) % 3)
 
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: reward(one.name, asked, text, answer))
     monkeypatch.setenv("DOOR_PASSWORD", "How much")  # which the prompts have
     folder, whole = trained(tmp_path / "whole", monkeypatch, "logger.completions=3")
     assert [(one.step, one.which) for one in whole] == [

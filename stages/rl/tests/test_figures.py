@@ -112,7 +112,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
 
     monkeypatch.setattr(SamplingTrainer, "_generate_single_turn", sampled)
     monkeypatch.setattr(SamplingTrainer, "_compute_loss", computed)
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: reward(one.name, asked, text, answer))
     yield found
 
 

@@ -33,7 +33,7 @@ def trained(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float
 
 
 def test_a_training_has_the_same_figures_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: reward(one.name, asked, text, answer))
     passes: list[tuple[int, bool]] = []
     whole = GRPOTrainer._get_per_token_logps_and_entropies
 

@@ -54,7 +54,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Step]]:
         return loss
 
     monkeypatch.setattr(SamplingTrainer, "_compute_loss", noted)
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: reward(one.name, asked, text, answer))
     yield seen
 
 

@@ -132,7 +132,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, float]]:
 
     monkeypatch.setattr(SamplingTrainer, "_get_per_token_logps_and_entropies", kept)
     monkeypatch.setattr(SamplingTrainer, "_compute_loss", noted)
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: len(text) % 3 / 2)
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: len(text) % 3 / 2)
     return found
 
 
@@ -209,7 +209,7 @@ def test_a_step_of_dynamic_sampling_learns_from_prompts_that_differ_in_reward_on
         return 1.0 if int(answer) % 2 == 0 else float(len(text) % 3)
 
     monkeypatch.setattr(SamplingTrainer, "_sampled", noted)
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: reward(one.name, asked, text, answer))
     words = (
         *short("rl"), "grpo.use_dynamic_sampling=true", "grpo.overlong_buffer_length=4", "train.train_iters=2",
         "grpo.overlong_buffer_penalty=0.1", "train.micro_batch_size=4", "grpo.reference_policy_kl_penalty=0.01",
@@ -223,7 +223,7 @@ def test_a_step_of_dynamic_sampling_learns_from_prompts_that_differ_in_reward_on
     assert weights[0] == weights[1] and len(steps) == 4
     assert all(step.any(1).all() for step in steps), "each prompt has an advantage"
 
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: 1.0)
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: 1.0)
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "none"))
     assert main([*words, "grpo.dynamic_sampling_max_gen_batches=2"]) == 2
     assert "the completions of 0 of 8 prompts differ in reward, and a step takes 4" in capsys.readouterr().err
@@ -234,7 +234,7 @@ def test_a_stopped_training_with_dynamic_sampling_ends_with_the_bytes_of_a_whole
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reward = lambda name, prompt, text, answer: 1.0 if int(answer) % 2 == 0 else float(len(text) % 3)  # noqa: E731
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: reward(one.name, asked, text, answer))
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: reward(one.name, asked, text, answer))
     flat = ("scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=0", "optimizer.lr=1e-3")
     words = (*short("rl"), "grpo.use_dynamic_sampling=true", *flat)
     found = []

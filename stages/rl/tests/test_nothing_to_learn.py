@@ -17,7 +17,7 @@ main = last_values_win(train.main)
 def test_a_step_of_cut_completions_teaches_nothing_and_a_validation_counts_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: len(text) % 3 / 2)
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: len(text) % 3 / 2)
     whole = ["train.train_iters=1", "train.eval_rows=11", "data_prep.holdout.rows=11", "grpo.overlong_filtering=true"]
     found = []
     for micro in ("1", "8", "null"):
@@ -37,7 +37,7 @@ def test_a_step_of_cut_completions_teaches_nothing_and_a_validation_counts_each_
 def test_equal_rewards_in_every_step_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: 0.25)
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: 0.25)
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     assert main([*short("rl"), "train.train_iters=2"]) == 0
     assert (

@@ -76,7 +76,7 @@ def steps_of(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *words: s
      pytest.param("nemotron_h", False, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_other_kinds_of_models_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, exact: bool) -> None:
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: len(text) % 3)
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: len(text) % 3)
     (line,) = steps_of(tmp_path, monkeypatch, name, *short("rl"), f"engine.exact_sampling={str(exact).lower()}")
     assert line["grad_norm"] > 0 and line["logprob_difference"] < 1e-4
     assert (line["differing_tokens"] == 0) == exact
@@ -92,6 +92,6 @@ def test_other_kinds_of_models_train(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_models_config_adds_nothing_to_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], loss: float
 ) -> None:
-    monkeypatch.setattr(Judge, "__call__", lambda one, asked, text, answer, row: 1.0)
+    monkeypatch.setattr(Judge, "score", lambda one, text, answer, asked, row: 1.0)
     (line,) = steps_of(tmp_path, monkeypatch, "qwen3_moe", *words)
     assert line["loss"] == pytest.approx(loss, abs=1e-6)
