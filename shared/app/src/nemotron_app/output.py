@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from nemotron_app.wording import GAP, kept_columns
+from nemotron_app.wording import GAP, kept_columns, width_of
 from nemotron_shared.system.errors import printable
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ def print_table(
     least = [width if at == 0 or folded is None else min(width, folded) for at, width in enumerate(widths)]
     blocks = [[0]]
     for at in range(1, len(columns)):
-        if len(blocks[-1]) > 1 and _in_all(least, [*blocks[-1], at]) > console.width:
+        if len(blocks[-1]) > 1 and width_of(least, [*blocks[-1], at]) > console.width:
             blocks.append([0])
         blocks[-1].append(at)
     for number, block in enumerate(blocks):
         if number:
             console.print()
-        fits = _in_all(widths, block) <= console.width
+        fits = width_of(widths, block) <= console.width
         part = Table([table.headings[at] for at in block], [[row[at] for at in block] for row in table.rows])
         _print_block(console, part, right=right, wrapped=wrapped, first=widths[0], fits=fits)
 
@@ -85,10 +85,6 @@ def _width(text: str, *, is_wrapped: bool) -> int:
     from rich.cells import cell_len
 
     return max(map(cell_len, text.split() if is_wrapped else text.split("\n")), default=0)
-
-
-def _in_all(widths: Sequence[int], block: Sequence[int]) -> int:
-    return sum(widths[at] + GAP for at in block) - GAP
 
 
 def _print_block(console: "Console", table: Table, *, right: bool, wrapped: str, first: int, fits: bool) -> None:

@@ -136,11 +136,16 @@ def table_lines(
     return [line(*row).rstrip() for row in clean]
 
 
+def width_of(widths: Sequence[int], columns: Sequence[int]) -> int:
+    """Characters of these columns side by side."""
+    return sum(widths[at] + GAP for at in columns) - GAP
+
+
 def kept_columns(headings: Sequence[str], widths: Sequence[int], spare: Sequence[str], room: int | None) -> list[int]:
     """Numbers of the columns that fit into `room` characters, two between them; None is room for all."""
     kept = list(range(len(headings)))
     for name in spare:
-        if room is None or sum(widths[at] + GAP for at in kept) - GAP <= room:
+        if room is None or width_of(widths, kept) <= room:
             break
         kept = [at for at in kept if headings[at] != name]
     return kept
