@@ -43,6 +43,23 @@ forbidden, they are skipped with a warning. A test of a *library* runs in the en
 library. A *script* is a test that compares the text of scripts.
 """
 
+PLACES = """\
+## Where the folders of the guides are here
+
+The guides type `cd src/nemotron/recipes/super3/stage0_pretrain`, among others. All families share one folder for each \
+stage; the family is a word of the command, or `run.family=nano3` for a script. In the stage's folder, \
+`python train.py --config config/tiny.yaml` works as the guide has it (B17.1).
+
+| in the guides | here |
+|---|---|
+| `src/nemotron/recipes/super3/stage0_pretrain` | [`stages/pretrain`](../stages/pretrain/README.md) |
+| `src/nemotron/recipes/super3/stage1_sft` | [`stages/sft`](../stages/sft/README.md) |
+| `src/nemotron/recipes/super3/stage2_rl` | [`stages/rl`](../stages/rl/README.md) |
+| `src/nemotron/recipes/super3/stage3_eval` | [`stages/eval`](../stages/eval/README.md) |
+| `config/data_prep/default.yaml` of a stage | the section `data_prep` of `config/default.yaml` |
+| `docs/nemo_runspec/nemo-run.md` | [clusters.md](clusters.md) |
+"""
+
 LINKED = """\
 {count} rows of part B, marked with †, are not promises of the guide's own text, but of files that it links to: the \
 READMEs of the four stages, their configs, and the page on env.toml.
@@ -53,7 +70,7 @@ def page(rows: list[Row]) -> str:
     """The text of the page: counts, then one table for each guide."""
     states = "\n".join(f"- **{state}**: {meaning}" for state, meaning in STATES.items())
     linked = LINKED.format(count=sum(row.linked for row in rows))
-    parts = [INTRODUCTION.format(states=states), "\n".join(_counts(rows)) + "\n", linked]
+    parts = [INTRODUCTION.format(states=states), "\n".join(_counts(rows)) + "\n", linked, PLACES]
     for letter, title in SECTIONS.items():
         lines = [f"## {title}", "", "| id | what | state | remark | shown by |", "|---|---|---|---|---|"]
         lines += [_line(row) for row in rows if row.ids[0].startswith(letter)]

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from support import Forked, last_json, nemotron, script, short
+from support import Forked, last_json, nemotron, script, short, torchrun
 
 MODEL = "super3-sft-model"
 PLACES = ("run.publish_to=results/mine", "logger.log_dir=logs", "checkpoint.checkpoint_dir=checkpoints")
@@ -34,7 +34,10 @@ def test_links_outlive_a_kill_and_a_rerun_makes_those_that_are_missing(run, tmp_
 
     (tmp_path / "results/mine").unlink()
     for places in (PLACES, ("run.publish_to=elsewhere",), ()):
-        assert f"unchanged: using {MODEL}:v1" in run(*command, *places).stderr  # no identity depends on them
+        # no identity depends on them, and none on the number of processes
+        assert f"unchanged: using {MODEL}:v1 (--force makes it again)" in run(*command, *places).stderr
+    told = run(*torchrun("sft", 2), *short("sft")).stderr
+    assert told.count(f"unchanged: using {MODEL}:v1, made by 1 process (--force makes it again by 2)") == 1
     assert (tmp_path / "results/mine").readlink() == version == (tmp_path / "elsewhere").readlink()
 
     (tmp_path / "taken").mkdir()

@@ -19,8 +19,12 @@ with tool calls give `calls` and `after_calls`. The steps:
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if not find_spec("nemotron_shared"):
+    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python data_prep.py")
 
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import Prepared, open_inputs

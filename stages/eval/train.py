@@ -6,6 +6,10 @@ python stages/eval/train.py -c local run.model=sft:v2 evaluation.limit=100
 
 import sys
 from functools import partial
+from importlib.util import find_spec
+
+if not find_spec("nemotron_shared"):
+    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python train.py")
 
 from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.modeling.architecture import own_architecture, own_sources

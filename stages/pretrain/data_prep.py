@@ -16,7 +16,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+
+if not find_spec("nemotron_shared"):
+    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python data_prep.py")
 
 from nemotron_data import decontaminate
 from nemotron_data.decontaminate import Decontamination

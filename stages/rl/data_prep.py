@@ -19,7 +19,11 @@ to a question of another data set, is filled in from there. The steps:
 
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+
+if not find_spec("nemotron_shared"):
+    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python data_prep.py")
 
 from nemotron_data import decontaminate
 from nemotron_data.chat.called import FIELDS as FIELDS_OF_CALLS

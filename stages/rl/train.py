@@ -7,6 +7,10 @@ python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_p
 
 import sys
 from functools import partial
+from importlib.util import find_spec
+
+if not find_spec("nemotron_shared"):
+    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python train.py")
 
 from nemotron_data.gym.catalogue import contents_of
 from nemotron_engines.estimate.training import estimate_training

@@ -6,6 +6,10 @@ python stages/sft/train.py -c local run.model=/models/nemotron train.train_iters
 
 import sys
 from functools import partial
+from importlib.util import find_spec
+
+if not find_spec("nemotron_shared"):
+    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python train.py")
 
 from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training

@@ -212,6 +212,12 @@ def promises_bytes(manifest: Manifest) -> bool:
     return bool(attempts) and all(one == attempts[0] for one in attempts)
 
 
+def processes_of(manifest: Manifest) -> int | None:
+    """Processes that the last attempt at a result had; None if it is not recorded, as for data."""
+    machine = _what_counts(manifest.segments[-1])[2] if manifest.segments else None
+    return machine.get("processes") if machine else None
+
+
 def _what_counts(segment: object) -> list[Any]:
     """The parts to compare of a segment in a manifest."""
     told = segment if isinstance(segment, dict) else {}

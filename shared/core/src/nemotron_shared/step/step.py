@@ -29,7 +29,7 @@ from nemotron_shared.step.dry_run import CANNOT_RUN, Preview, preview, show
 from nemotron_shared.step.places import show_result, show_run
 from nemotron_shared.step.plan import identify, made_meanwhile, require_intact_result
 from nemotron_shared.step.preflight import after, complete, preflight
-from nemotron_shared.step.records import ask_git, producer, promises_bytes, segments_of_result
+from nemotron_shared.step.records import ask_git, processes_of, producer, promises_bytes, segments_of_result
 from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart
 from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
@@ -193,11 +193,23 @@ def _decided(start: Start[Any]) -> tuple[Start[Any], Task[Any]]:
 
 def reuse(step: Step, task: Task[Any], finished: Artifact) -> Artifact:
     """Use the finished result, and complete what the run that made it may have left undone."""
-    say(f"[{task.name}] unchanged: using {finished.reference} (--force makes it again)")
+    made, again = _in_other_processes(finished) if step.trains else ("", "")
+    say(f"[{task.name}] unchanged: using {finished.reference}{made} (--force makes it again{again})")
     distributed.on_rank_zero(lambda: task.store.use_again(finished))
     distributed.on_rank_zero(lambda: finish_again(task, finished, keep=step.keeps_state(task.config)))
     _link_result(step, task, finished)
     return finished
+
+
+def _in_other_processes(finished: Artifact) -> tuple[str, str]:
+    """Words about a result of another number of processes, which is the same result; empty for the same number.
+
+    Whoever types `torchrun --nproc-per-node=8` after `python train.py` may expect a training.
+    """
+    before, now = processes_of(finished.manifest), distributed.world_size()
+    if before in (now, None):
+        return "", ""
+    return f", made by {before} process{'es' if before != 1 else ''}", f" by {now}"
 
 
 @contextmanager
