@@ -35,7 +35,7 @@ def replaced(page: str, name: str, content: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page with generated parts, up to date."""
     made = {}
-    for package in sorted((ROOT / "shared").glob("*/src/*")):
+    for package in sorted((ROOT / "shared").glob("*/src/nemotron_*")):
         rows = ["| module | what it does |", "|---|---|"]
         for path in sorted(package.rglob("*.py")):
             name = path.relative_to(package).with_suffix("").as_posix().removesuffix("/__init__").replace("/", ".")

@@ -19,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE = ("artifacts", "config", "families", "models", "trackers")
 """Folders that count as one module."""
+FRONT = "nemotron"
+"""The package that people import, beside that of the app; it only hands on names."""
 Graph = Mapping[str, set[str]]
 
 
@@ -103,7 +105,7 @@ def main() -> int:
     parser.add_argument("package", nargs="?", default="shared/core", help="a folder below the checkout")
     parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout")
     asked = parser.parse_args()
-    (package,) = (asked.tree / asked.package / "src").iterdir()
+    (package,) = (one for one in (asked.tree / asked.package / "src").iterdir() if one.name != FRONT)
     imports = imports_of(package)
     for name, room_of in (("folders", folder_of), ("modules", module_of)):
         picture = rooms(imports, room_of)

@@ -37,7 +37,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Lists of settings whose entries may have a `path`, and what such a function may ask for."""
 SECTIONS = frozenset(key.partition(".")[0] for key in KEYS)
-OURS = re.compile(r"stages|nemotron_(?:app|cluster|data|engines|serving|shared)")
+OURS = re.compile(r"stages|nemotron|nemotron_(?:app|cluster|data|engines|serving|shared)")
 """Our own packages, which are installed, and so come before a folder of the same name."""
 ITSELF = "<file>"
 """Stands for the file among the names of modules: a package beside it may be called like it."""

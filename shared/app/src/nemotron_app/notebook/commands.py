@@ -1,0 +1,108 @@
+"""Run a command of `nemotron` for a notebook: its progress is printed as it comes, its errors are raised.
+
+    answer_of(["super3", "sft", "-c", "tiny"], quiet=False)    {"artifact": "super3-sft-model:v1", "path": ...}
+
+The command runs in a process of its own, with the notebook's interpreter. A step sets torch's threads and seeds,
+replaces functions inside transformers, handles signals and keeps a GPU's memory; in the notebook's process, all of that
+would outlive the call and could change the next one. In its own process a call is the command itself, with the same
+config, result and bytes, however many calls came before, and `import nemotron` needs no torch. The price is a start of
+some seconds.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO, Any
+
+from nemotron_shared.system.console import tell
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import ending_with_us
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE, Stopped
+
+COLOURS = {"FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"}
+"""Variables that ask for colours, some of which a kernel of Jupyter sets: our lines are text."""
+KEPT = 1000
+"""Lines of a command that are kept, to find its error in."""
+AGAIN = "what is saved is kept: the same call goes on from there"
+
+
+def answer_of(words: Sequence[str], *, quiet: bool, allowed: Collection[int] = (0,)) -> Any:
+    """Run a command with `--json`, and return what it answers.
+
+    Args:
+        words: of the command line, without `nemotron`.
+        quiet: print nothing.
+        allowed: exit codes with which it answers.
+
+    Raises:
+        UserError: the command's own error.
+        Stopped: something else stopped it, such as `nemotron runs stop`.
+        KeyboardInterrupt: the notebook was interrupted; a training has saved its state.
+    """
+    said: deque[str] = deque(maxlen=KEPT)
+    with tempfile.TemporaryFile() as answer:
+        code = _run([sys.executable, "-m", "nemotron_app.main", *words, "--json"], answer, said, quiet)
+        if code not in allowed:
+            raise _error(words, code, "".join(said))
+        answer.seek(0)
+        return json.loads(answer.read())
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], stdout: IO[bytes], stderr: IO[str]) -> Any:
+    """Start a process that ends with this one."""
+    return subprocess.Popen(ending_with_us(command), env=environment, stdout=stdout, stderr=stderr)
+
+
+def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: bool) -> int:
+    """Run a command to its end, and return its exit code.
+
+    An interrupt is passed on to it, once for each time; it saves and stops. Jupyter interrupts whole process groups, so
+    that it may get the signal twice; steps take that for one request.
+    """
+    # as the command does for what it starts: nothing in the working folder hides an installed package
+    environment = {key: value for key, value in os.environ.items() if key not in COLOURS} | {"PYTHONSAFEPATH": "1"}
+    read, write = os.pipe()
+    with os.fdopen(read, encoding="utf-8", errors="replace") as lines:
+        with os.fdopen(write, "w") as errors:
+            process = start(command, environment, answer, errors)
+        interrupted = False
+        try:
+            while True:
+                try:
+                    for line in lines:
+                        said.append(line)
+                        if not quiet:
+                            tell(line.rstrip("\n"))
+                    code = process.wait()
+                    break
+                except KeyboardInterrupt:
+                    interrupted = True
+                    process.send_signal(signal.SIGINT)
+        except BaseException:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise
+    if interrupted and code:
+        raise KeyboardInterrupt
+    return code
+
+
+def _error(words: Sequence[str], code: int, said: str) -> Exception:
+    """The error for a command that failed: what it said itself, or all of a traceback."""
+    if code == STOPPED_EXIT_CODE:
+        return Stopped("\n".join(said.splitlines()[-2:]) or "stopped")
+    # the first: a command that failed because of another one says so after it
+    _, found, told = f"\n{said}".partition("\nerror: ")
+    if found:
+        message, _, remedy = told.strip().partition("\n")
+        return UserError(message, remedy.strip() or None)
+    what = f"nemotron {shlex.join(words)}"
+    if code < 0:
+        return UserError(f"{what}: killed by {signal.Signals(-code).name}", AGAIN)
+    return RuntimeError(f"{what}: exit code {code}\n{said}")
