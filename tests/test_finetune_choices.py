@@ -30,7 +30,9 @@ def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Chosen:
         look: Any = Look(SimpleNamespace(home=tmp_path), "super3", False)  # type: ignore[arg-type]
         model: Any = SimpleNamespace(path=tmp_path / "model")
         folder = tmp_path / f"{stage}-{parameters}"
-        plan = Plan(look, model, "base", ["chats.jsonl"], stage, "super3", list(overrides), folder, False, False)
+        plan = Plan(
+            look, model, "base", ["chats.jsonl"], stage, "super3", "base", list(overrides), folder, False, False
+        )
         write_choices(plan.file(), "local", [], base or {"run.model": "base"})
         splits = {"train": {"packed_rows": 100, "tokens": 100 * 4096, "conversations": 300}}
         data: Any = SimpleNamespace(manifest=SimpleNamespace(version=1, metadata={"splits": splits}))

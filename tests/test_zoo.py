@@ -70,9 +70,9 @@ def test_an_architecture_goes_through_every_door(
 
     # stopped and continued, the training makes the same bytes
     stopped = tmp_path / "stopped"
-    shutil.copytree(home / "artifacts" / "super3-sft-data", stopped / "artifacts" / "super3-sft-data")
+    shutil.copytree(home / "artifacts" / "model-sft-data", stopped / "artifacts" / "model-sft-data")
     words = ["-c", str(Path(tuned["config"]) / "train-v1.yaml"), *SHORT, f"run.home={stopped}"]
-    words.append("run.data=super3-sft-data:v1")
+    words += ["run.name=model", "run.data=model-sft-data:v1"]
     stopper = [
         sys.executable,
         str(Path(__file__).parent / "stopper.py"),
@@ -83,9 +83,9 @@ def test_an_architecture_goes_through_every_door(
         process = Forked([*stopper, "stages.sft.train", *words], tmp_path, os.environ, log, log)
     assert process.wait() == 130, (tmp_path / "log").read_text()
     assert "continuing from step" in run(*script("sft"), *words).stderr
-    assert digest(stopped, "super3-sft-model") == digest(home, "super3-sft-model")
+    assert digest(stopped, "model-sft-model") == digest(home, "model-sft-model")
     assert "adapters merged" in run(*script("sft"), *words, "engine=transformers_lora").stderr
-    assert "adapter/adapter_model.safetensors" in digest(stopped, "super3-sft-model")
+    assert "adapter/adapter_model.safetensors" in digest(stopped, "model-sft-model")
 
     exported = tmp_path / "exported"
     assert main(["export", tuned["model"], str(exported), "--home", str(home)]) == 0

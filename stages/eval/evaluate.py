@@ -15,7 +15,10 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts.names import prefix_of
 from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.families import families
+from nemotron_shared.models.references import name_from_outside
 from nemotron_shared.stages import STAGES, TRAINING
 from nemotron_shared.system import distributed
 from nemotron_shared.system.atomic import read_json, write_json, write_text
@@ -46,7 +49,7 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
         task.run.stop_if_requested()
         file, model = scored / f"{name}.json", models[name]
         if not file.is_file():
-            task.run.say(f"asking {LABELS.get(name, name)}" + (f" ({model.reference})" if model else ""))
+            task.run.say(f"asking {label_of(name, model)}" + (f" ({model.reference})" if model else ""))
             write_json(file, evaluate_model(model, tasks))
     distributed.barrier()
     samples = {name: read_json(scored / f"{name}.json", most=None) for name in models}
@@ -105,6 +108,18 @@ def result_name(artifact: Artifact, usual: str) -> str:
     return made_by.model if made_by and made_by.model else artifact.manifest.name
 
 
+def label_of(name: str, model: Artifact | None) -> str:
+    """The model for people: `after SFT` in a family, `after SFT (qwen3)` of another model, `qwen3` of one from outside.
+
+    Args:
+        name: in the results.
+    """
+    if model is None or (label := LABELS.get(name)) is None:
+        return LABELS.get(name) or name_from_outside(name)
+    prefix = prefix_of(model.manifest.name)
+    return label if prefix is None or prefix in families() else f"{label} ({prefix})"
+
+
 def summarise(
     task: Task[EvalConfig],
     tasks: Tasks,
@@ -119,7 +134,7 @@ def summarise(
         "schema_version": 1,
         "tasks": {name: _describe(about, samples[names[0]][name]) for name, about in tasks.items()},
         "models": {
-            name: {"reference": model and model.reference, "label": LABELS.get(name, name)}
+            name: {"reference": model and model.reference, "label": label_of(name, model)}
             for name, model in models.items()
         },
         "scores": [

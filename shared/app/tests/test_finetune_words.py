@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from nemotron_app.finetune.command import Comparison, _is_override, advice
-from nemotron_app.finetune.plan import _warn_of_held_out
+from nemotron_app.finetune.plan import _warn_of_held_out, name_of
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
 
@@ -35,6 +35,23 @@ def test_a_file_that_is_named_as_held_out_is_told(
     _warn_of_held_out([f"/data/{name}" for name in names])
     said = capsys.readouterr().err
     assert told in said if told else not said
+
+
+@pytest.mark.parametrize(
+    ("artifact", "name"),
+    [
+        ("super3-pretrain-model", "super3"),
+        ("qwen3-sft-model", "qwen3"),
+        ("external-my-qwen3", "my-qwen3"),
+        ("hf-qwen--qwen3-8b", "qwen3-8b"),
+        ("megatron-iter_0002000", "iter_0002000"),
+        ("bought", "bought"),
+        ("external---", "model"),
+        ("external-" + "x" * 90, "x" * 60),
+    ],
+)
+def test_what_is_made_of_a_model_is_called_after_it(artifact: str, name: str) -> None:
+    assert name_of(cast(Artifact, SimpleNamespace(manifest=SimpleNamespace(name=artifact)))) == name
 
 
 def results_of(tmp_path: Path, **answers: dict[str, list[bool | None]]) -> Artifact:

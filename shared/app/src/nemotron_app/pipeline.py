@@ -7,7 +7,7 @@ name a stage, as in `sft.train.train_iters=100`; otherwise it applies to every s
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -93,10 +93,10 @@ def for_stage(request: Request, stage: str) -> Request:
     return replace(request, overrides=(*of_all, *of_this))
 
 
-def home_of(request: Request) -> str | None:
-    """`run.home` of the last step, whether set on the command line or in a YAML file."""
+def run_of(request: Request) -> Mapping[str, Any]:
+    """The `run` section of the last step, whether set on the command line or in a YAML file."""
     stage = [step.stage for step in PIPELINE if step.stage in families()[request.family].stages][-1]
-    return resolve_section(composed(stage, for_stage(request, stage)).tree, "run")["home"]
+    return resolve_section(composed(stage, for_stage(request, stage)).tree, "run")
 
 
 def _report(request: Request, pipeline: dict[str, Any]) -> int:
@@ -105,6 +105,7 @@ def _report(request: Request, pipeline: dict[str, Any]) -> int:
 
     doing("drawing the report")
     with heartbeat("pipeline"):
-        report = build_report(Store.open(home_of(request)), request.family, pipeline=pipeline)
+        run = run_of(request)
+        report = build_report(Store.open(run["home"]), run["name"], pipeline=pipeline)
     report.print(as_json=request.json)
     return 0

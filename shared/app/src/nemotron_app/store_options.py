@@ -15,7 +15,7 @@ from nemotron_shared.system.process import as_typed
 
 @dataclass(frozen=True)
 class Look:
-    """The store, the family whose names may be abbreviated, and whether to print JSON."""
+    """The store, the family, or `run.name`, whose names may be abbreviated, and whether to print JSON."""
 
     store: Store
     family: str
@@ -37,7 +37,9 @@ def store_options(command: Callable[..., int | None]) -> Callable[..., int | Non
         metavar="DIR",
         help=f"the store (default: ${HOME_VARIABLE}, else .nemotron here, or at the top of the repository)",
     )
-    @click.option("--family", metavar="NAME", help=f"what 'sft' is short for (default: {DEFAULT_FAMILY})")
+    @click.option(
+        "--family", metavar="NAME", help=f"or run.name: 'sft' means NAME-sft-model (default: {DEFAULT_FAMILY})"
+    )
     @click.option("--json", "as_json", is_flag=True, help="print JSON")
     @click.pass_context
     @functools.wraps(command)

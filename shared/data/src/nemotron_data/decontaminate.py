@@ -54,7 +54,7 @@ def sources(config: Config) -> list[Source]:
         if _is_file(name):
             found += [Source(file.path, *identity(file)) for file in expand(_files_of(name))]
         else:
-            artifact = _resolve(Store.open(config.run.home), name, config.run.family)
+            artifact = _resolve(Store.open(config.run.home), name, config.run.name)
             found.append(Source(artifact.reference, artifact.manifest.digest))
     return found
 
@@ -74,7 +74,7 @@ class Decontamination:
             UserError: not found, or a row that is not an evaluation row.
         """
         settings = config.data_prep.decontaminate
-        items = [item for name in _named(settings) for item in _items(name, store, config.run.family)]
+        items = [item for name in _named(settings) for item in _items(name, store, config.run.name)]
         return cls(settings, items)
 
     @cached_property

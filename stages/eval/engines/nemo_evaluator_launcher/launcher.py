@@ -34,7 +34,7 @@ from nemotron_shared.system.errors import UserError, did_you_mean
 from nemotron_shared.system.redaction import with_references
 from nemotron_shared.system.stop import Stopped
 from nemotron_shared.tracking.run import Run
-from stages.eval.evaluate import LABELS, outcome, result_name, write_results
+from stages.eval.evaluate import label_of, outcome, result_name, write_results
 from stages.eval.evaluator_section import Deployment, Execution, LauncherTask, NemoEvaluatorLauncherEngine
 from stages.eval.harness import Program, find_program, reported_results
 from stages.eval.schema import EvalConfig
@@ -95,7 +95,7 @@ def summarise(task: Task[Config], folders: dict[str, Path], invocation: str) -> 
             }
             for benchmark, score in scores.items()
         },
-        "models": {name: {"reference": model and model.reference, "label": LABELS.get(name, name)}},
+        "models": {name: {"reference": model and model.reference, "label": label_of(name, model)}},
         "scores": [{"model": name, "task": benchmark, **score} for benchmark, score in scores.items()],
         "comparisons": [],
         "overlap": {},

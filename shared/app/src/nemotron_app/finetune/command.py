@@ -22,7 +22,7 @@ from nemotron_app.wording import CONTROL, plain_turns
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.config.overrides import require_once
+from nemotron_shared.config.overrides import override, require_once
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.console import say
 
@@ -188,13 +188,17 @@ USE = ("chat {model}", "serve {model}", "export {model} my-model")
 @click.argument("model", metavar="MODEL", shell_complete=completion.models)
 @click.argument("data", metavar="DATA... [key=value ...]", nargs=-1, required=True, shell_complete=completion.files)
 @click.option("-d", "--dry-run", is_flag=True, help="show the choices and the stages' commands; train nothing")
+@click.option("--name", help="first part of the names of what is made (default: that of the model)")
 @click.option("--again", is_flag=True, help="discard the choices of an earlier run for the same model and data")
 @click.option("--trust-code", is_flag=True, help="run the Python files of a model that needs them")
 @store_options
-def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: bool, trust_code: bool) -> int:
+def command(
+    look: Look, model: str, data: Sequence[str], dry_run: bool, name: str | None, again: bool, trust_code: bool
+) -> int:
     """See the head of this module."""
     paths = [word for word in data if not _is_override(word)]
     overrides = [word for word in data if _is_override(word)]
+    overrides += [override("run.name", name)] if name is not None else []
     require_once(overrides)
     plan = make_plan(look, model, paths, overrides, again=again, trust_code=trust_code, dry_run=dry_run)
     if dry_run:

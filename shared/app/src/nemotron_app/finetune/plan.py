@@ -16,12 +16,12 @@ from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import InputFile, Reading, expand, identity
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import FOLDER
-from nemotron_shared.artifacts.names import SCHEME, is_path
+from nemotron_shared.artifacts.names import SCHEME, is_path, prefix_of
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.files import Choice, write_choices
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
-from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.schema import LONGEST_PREFIX, StageConfig
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.engine import refuse
@@ -30,7 +30,7 @@ from nemotron_shared.families import families
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.finding import find_model
 from nemotron_shared.models.importing import find
-from nemotron_shared.models.references import parse_outside, spelled_out
+from nemotron_shared.models.references import name_from_outside, parse_outside, spelled_out
 from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.start import load
@@ -58,6 +58,7 @@ class Plan:
     Attributes:
         model: the one to start from; `data`, where its rows lie.
         stage: `sft` for chats, `pretrain` for text.
+        name: the first part of the names of all that is made.
         folder: what was chosen is kept here.
     """
 
@@ -67,6 +68,7 @@ class Plan:
     data: list[str]
     stage: str
     family: str
+    name: str
     overrides: list[str]
     folder: Path
     trust_code: bool
@@ -82,7 +84,8 @@ class Plan:
     def request(self, stage: str, config: str, *overrides: str) -> Request:
         """The request of `nemotron FAMILY STAGE -c CONFIG` with these overrides, in this store."""
         home = override("run.home", str(self.look.store.home))
-        overrides = (*overrides, home, f"run.family={self.family}")
+        named = [] if self.is_said("run.name") else [override("run.name", self.name)]
+        overrides = (*overrides, *named, home, f"run.family={self.family}")
         return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
 
     def commands(self) -> list[str]:
@@ -91,6 +94,7 @@ class Plan:
         The training's config follows from the packed rows, and its name from their version, so it is not there yet.
         """
         where = [override("run.home", str(self.look.store.home))] if self.home_was_given else []
+        where += [override("run.name", self.name)] if self.name != self.family and not self.is_said("run.name") else []
         models = [f"run.model={self.stage}", override("run.base", self.reference), *where]
         given = [*self.overrides, *where]
         train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-vN.yaml"), *given])
@@ -207,6 +211,7 @@ def make_plan(
         data=paths,
         stage=stage,
         family=family,
+        name=said.get("run.name") or name_of(model),
         overrides=list(overrides),
         folder=look.store.home / FOLDER / f"{name}-{json_digest(about)[:8]}",
         trust_code=trust_code,
@@ -225,6 +230,12 @@ def make_plan(
     if dry_run or not any(plan.folder.glob("train-v*.yaml")):  # else an earlier run has come so far
         plan.rehearse()
     return plan
+
+
+def name_of(model: Artifact) -> str:
+    """The first part of the names of what is made of a model: its own, or that by which people know it."""
+    name = model.manifest.name
+    return (prefix_of(name) or name_from_outside(name))[:LONGEST_PREFIX].strip("._-")
 
 
 def _warn_of_held_out(paths: Sequence[str]) -> None:

@@ -214,11 +214,11 @@ def run_chain(request: Request) -> int:
         job = replace(job_of(*work, places[work]), after=tuple(str(record.id) for record in done[-1:]))
         done.append(_submit(job, places[work], done))
     last = places[works[-1]]
-    home = str(last.composed.tree.run.home)
+    run = last.composed.tree.run
     report = replace(
         job_of(*works[-1], last),
-        name=f"{request.family}-report",
-        command=("-m", "nemotron_app.main", "report", "--family", request.family, "--home", home),
+        name=f"{run.name}-report",
+        command=("-m", "nemotron_app.main", "report", "--family", str(run.name), "--home", str(run.home)),
         start="single",
         nodes=1,
         processes_per_node=1,

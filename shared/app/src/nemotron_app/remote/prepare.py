@@ -66,7 +66,8 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     engine = engine_of(tree) if verb == "train" else None
     start = _start(profile, verb, engine, place.composed)
     many = start == "ray" or (verb == "train" and engine not in ALONE)
-    processes = resolve_section(tree, "run")["nproc_per_node"] if start in ("torchrun", "srun") else 1
+    run = resolve_section(tree, "run")
+    processes = run["nproc_per_node"] if start in ("torchrun", "srun") else 1
     trust = ("--trust-code",) if place.request.trust_code else ()
     in_image = not place.here and (verb == "train" or profile.container_image)
     container = None
@@ -79,7 +80,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     config_word = config.stem if config.parent == ours else f"{FOLDER}/{OWN}/{config.name}"
     sees_our_paths = isinstance(profile, Docker) or not is_elsewhere(profile)
     return Job(
-        name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
+        name=f"{run['name']}-{stage}{'-data' if verb == 'data_prep' else ''}",
         command=("-m", f"stages.{stage}.{verb}", "-c", config_word, *_settings(place), *trust),
         python=profile.python or ("python3" if container or is_elsewhere(profile) else python_here(engine)),
         workdir=f"{FOLDER}/{FILES}" if is_elsewhere(profile) else str(Path.cwd()),
@@ -89,10 +90,10 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         gpus_per_node=gpus,
         **_cpus(place, verb, gpus, processes),
         container=container,
-        environment=_environment(place, engine, resolve_section(tree, "run")["home"]),
+        environment=_environment(place, engine, run["home"]),
         secrets=secrets.names_of(profile, place.loaded.origins),
         mounts=tuple(_named_paths(place)) if container and sees_our_paths else (),
-        force=bool(resolve_section(tree, "run")["force"]),
+        force=bool(run["force"]),
     )
 
 

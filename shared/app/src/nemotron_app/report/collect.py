@@ -23,6 +23,7 @@ from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
+from nemotron_shared.artifacts.names import few
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS, STAGES, TRAINING, products
@@ -157,7 +158,8 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
         if family in known:
             flag = " --allow-experimental" if known[family].experimental else ""
             first = f"make something first: nemotron {family} pipeline -c tiny{flag}"
-        otherwise = f"it has: {', '.join(sorted(made))}" if made else first
+        others = [f"nemotron report --family {name}" for name in sorted(made)]
+        otherwise = f"there is another: {few(others)}" if made else first
         raise UserError(f"nothing of {family} in {store.root}", did_you_mean(family, made, otherwise=otherwise))
     problems += [f"{changed}." for changed in map(manifest_problem, artifacts.values()) if changed]
     metrics, completions = {}, dict[str, Kept | None]()

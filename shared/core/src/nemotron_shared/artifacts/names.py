@@ -76,6 +76,12 @@ def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
     return Reference(name, version)
 
 
+def prefix_of(name: str) -> str | None:
+    """`qwen3` of `qwen3-sft-model`; None for the name of an artifact that no step makes."""
+    kinds = (f"-{made.kind}" for made in products())
+    return next((name.removesuffix(kind) for kind in kinds if name.endswith(kind) and name != kind), None)
+
+
 def parse_exact(text: str) -> Reference | None:
     """Parse `name:v3` as recorded in manifests; None for anything else."""
     found = EXACT.fullmatch(text)

@@ -20,6 +20,8 @@ MOST = 2**32 - 1
 MOST_TOKENS = 2**24
 """Of a row: far beyond what any model reads."""
 MOST_WORKERS = 4096
+LONGEST_PREFIX = 60
+"""Characters of `run.name`, so that the longest kind of artifact and a digest fit into a folder's name with it."""
 Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
@@ -74,7 +76,10 @@ class RunSection(Section):
     """What this run reads, where it writes, and how it starts."""
 
     family: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """Model family, the first part of every artifact name. The `nemotron` command sets it."""
+    """Model family: it names the recipe and the architecture of random weights. The `nemotron` command sets it."""
+    name: How[str] = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=LONGEST_PREFIX)
+    """First part of the name of every artifact that is made here or meant by a short form: `qwen3` makes
+    `qwen3-sft-model`."""
     home: How[str | None]
     """Folder of the artifact store. `null`: `$NEMOTRON_HOME`, else `.nemotron` in the working directory, or at the top
     of the repository that one is in."""

@@ -250,14 +250,14 @@ class Step:
         return self.engines is not None
 
     def artifact_name(self, run: RunSection, sections: Mapping[Any, Any] = MappingProxyType({})) -> str:
-        """Name of the artifact for the run's family; of several, the one that `run.data` refers to.
+        """Name of the artifact that the run makes; of several, the one that `run.data` refers to.
 
         Args:
             sections: of the config, by name.
         """
         asked = (run.data or "").removeprefix(SCHEME).partition(":")[0]
-        named = (one.name(run.family) for one in (() if self.trains else self.others))
-        return asked if asked in named else self._product(sections.get).name(run.family)
+        named = (one.name(run.name) for one in (() if self.trains else self.others))
+        return asked if asked in named else self._product(sections.get).name(run.name)
 
     def type_made(self, config: StageConfig) -> ArtifactType:
         """Type of the artifact that a config makes."""

@@ -22,6 +22,7 @@ HUB = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)(?:@([^\s@]+))?", re.ASCII)
 BARE = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?:@\S+)?")
 LONGEST_NAME = 100
 TOKENIZER = "-tokenizer"
+OUTSIDE = re.compile(r"^(external|hf|megatron)-")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,11 @@ def _may_be_artifact(text: str, store: Store, family: str) -> bool:
         return bool(store.versions(parse_reference(text, family).name))
     except UserError:
         return False
+
+
+def name_from_outside(name: str) -> str:
+    """The name that people know a model by: `qwen3-8b` for `hf-qwen--qwen3-8b`, `my-model` for `external-my-model`."""
+    return OUTSIDE.sub("", name).rpartition("--")[2].strip("._-") or "model"
 
 
 def artifact_name(text: str) -> str:

@@ -83,8 +83,9 @@ def how_to_prepare(start: Start[Any]) -> str:
 
 
 def _there(start: Start[Any]) -> str:
-    """The option by which a command runs where this start would."""
-    return f" --batch {start.machine.profile}" if start.machine.profile else ""
+    """The words by which a command runs where this start would, and names its artifacts as this one does."""
+    name = f" run.name={start.run.name}" if start.run.name != start.run.family else ""
+    return name + (f" --batch {start.machine.profile}" if start.machine.profile else "")
 
 
 class Recipe(NamedTuple):
@@ -200,7 +201,7 @@ def _find_input(start: Start[Any], role: str, choice: DataChoice | None) -> Inpu
         return Input(shown=f"{reference} (cannot be used)", findings=choice.problems)
     notes: tuple[Finding, ...] = ()
     try:
-        reference, said = spelled_out(reference, start.store, start.run.family, hub=role != "data")
+        reference, said = spelled_out(reference, start.store, start.run.name, hub=role != "data")
         notes = (note(f"run.{role}: {said}"),) if said else ()
         found = _find_data(start, reference, choice) if role == "data" else _find_model(start, role, reference)
     except NotFound as error:  # missing, as opposed to damaged or unreadable, which must not be replaced silently
@@ -267,7 +268,7 @@ def _is_next(start: Start[Any]) -> bool:
     if prepare is None or run.data is None:
         return False
     try:
-        return parse_reference(run.data, run.family) == Reference(prepare.artifact_name(run))
+        return parse_reference(run.data, run.name) == Reference(prepare.artifact_name(run))
     except UserError:  # a folder's path
         return False
 
@@ -284,7 +285,7 @@ def _find_data(start: Start[Any], reference: str, choice: DataChoice | None) -> 
         return _undescribed(start, choice)
     again, findings = how_to_make(start, "data", again=True), ()
     if choice is None or choice.artifact is None:
-        found = start.store.resolve(reference, family=start.run.family, expect=start.step.row.data.type)
+        found = start.store.resolve(reference, family=start.run.name, expect=start.step.row.data.type)
         if found.is_external and (found.path / "config.json").is_file():
             raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
     else:
@@ -319,7 +320,7 @@ def _find_model(start: Start[Any], role: str, reference: str) -> Input:
     kind: ArtifactType = "RewardModelArtifact" if role == REWARD_MODEL else "ModelArtifact"
     if outside is None:
         look_before_hashing(reference)
-        artifact = store.resolve(reference, family=start.run.family, expect=kind)
+        artifact = store.resolve(reference, family=start.run.name, expect=kind)
         again, model = how_to_make(start, role, again=True), Input(artifact, artifact.reference)
     else:
         model = _brought(find(store, outside, weights=True, trusted=trusted))
@@ -369,7 +370,7 @@ def find_tokenizers(start: Start[Any], values: Mapping[str, Any]) -> Iterator[tu
 def _find_stored(start: Start[Any], key: str, text: str) -> Input:
     """The stored artifact whose tokenizer a setting names; without `art://` it would name a folder."""
     try:
-        found = start.store.resolve(text, family=start.run.family)
+        found = start.store.resolve(text, family=start.run.name)
         require_intact(found, start.store.home, f"restore {found.path} from a copy")
     except UserError as error:
         raise UserError(f"{key}: {error.message}", error.remedy) from error

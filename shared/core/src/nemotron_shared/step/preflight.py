@@ -294,7 +294,7 @@ def _described_data(start: Start[Any]) -> DataChoice | None:
         made = (store.load(task.name, version) for version in reversed(store.versions(task.name)))
         found = next((one for one in made if one.manifest.producer.config_digest == task.result), None)
         if start.is_by_hand("run.data"):
-            named = store.resolve(str(run.data), family=run.family, expect=prepare.makes.type)
+            named = store.resolve(str(run.data), family=run.name, expect=prepare.makes.type)
             if found is None or named.manifest.producer.config_digest != task.result:
                 before = record_of(store, named)
                 unlike = listed(differences(before, redact_values(dict(task.what)))) if before else ""

@@ -233,7 +233,7 @@ def _tokenizer(preparation: Start[Any] | None) -> str | None:
 
 def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig, tokenizer: str | None) -> list[str]:
     """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
-    named = f"{config.run.family}-{step.stage}-data:latest" if data is None else str(data.path)
+    named = f"{config.run.name}-{step.stage}-data:latest" if data is None else str(data.path)
     there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
     if tokenizer is not None and data is None:  # prepared data has its own
         there["data_prep.tokenizer.model"] = tokenizer

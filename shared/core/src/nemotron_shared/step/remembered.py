@@ -38,7 +38,7 @@ TEXTS = (".yaml", ".yml", ".json", ".jsonl", ".jinja", ".parquet", ".txt")
 """Endings of a user's files that are sources of a training, and no models."""
 OF_THE_CODE = ("nemotron_shared.step.rehearsal", "nemotron_shared.step.remembered")
 LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers")
-PLACES = ("run.home", "run.model", "run.teacher", "run.reward_model", "run.family", "run.publish_to")
+PLACES = ("run.home", "run.model", "run.teacher", "run.reward_model", "run.family", "run.name", "run.publish_to")
 """Settings that count by what they lead to, or not at all."""
 
 
