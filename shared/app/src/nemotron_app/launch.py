@@ -1,14 +1,19 @@
-"""Run a stage's script as a child process, and forward the user's signals to it."""
+"""Run a stage's script as a child process, and forward the user's signals to it; or here, if it is only asked.
+
+A dry run takes as long as its imports, which this process has made already: it has composed the config. Other steps get
+a process of their own, and so do engines with an environment of their own.
+"""
 
 import importlib
 import importlib.util
+import io
 import json
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -27,7 +32,7 @@ from nemotron_shared.stages import STAGES
 from nemotron_shared.system.console import tell
 from nemotron_shared.system.errors import UserError, did_you_mean
 from nemotron_shared.system.process import ending_with_us, launch_command
-from nemotron_shared.system.stop import STOPPED_EXIT_CODE
+from nemotron_shared.system.stop import STOPPED_EXIT_CODE, end_on_sigterm
 
 KILLED_EXIT_CODE = 1
 
@@ -35,7 +40,7 @@ KILLED_EXIT_CODE = 1
 def run_step(stage: str, verb: str, request: Request, *options: str) -> int:
     """Run one step and return its exit code."""
     with step_process(stage, verb, request, *options) as command:
-        return run_process(command)
+        return run_here(command) if request.dry_run and is_ours(command) else run_process(command)
 
 
 def ask_step(stage: str, verb: str, request: Request, *options: str) -> tuple[int, dict[str, Any]]:
@@ -65,11 +70,22 @@ def dry_run_of(
             file.write_text(json.dumps(machine), encoding="utf-8")
         asked = replace(request, dry_run=True, json=True, machine=file)
         with step_process(stage, "train", asked, *(["--config-alone"] if config_alone else [])) as command:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1) or not done.stdout.startswith("{"):
-        message, _, remedy = done.stderr.strip().removeprefix("error: ").partition("\n")
+            code, shown, said = _captured(command)
+    if code not in (0, 1) or not shown.startswith("{"):
+        message, _, remedy = said.strip().removeprefix("error: ").partition("\n")
         raise UserError(message or "the dry run said nothing", remedy.strip() or None)
-    return json.loads(done.stdout)
+    return json.loads(shown)
+
+
+def _captured(command: Sequence[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a dry run."""
+    if not is_ours(command):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+    shown, said = io.StringIO(), io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(said):
+        code = run_here(command)
+    return code, shown.getvalue(), said.getvalue()
 
 
 @contextmanager
@@ -156,6 +172,22 @@ def start_command(stage: str, verb: str, request: Request) -> list[str]:
         processes = int(resolve_section(tree, "run")["nproc_per_node"])
         command = engine.command(module, processes) if engine else launch_command(module, processes)
     return [python if word == sys.executable else word for word in command]
+
+
+def is_ours(command: Sequence[str]) -> bool:
+    """Whether a command is one process of this Python: no launcher, and no environment of an engine."""
+    return list(command[:2]) == [sys.executable, "-m"] and command[2].startswith("stages.")
+
+
+def run_here(command: Sequence[str]) -> int:
+    """Run the dry run of a step in this process, as its command would; returns the exit code."""
+    _, _, module, *words = command
+    before = signal.getsignal(signal.SIGTERM)
+    end_on_sigterm()  # as the step's own process does: a rehearsal may have files to remove
+    try:
+        return importlib.import_module(module).main(words)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
