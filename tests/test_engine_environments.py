@@ -56,7 +56,8 @@ def test_a_command_starts_a_step_in_the_environment_of_its_engine(
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.partition('-')[0]}\nVersion: 1\n")
     monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path))
     started: list[Sequence[str]] = []
-    monkeypatch.setattr("nemotron_app.launch.run_process", lambda command: started.append(command) or 0)
+    for run in ("run_process", "run_here"):  # the second for a dry run without another environment
+        monkeypatch.setattr(f"nemotron_app.launch.{run}", lambda command: started.append(command) or 0)
     for step in (["pretrain"], ["data", "prep", "pretrain"]):
         assert main(["super3", *step, "-c", "tiny", f"engine={engine}", *rest]) == 0
     expected = str(tmp_path / "megatron" / "bin" / "python") if own else sys.executable

@@ -1,6 +1,8 @@
 """A start composes its config once and checks each step once, however it is started; and engines read every setting."""
 
 import ast
+import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +31,10 @@ BY_THE_RUN = {
     "logger.wandb_entity", "logger.wandb_name", "logger.mlflow_tracking_uri", "logger.mlflow_experiment",
 }  # fmt: skip
 """Settings that the runtime follows itself, whichever engine trains."""
+
+
+HEAVY = ["torch", "transformers", "trl", "peft", "accelerate", "datasets", "pandas", "pyarrow", "lm_eval"]
+"""Libraries that take a moment to import, or seconds."""
 
 
 def config_alone(task: Task) -> Outcome:
@@ -93,6 +99,26 @@ def test_words_and_the_composed_file_give_the_same_config(
     by_words = capsys.readouterr().out
     assert main(["super3", "sft", "-c", "tiny", *words, "--dry-run", "--json"]) == 0
     assert capsys.readouterr().out == by_words
+
+
+def test_a_dry_run_starts_no_process_and_none_of_the_heavy_libraries(tmp_path: Path) -> None:
+    """In a Python of its own, as this one has long imported what other tests needed."""
+    program = (
+        "import subprocess, sys\n"
+        "started = []\n"
+        "subprocess.Popen.__init__ = lambda self, command, **options: started.append(command)\n"
+        "from nemotron_app.main import main\n"
+        "from nemotron_app.launch import dry_run_of\n"
+        "from nemotron_app.request import Request\n"
+        f"assert main({['super3', 'sft', '-c', 'tiny', '--dry-run']}) == 0\n"
+        "asked = Request('super3', ('sft',), 'tiny', ('run.family=super3',), True, True)\n"
+        "assert dry_run_of('sft', asked)['produces'] == 'super3-sft-model'\n"
+        f"print(started, sorted({{*{HEAVY}}} & sys.modules.keys()), file=sys.stderr)\n"
+    )
+    environment = os.environ | {"NEMOTRON_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[] []")
+    assert done.stdout.count("# resolved configuration") == 1, "what `dry_run_of` reads is not printed"
 
 
 def leaves(section: type[Section], above: str = "") -> Iterator[str]:

@@ -28,7 +28,7 @@ from nemotron_data import decontaminate
 from nemotron_data.chat.formats import format_sources
 from nemotron_data.chat.template import template_file
 from nemotron_data.decontaminate import Decontamination
-from nemotron_data.formats.packed import Sequences
+from nemotron_data.formats.sequences import Sequences
 from nemotron_data.packing import pack
 from nemotron_data.prep.pipeline import Prepared, ShardResult, open_inputs
 from nemotron_data.prep.sampling import look_ahead

@@ -59,7 +59,7 @@ from nemotron_data.encoders.masks import (
     mask_by_offsets,
 )
 from nemotron_data.formats.json_lines import with_numbers_as_written
-from nemotron_data.formats.packed import SequenceWriter
+from nemotron_data.formats.sequences import SequenceWriter
 from nemotron_data.prep.reader import TOLERATE, ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, split_key

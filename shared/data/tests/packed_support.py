@@ -7,7 +7,8 @@ import numpy as np
 
 from nemotron_data.formats import packed
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
-from nemotron_data.formats.packed import PackedRow, Sequences
+from nemotron_data.formats.packed import PackedRow
+from nemotron_data.formats.sequences import Sequences
 from nemotron_data.packing import Bins
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]

@@ -9,16 +9,10 @@ from hypothesis import strategies as st
 from packed_support import pack_row, write_packed
 
 from nemotron_data.formats import packed as module
-from nemotron_data.formats.packed import (
-    SPLITS,
-    PackedRow,
-    Sequences,
-    SequenceWriter,
-    labels_of,
-    largest_id,
-    read_packed,
-)
+from nemotron_data.formats.packed import PackedRow, labels_of, largest_id, read_packed
+from nemotron_data.formats.sequences import Sequences, SequenceWriter
 from nemotron_data.packing import ALGORITHMS, pack
+from nemotron_data.split import SPLITS
 from nemotron_shared.system.errors import UserError
 
 A = ([11, 12, 13, 21, 22, 2], [0, 0, 0, 1, 1, 1])

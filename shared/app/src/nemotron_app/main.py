@@ -8,6 +8,7 @@ It translates arguments into the command line of a stage's script and runs it: `
 `python -m stages.sft.train -c tiny run.family=super3`. Keep heavy imports out of this module.
 """
 
+import gc
 import os
 import re
 import shlex
@@ -70,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         use_no_code_of_this_folder()
     words = list(sys.argv[1:] if argv is None else argv)
-    return exit_code_of(lambda: dispatch(words))
+    code = exit_code_of(lambda: dispatch(words))
+    if argv is None:
+        gc.freeze()  # at exit: a last garbage collection over everything imported takes 0.2 s
+    return code
 
 
 def dispatch(words: list[str]) -> int:
