@@ -27,7 +27,7 @@ from nemotron_shared.tracking.run import Run
 from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import as_lines, check_overlap
 from stages.eval.schema import EvalConfig, EvaluationSection
-from stages.eval.scorers import scorer_problems, with_scorers
+from stages.eval.scorers import scored_kinds, scorer_problems
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 from stages.eval.tasks import unknown_tasks
 
@@ -57,7 +57,7 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
         if (verdict := task.config.evaluation.verdict) in row:
             row["score"] = row[verdict]
     results = distributed.on_rank_zero(
-        lambda: summarise(task, with_scorers(task.config.evaluation, tasks, samples), models, samples)
+        lambda: summarise(task, tasks, scored_kinds(task.config.evaluation, tasks, samples), models, samples)
     )
     files = {
         f"samples/{model}/{name}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -123,28 +123,33 @@ def label_of(name: str, model: Artifact | None) -> str:
 def summarise(
     task: Task[EvalConfig],
     tasks: Tasks,
+    kinds: Mapping[str, str],
     models: Mapping[str, Artifact | None],
     samples: Mapping[str, Samples],
 ) -> dict[str, Any]:
-    """Contents of results.json."""
+    """Contents of results.json.
+
+    Args:
+        kinds: of the scores, by task.
+    """
     names = list(models)
     steps = list(pairwise(names))
     unused = {name for name in EvaluationSection.extra_keys() if not getattr(task.config.evaluation, name)}
     return {
         "schema_version": 1,
-        "tasks": {name: _describe(about, samples[names[0]][name]) for name, about in tasks.items()},
+        "tasks": {name: _describe(kind, samples[names[0]][name]) for name, kind in kinds.items()},
         "models": {
             name: {"reference": model and model.reference, "label": label_of(name, model)}
             for name, model in models.items()
         },
         "scores": [
-            {"model": model, "task": name, **score(about.kind, samples[model][name])}
-            for name, about in tasks.items()
+            {"model": model, "task": name, **score(kind, samples[model][name])}
+            for name, kind in kinds.items()
             for model in names
         ],
         "comparisons": [
-            {"task": name, "from": old, "to": new, **compare(about.kind, samples[old][name], samples[new][name])}
-            for name, about in tasks.items()
+            {"task": name, "from": old, "to": new, **compare(kind, samples[old][name], samples[new][name])}
+            for name, kind in kinds.items()
             for old, new in steps
         ],
         "overlap": check_overlap(task, tasks, models) if task.config.evaluation.check_overlap else {},
@@ -158,10 +163,10 @@ def summarise(
     }
 
 
-def _describe(about: EvalTask, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    metric = METRICS[about.kind]
+def _describe(kind: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    metric = METRICS[kind]
     return {
-        "kind": about.kind,
+        "kind": kind,
         "metric": metric,
         "lower_is_better": metric in LOWER_IS_BETTER,
         "n": len(samples),

@@ -9,7 +9,6 @@ task's score is the mean of its numbers, in the place of the share of right answ
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -43,10 +42,10 @@ def scorer_problems(evaluation: EvaluationSection, tasks: Mapping[str, str | Non
             yield problem(what, "leave its scorer out", "evaluation.scorers")
 
 
-def with_scorers(
+def scored_kinds(
     evaluation: EvaluationSection, tasks: Mapping[str, EvalTask], samples: Mapping[str, Mapping[str, list[Any]]]
-) -> dict[str, EvalTask]:
-    """The tasks, with another kind for those that have a scorer; the samples get its scores.
+) -> dict[str, str]:
+    """The kind of each task's scores, which a scorer changes; the samples get its scores.
 
     Args:
         samples: by model and task.
@@ -54,7 +53,7 @@ def with_scorers(
     Raises:
         UserError: a function fails, or gives no number.
     """
-    found = dict(tasks)
+    kinds: dict[str, str] = {name: about.kind for name, about in tasks.items()}
     for one in evaluation.scorers:
         if one.task not in tasks:  # -t leaves it out
             continue
@@ -68,8 +67,8 @@ def with_scorers(
                 everything = {**given, "completion": output}
                 values.append(_value(own, function, {name: everything[name] for name in asked}, output))
             sample |= {"score": math.fsum(values) / len(values), "scored_by": own.name}
-        found[one.task] = replace(about, kind="scored")
-    return found
+        kinds[one.task] = "scored"
+    return kinds
 
 
 def _value(own: OwnFunction, function: Callable[..., Any], given: Mapping[str, Any], output: str) -> float:

@@ -110,8 +110,8 @@ class Reward(Section):
         if not isinstance(values, dict):
             return values
         path = values.get("path")
-        own = {"name": path.rpartition(":")[2], "weight": 1.0} if isinstance(path, str) else {}
-        return {"path": None, **own, **values}
+        own = {"name": path.rpartition(":")[2]} if isinstance(path, str) else {}
+        return {"path": None, "weight": 1.0, **own, **values}
 
     @field_validator("path")
     @classmethod

@@ -12,6 +12,8 @@ import pytest
 from nemotron_app.main import dispatch
 from nemotron_app.report.compare import training_in
 from nemotron_app.wording import short_path, table_lines
+from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts.manifest import Producer
 from nemotron_shared.system.atomic import write_json
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.lock import holder_of, record_of
@@ -233,3 +235,17 @@ def test_a_path_is_short_below_the_working_and_the_home_folder(tmp_path: Path, m
     assert short_path(str(tmp_path / "runs" / "one")) == "runs/one"
     assert short_path(str(tmp_path.parent / "other")) == "~/other"
     assert short_path("/opt/store") == "/opt/store"
+
+
+def test_a_version_means_the_run_that_made_it(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for digest in ("aaaa", "bbbb"):
+        folder = folder_of(home, f"super3-rl-model-{digest}", published=True)
+        (made := home / digest).mkdir()
+        (made / "weights").write_text(digest)
+        producer = Producer("rl", "train", "0", "0", digest, "d", None, "nemotron super3 rl -c tiny", {})
+        Store(home).publish(made, name="super3-rl-model", type="ModelArtifact", fingerprint=digest, producer=producer)
+        os.utime(folder / "config.yaml", (1, 1 if digest == "aaaa" else 2))
+    for wanted, digest in (("rl", "bbbb"), ("rl:v1", "aaaa"), ("super3-rl-model:2", "bbbb")):
+        assert run(capsys, "show", wanted)[1].startswith(f"super3-rl-model-{digest}: ")
+    with pytest.raises(UserError, match="no super3-rl-model:v3 in "):
+        main(["show", "rl:v3"])

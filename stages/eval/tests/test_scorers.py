@@ -11,9 +11,9 @@ from evaluator_support import config_of
 from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_shared.config.registry import shown
 from nemotron_shared.system.errors import UserError
-from stages.eval import evaluate
+from stages.eval import evaluate, train
 from stages.eval.schema import EvaluationSection, Scorer
-from stages.eval.scorers import scorer_problems, with_scorers
+from stages.eval.scorers import scored_kinds, scorer_problems
 from stages.eval.scoring import compare, score
 from stages.eval.tasks import task_problems
 
@@ -49,8 +49,7 @@ def test_its_numbers_take_the_place_of_the_verdict(task: EvalTask, tmp_path: Pat
     body = "    return row.get('most', 1) * (completion == expected) - 0.5"
     (tmp_path / "mine.py").write_text(f"def right(completion, expected, row):\n{body}\n")
     found = samples()
-    tasks = with_scorers(section(), {"sums": task}, found)
-    assert tasks["sums"].kind == "scored"
+    assert scored_kinds(section(), {"sums": task}, found) == {"sums": "scored"}
     assert [row["score"] for row in found["rl"]["sums"]] == [3.5, 0.0]
     assert found["rl"]["sums"][0]["scored_by"] == "right"
     several = [row | {"outputs": [row["output"]] * 2} for row in found["rl"]["sums"]]
@@ -58,7 +57,7 @@ def test_its_numbers_take_the_place_of_the_verdict(task: EvalTask, tmp_path: Pat
     result = score("scored", found["rl"]["sums"])
     assert result["metric"] == "reward" and result["value"] == 1.75
     assert compare("scored", found["base"]["sums"], found["rl"]["sums"])["difference"] == 2.25
-    assert with_scorers(section(task="facts"), {"sums": task}, found) == {"sums": task}
+    assert scored_kinds(section(task="facts"), {"sums": task}, found) == {"sums": "generate"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_its_numbers_take_the_place_of_the_verdict(task: EvalTask, tmp_path: Pat
 def test_what_it_does_wrong_is_told(task: EvalTask, tmp_path: Path, body: str, told: str) -> None:
     (tmp_path / "mine.py").write_text(f"def right(completion, row):\n    return {body}\n")
     with pytest.raises(UserError) as raised:
-        with_scorers(section(), {"sums": task}, samples())
+        scored_kinds(section(), {"sums": task}, samples())
     assert raised.value.message == told
 
 
@@ -93,7 +92,7 @@ def test_answers_are_scored_by_the_first_process_alone(monkeypatch: pytest.Monke
     asked: list[str] = []
     monkeypatch.setattr(evaluate, "chosen_tasks", lambda task: {})
     monkeypatch.setattr(evaluate, "models_to_score", lambda task: {})
-    monkeypatch.setattr(evaluate, "with_scorers", lambda *given: asked.append("scorers"))
+    monkeypatch.setattr(evaluate, "scored_kinds", lambda *given: asked.append("scorers"))
     monkeypatch.setattr(evaluate, "outcome", lambda output, results: results)
     monkeypatch.setattr(evaluate.distributed, "on_rank_zero", lambda work: {})  # as on the others
     run, config = SimpleNamespace(checkpoints=tmp_path), SimpleNamespace(evaluation=section())
@@ -121,3 +120,16 @@ def test_answers_are_scored_by_the_first_process_alone(monkeypatch: pytest.Monke
 def test_the_tasks_of_held_out_rows_are_known(words: list[str], told: list[str]) -> None:
     config = config_of("held_out", *words)
     assert [one.message for one in task_problems(config, {}, None)] == told
+
+
+def test_a_task_with_a_scorer_is_searched_for_in_the_training_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def short(completion):\n    return 1 / (1 + len(completion))\n")
+    words = ["-c", "tiny", "evaluation.tasks=[sums]", "evaluation.limit=4", "evaluation.max_new_tokens=4"]
+    words += [f"run.home={tmp_path / 'home'}", "run.threads=1", "data_prep.workers=1", "run.missing_model=random"]
+    words += ["evaluation.scorers=[{task: sums, path: mine.py:short}]", "--trust-code", "--json"]
+    assert train.main(words) == 0
+    results = json.loads((Path(json.loads(capsys.readouterr().out)["path"]) / "results.json").read_text())
+    assert results["tasks"]["sums"]["kind"] == "scored" and results["overlap"]["sums"]["of"] == 4

@@ -96,7 +96,7 @@ def test_a_run_that_was_stopped_has_the_completions_of_one_that_was_not(
 def test_none_are_kept_where_none_are_wanted_and_a_silent_reward_is_told_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("train.train_iters=1", "rewards=[{name: strict, weight: 1.0}, {name: well_formed, weight: 0.1}]")
+    words = ("train.train_iters=1", "rewards=[{name: strict}, {name: well_formed}]")
     folder, found = trained(tmp_path / "none", monkeypatch, *words, "logger.completions=0")
     assert found == [] and not (folder / "completions.jsonl").exists()
     said = capsys.readouterr().err

@@ -25,9 +25,10 @@ from humanize import naturalsize
 from nemotron_app.completions import kept_in, lines_of
 from nemotron_app.output import open_console
 from nemotron_app.store_options import Look, store_options
+from nemotron_app.training_log import folder_that_made
 from nemotron_app.wording import minute, short_path, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
-from nemotron_shared.artifacts.names import is_path, parse_reference
+from nemotron_shared.artifacts.names import LATEST, is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.system.atomic import open_regular
 from nemotron_shared.system.console import tell
@@ -256,8 +257,11 @@ def _find(look: Look, wanted: str, state: str | None, *, newest: bool = False) -
         path = Path(wanted).expanduser().resolve()
         found = [folder for folder in folders if folder.resolve() == path]
     elif not (found := [folder for folder in folders if folder.name == wanted]):
-        name = parse_reference(wanted, look.family).name
-        found = [folder for folder in folders if folder.name.rpartition("-")[0] == name]
+        reference = parse_reference(wanted, look.family)
+        if reference.version != LATEST:  # a version was made by one run
+            made = folder_that_made(look.store.resolve(reference), look.store)
+            folders = [folder for folder in folders if folder == made]
+        found = [folder for folder in folders if folder.name.rpartition("-")[0] == reference.name]
         if state:
             found = [folder for folder in found if run_state(folder).state == state]
     if len(found) == 1:
