@@ -14,9 +14,11 @@ from nemotron_app.report.compare import training_in
 from nemotron_app.wording import short_path, table_lines
 from nemotron_shared.artifacts import Store
 from nemotron_shared.artifacts.manifest import Producer
+from nemotron_shared.artifacts.names import Reference
+from nemotron_shared.artifacts.starting import inputs_kept
 from nemotron_shared.system.atomic import write_json
 from nemotron_shared.system.errors import UserError
-from nemotron_shared.system.lock import holder_of, record_of
+from nemotron_shared.system.lock import holder_of, locked, record_of
 from nemotron_shared.tracking.completions import Completion, CompletionsLog, Turn
 
 # A step's process: it holds the run's lock, and a first SIGTERM ends it between two steps.
@@ -124,6 +126,29 @@ def test_a_run_shows_its_newest_completions(
     with log.path.open("a") as file:
         file.write("nothing\n")
     assert "completions.jsonl is damaged: line 7: Invalid JSON" in run(capsys, "show", "rl")[1]
+
+
+def test_a_run_before_its_first_step_has_no_completions_yet(home: Path, worker, capsys) -> None:
+    folder = home / "runs" / "super3-sft-model-aaaa"
+    (folder / "config.yaml").write_text("logger: {completions: 4}\n")
+    assert "only RL keeps some" in run(capsys, "show", "sft")[1], "it has a step"
+    (folder / "metrics.jsonl").unlink()
+    assert "no completions yet: the first step is not done" in run(capsys, "show", "sft")[1]
+    (folder / "config.yaml").write_text("logger: {completions: 0}\n")
+    assert "only RL keeps some" in run(capsys, "show", "sft")[1]
+
+
+def test_a_step_that_is_starting_is_named_beside_the_last_run(home: Path, capsys) -> None:
+    folder_of(home, "super3-rl-model-aaaa", published=True)
+    made = Reference("super3-sft-model", 1)
+    store = Store(home)
+    store.folder(made).mkdir(parents=True)
+    with inputs_kept(store, [made]):
+        said = run(capsys, "show", "rl")[1]
+        assert f"newer: a step that is starting (process {os.getpid()}" in said and "reads super3-sft-model:v1;" in said
+        with locked(home / "runs" / "super3-rl-model-aaaa" / "lock", wait=False):
+            assert "newer" not in run(capsys, "show", "rl")[1], "it may be the run itself"
+    assert "newer" not in run(capsys, "show", "rl")[1]
 
 
 def test_a_damaged_last_line_is_passed_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

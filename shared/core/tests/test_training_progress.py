@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.system.console import CLEAR, renew
+from nemotron_shared.system.console import CLEAR, renew, tell
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.program import exit_code_of
 from nemotron_shared.tracking import progress
 from nemotron_shared.tracking.progress import Progress
 from nemotron_shared.tracking.run import Run
@@ -102,6 +104,50 @@ def test_what_is_said_takes_the_place_of_a_line_that_renews_itself(
     renew("step 1/9")
     run.say("stopped after step 1")
     assert capsys.readouterr().err == f"{CLEAR}step 1/9{CLEAR}[pretrain] stopped after step 1\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (120, "[super3-rl-model] ━━━━━━━━━━──────────  step 450/900  loss 0.0123  reward 0.5  lr 0.003"
+              "  21,010 tokens/s  0:43 left"),
+        (100, "[super3-rl-model] ━━━━━━━───────  step 450/900  loss 0.0123  reward 0.5  21,010 tokens/s  0:43 left"),
+        (80, "━━━━━━──────  step 450/900  loss 0.0123  reward 0.5  21,010 tokens/s  0:43 left"),
+        (70, "step 450/900  loss 0.0123  reward 0.5  21,010 tokens/s  0:43 left"),
+        (60, "step 450/900  loss 0.0123  reward 0.5  0:43 left"),
+        (40, "step 450/900  loss 0.0123  reward 0.5 …"),
+    ],
+)  # fmt: skip
+def test_the_line_that_renews_itself_fits_the_terminal(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int,
+    shown: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    told = Progress(Run(run.directory, "super3-rl-model"), log_interval=1)
+    told.start(0, last=900, tokens=0)
+    clock.now += 43
+    told.log(450, {"loss": 0.0123, "reward": 0.5, "lr": 0.003}, tokens=43 * 21_010)
+    assert capsys.readouterr().err == CLEAR + shown and len(shown) < columns
+
+
+@pytest.mark.parametrize(("raised", "said"), [(UserError("no disk"), "error: no disk\n"), (KeyboardInterrupt(), None)])
+def test_an_error_takes_the_place_of_a_line_that_renews_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, said: str | None
+) -> None:
+    def fail() -> None:
+        renew("step 1/9")
+        raise raised
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    exit_code_of(fail)
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"{CLEAR}step 1/9{CLEAR}") and (said is None or shown.endswith(said))
+    tell("a result")
+    assert capsys.readouterr().err == "", "nothing is left to clear"
+    renew("step 2/9")
+    tell("a result")
+    assert capsys.readouterr().err == f"{CLEAR}step 2/9{CLEAR}"
 
 
 def test_a_step_is_logged_with_the_memory_that_is_held(tmp_path: Path) -> None:

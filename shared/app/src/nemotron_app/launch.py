@@ -29,7 +29,7 @@ from nemotron_shared.config.translation import dialects, understanding
 from nemotron_shared.families import families
 from nemotron_shared.machine.environments import python_for_step
 from nemotron_shared.stages import STAGES
-from nemotron_shared.system.console import tell
+from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError, did_you_mean
 from nemotron_shared.system.process import ending_with_us, launch_command
 from nemotron_shared.system.stop import STOPPED_EXIT_CODE, end_on_sigterm
@@ -214,7 +214,7 @@ def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
         return code
     if stopping and -code in before:  # the signal arrived before the step had installed its handlers
         return STOPPED_EXIT_CODE
-    tell(f"error: {_killed(command, -code)}", out=sys.stderr)
+    say(f"error: {_killed(command, -code)}")  # on a terminal, in the place of the line that the step last showed
     return KILLED_EXIT_CODE
 
 

@@ -14,6 +14,8 @@ import shlex
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +31,9 @@ from nemotron_app.training_log import folder_that_made
 from nemotron_app.wording import minute, short_path, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import LATEST, is_path, parse_reference
+from nemotron_shared.artifacts.starting import kept_inputs
 from nemotron_shared.artifacts.store import Store
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.system.atomic import open_regular
 from nemotron_shared.system.console import tell
 from nemotron_shared.system.errors import NotFound, UserError
@@ -123,10 +127,32 @@ def show_(look: Look, wanted: str, step: int | None) -> int:
     for one in shown:
         lines += ["", *lines_of(one, width)]
     if not shown:
-        lines.append("no completions are kept: only RL keeps some, unless logger.completions=0")
+        lines.append(_without_completions(run))
+    lines += _starting(look.store)
     plain = [one.plain() for one in shown]
     look.tell(asdict(run) | {"completions": plain, "problem": kept.problem}, *lines)
     return 0
+
+
+def _without_completions(run: RunState) -> str:
+    """Why a run has no completions."""
+    if run.state == "running" and not run.last:
+        with suppress(OSError, UserError, KeyError, TypeError):
+            config = Path(run.folder) / "config.yaml"
+            if parsed(config, read_text(config))["logger"]["completions"]:
+                return "no completions yet: the first step is not done"
+    return "no completions are kept: only RL keeps some, unless logger.completions=0"
+
+
+def _starting(store: Store) -> Iterator[str]:
+    """A line for each step that has no run yet, while it checks and rehearses. Where one runs, it may be that one."""
+    if any(holder_now(folder) for folder in _folders(store)):
+        return
+    inputs: dict[str, list[str]] = {}
+    for reference, starter in kept_inputs(store):
+        inputs.setdefault(starter, []).append(str(reference))
+    for starter, read in inputs.items():
+        yield f"newer: {starter} reads {', '.join(dict.fromkeys(read))}; it has no run yet"
 
 
 def _ranges(steps: list[int]) -> str:

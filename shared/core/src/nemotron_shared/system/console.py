@@ -8,6 +8,8 @@ say("stopped after step 14")
 """
 
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -30,6 +32,8 @@ class Doing:
     what: str = "starting"
     since: float = field(default_factory=time.monotonic)
     said: float = field(default_factory=time.monotonic)
+    renewed: bool = False
+    """The cursor is behind a line shown by `renew`."""
 
 
 _doing = Doing()
@@ -45,10 +49,19 @@ def work_at_hand() -> Doing:
     return _doing
 
 
-def bar(share: float) -> str:
+def bar(share: float, width: int = BAR) -> str:
     """Draw a share from 0 to 1 as a bar."""
-    full = round(min(max(share, 0.0), 1.0) * BAR)
-    return "━" * full + "─" * (BAR - full)
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return "━" * full + "─" * (width - full)
+
+
+def room() -> int:
+    """Characters that fit on a line of the terminal behind stderr; a full line would move the cursor to the next."""
+    try:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # not a terminal, or closed
+        width = 0
+    return (width or shutil.get_terminal_size().columns) - 1
 
 
 def finding_lines(finding: Finding, title: str = "", indent: int = 2) -> Iterator[str]:
@@ -69,19 +82,21 @@ def _clean(text: str) -> str:
 def say(line: str) -> None:
     """Print a line, from rank 0 only; on a terminal it replaces a line shown by `renew`."""
     if rank() == 0:
-        _doing.said = time.monotonic()
+        _doing.said, _doing.renewed = time.monotonic(), False
         # write the newline with the line: a forked process may print at the same time
         print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}\n", end="", file=sys.stderr, flush=True)
 
 
 def tell(text: str = "", *, end: str = "\n", out: TextIO | None = None) -> None:
     """Print a result."""
+    clear_renewed()
     print(printable(text, keep="\n\t"), end=end, file=out or sys.stdout, flush=True)
 
 
 def tell_json(value: Any, indent: int | None = 2) -> None:
     """Print a result for programs. Characters a terminal would act on are written as JSON escapes."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
+    clear_renewed()
     print("".join(char if char.isprintable() or char == "\n" else _in_json(char) for char in text), flush=True)
 
 
@@ -99,12 +114,24 @@ def pass_on(log: bytes) -> None:
 
 
 def renew(line: str) -> None:
-    """Show a line that the next one replaces; where that is impossible, print it."""
+    """Show a line that the next one replaces; where that is impossible, print it.
+
+    It is cut to the terminal's width: only the last row of a line that wraps could be replaced.
+    """
     if not sys.stderr.isatty():
         say(line)
     elif rank() == 0:
-        _doing.said = time.monotonic()
-        print(f"{CLEAR}{_shown(line)}", end="", file=sys.stderr, flush=True)
+        _doing.said, _doing.renewed = time.monotonic(), True
+        shown, width = _shown(line), room()
+        shown = shown if len(shown) <= width else f"{shown[: width - 1]}…"
+        print(f"{CLEAR}{shown}", end="", file=sys.stderr, flush=True)
+
+
+def clear_renewed() -> None:
+    """Remove a line shown by `renew`, before anything is printed that does not come from here."""
+    if _doing.renewed and sys.stderr.isatty():
+        print(CLEAR, end="", file=sys.stderr, flush=True)
+    _doing.renewed = False
 
 
 def _shown(line: str) -> str:

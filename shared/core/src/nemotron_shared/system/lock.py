@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from nemotron_shared.system import atomic
+from nemotron_shared.system.console import clear_renewed
 from nemotron_shared.system.errors import UserError, printable
 
 # Here flock suffices, because no other machine can mount them at the same time. All others may be shared.
@@ -149,6 +150,7 @@ def _beats(path: Path, holder: Holder, *, announce: bool) -> bool:
     """Watch another machine's record until it changes. Clocks differ between machines, so times are not compared."""
     if announce:
         waiting = f"waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
+        clear_renewed()
         print(printable(f"{path.parent}: {holder} was here last: {waiting}"), file=sys.stderr, flush=True)
     deadline = time.monotonic() + SILENT_SECONDS
     while time.monotonic() < deadline:
@@ -222,6 +224,7 @@ def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[Non
 def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
     point, kind = mount
     line = f"{point} ({kind}) does not support locks: only the record next to each lock keeps two processes apart here"
+    clear_renewed()
     print(printable(line), file=sys.stderr, flush=True)  # only rank 0 takes locks
 
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from types import TracebackType
 
+from nemotron_shared.system.console import clear_renewed
 from nemotron_shared.system.errors import UserError, disk_remedy, printable
 from nemotron_shared.system.process import as_typed
 from nemotron_shared.system.redaction import redact
@@ -37,15 +38,16 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             sys.stdout.flush()
         return code
     except UserError as error:
-        print("error:", printable(redact(as_typed(str(error))), keep="\n\t"), file=sys.stderr, flush=True)
+        _print_error(as_typed(str(error)))
         return error.exit_code
     except RuntimeError as error:
         wrong = _wrong_path(str(error))
         if wrong is None:
             raise
-        print("error:", printable(redact(wrong), keep="\n"), file=sys.stderr, flush=True)
+        _print_error(wrong)
         return UserError.exit_code
     except KeyboardInterrupt:
+        clear_renewed()
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:
@@ -60,13 +62,13 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         if remedy is None:
             raise
         where = error.filename2 or error.filename or "a file could not be read or written"
-        print(
-            "error:",
-            printable(redact(f"{where}: {error.strerror}\n  {remedy}"), keep="\n"),
-            file=sys.stderr,
-            flush=True,
-        )
+        _print_error(f"{where}: {error.strerror}\n  {remedy}")
         return UserError.exit_code
+
+
+def _print_error(text: str) -> None:
+    clear_renewed()
+    print("error:", printable(redact(text), keep="\n\t"), file=sys.stderr, flush=True)
 
 
 def _wrong_path(said: str) -> str | None:
@@ -85,11 +87,14 @@ def spell_out_libraries() -> None:
     """
 
     def record_as_text(self: logging.Handler, record: logging.LogRecord) -> str:
+        if getattr(self, "stream", None) is sys.stderr:
+            clear_renewed()
         return _without_commands(_format_record(self, record))
 
     def warning_as_text(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
+        clear_renewed()
         return _without_commands(_format_warning(message, category, filename, lineno, line))
 
     logging.Handler.format = record_as_text
@@ -104,4 +109,5 @@ def _without_commands(text: str) -> str:
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback without secrets and escape sequences: clusters keep the output of jobs."""
     text = "".join(traceback.format_exception(kind, error, trace))
+    clear_renewed()
     print(printable(redact(text), keep="\n\t"), end="", file=sys.stderr, flush=True)

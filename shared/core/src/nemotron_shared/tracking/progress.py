@@ -15,13 +15,13 @@ slow run does not look like a hang:
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from nemotron_shared.machine.library_output import LibraryLog
 from nemotron_shared.machine.machine import memory_held
 from nemotron_shared.system import distributed
-from nemotron_shared.system.console import bar, clock, doing, renew, say, work_at_hand
+from nemotron_shared.system.console import BAR, bar, clock, doing, renew, room, work_at_hand
 from nemotron_shared.tracking.metrics import Figures
 from nemotron_shared.tracking.run import Run
 
@@ -87,15 +87,41 @@ class Progress:
         is_due = step % self.log_interval == 0 or now - self._shown >= quiet
         if is_due or step == self._last_step or any(name.startswith("valid") for name in metrics):
             left = seconds / max(1, step - self._first_step) * (self._last_step - step)
-            show = renew if step < self._last_step else say
-            share = [bar(step / max(1, self._last_step))] if show is renew and sys.stderr.isatty() else []
-            show(f"[{self.run.name}] {'  '.join([*share, *words, f'{clock(left)} left'])}")
+            words.append(f"{clock(left)} left")
+            if step >= self._last_step or not sys.stderr.isatty():
+                self.run.say("  ".join(words))
+            else:
+                renew(fitted(self.run.name, step / self._last_step, words, room()))
             self._shown = now
         doing(
             f"at work on step {min(step + 1, self._last_step)}/{self._last_step}"
             if step < self._last_step
             else "finishing"
         )
+
+
+SHORT_BAR = 8
+
+
+def fitted(name: str, share: float, words: Sequence[str], width: int) -> str:
+    """The line of a step with a bar, in `width` characters if it can be.
+
+    It loses the learning rate, then some of its bar, then the run's name, the bar, and last the speed.
+
+    Args:
+        share: of the steps that are done, from 0 to 1.
+    """
+    shorter = [word for word in words if not word.startswith("lr ")]
+    for prefix, shown, least in (
+        (f"[{name}] ", words, BAR),
+        (f"[{name}] ", shorter, SHORT_BAR),
+        ("", shorter, SHORT_BAR),
+    ):
+        rest = "  ".join(["", *shown])
+        if (left := width - len(prefix) - len(rest)) >= least:
+            return f"{prefix}{bar(share, min(BAR, left))}{rest}"
+    without_bar = "  ".join(shorter)
+    return without_bar if len(without_bar) <= width else "  ".join(w for w in shorter if not w.endswith("tokens/s"))
 
 
 SECONDS = 5.0
