@@ -144,7 +144,8 @@ class Artifact:
         found = {}
         for one in inputs(self._store, self._found):
             if one.problem:
-                raise UserError(f"{self.reference}: its {one.role} {one.label}: {one.problem}", "see: print(_.lineage)")
+                what = f"{self.reference}: its {one.role} {one.label}: {one.problem}"
+                raise UserError(what, "`lineage` shows all of its history")
             if one.artifact is not None:
                 found[one.role] = Artifact(one.artifact, self._store)
         return found

@@ -47,7 +47,10 @@ def answer_of(words: Sequence[str], *, quiet: bool, allowed: Collection[int] = (
     """
     said: deque[str] = deque(maxlen=KEPT)
     with tempfile.TemporaryFile() as answer:
-        code = _run([sys.executable, "-m", "nemotron_app.main", *words, "--json"], answer, said, quiet)
+        command = [sys.executable, "-m", "nemotron_app.main", *words, "--json"]
+        code, interrupted = _run(command, answer, said, quiet)
+        if interrupted and (code < 0 or code in (STOPPED_EXIT_CODE, *allowed)):
+            raise KeyboardInterrupt  # also where it ended just then: what comes after this call was to be stopped, too
         if code not in allowed:
             raise _error(words, code, "".join(said))
         answer.seek(0)
@@ -59,8 +62,8 @@ def start(command: Sequence[str], environment: Mapping[str, str], stdout: IO[byt
     return subprocess.Popen(ending_with_us(command), env=environment, stdout=stdout, stderr=stderr)
 
 
-def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: bool) -> int:
-    """Run a command to its end, and return its exit code.
+def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: bool) -> tuple[int, bool]:
+    """Run a command to its end. Returns its exit code, and whether it was interrupted.
 
     An interrupt is passed on to it, once for each time; it saves and stops. Jupyter interrupts whole process groups, so
     that it may get the signal twice; steps take that for one request.
@@ -79,8 +82,7 @@ def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: boo
                         said.append(line)
                         if not quiet:
                             tell(line.rstrip("\n"))
-                    code = process.wait()
-                    break
+                    return process.wait(), interrupted
                 except KeyboardInterrupt:
                     interrupted = True
                     process.send_signal(signal.SIGINT)
@@ -88,9 +90,6 @@ def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: boo
             process.send_signal(signal.SIGTERM)
             process.wait()
             raise
-    if interrupted and code:
-        raise KeyboardInterrupt
-    return code
 
 
 def _error(words: Sequence[str], code: int, said: str) -> Exception:
