@@ -35,10 +35,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shortened(command: list[str], *rest: object) -> Forked:
-    """A command whose training or evaluation takes a few steps."""
+    """A command whose training or evaluation takes a few steps, on few rows where it names no data."""
     stage = "sft" if "finetune" in command else next((word for word in command if word in SHORT), None)
     more = SHORT[stage] if stage else ()
-    more = [word for word in more if "finetune" not in command or word.startswith("train.train_iters")]
+    if "finetune" in command or any(word.startswith("run.data=") for word in command):
+        more = tuple(word for word in more if not word.startswith("data_prep."))
     return Forked([*command, *more], Path.cwd(), *rest)  # type: ignore[arg-type]
 
 
@@ -143,14 +144,26 @@ time.sleep(60)"""
         if line == "step 1":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "start", failing(program))
+    monkeypatch.setattr(commands, "start", instead(program))
     monkeypatch.setattr(commands, "tell", interrupted)
     with pytest.raises(kind):
         nemotron.train("sft", "tiny")
     assert capsys.readouterr().out.startswith("step 1\n")
 
 
-def failing(program: str) -> Callable[..., subprocess.Popen[bytes]]:
+def test_a_quiet_call_prints_warnings_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "print('step 1\\n[data] WARNING: another file\\nstep 2', file=sys.stderr)"
+    answer = {"config": {}}
+    monkeypatch.setattr(commands, "start", instead(f"import sys; {said}; print({json.dumps(answer)!r})"))
+    assert commands.answer_of(["--help"], quiet=True) == answer
+    assert capsys.readouterr().out == "[data] WARNING: another file\n"
+    commands.answer_of(["--help"], quiet=False)
+    assert capsys.readouterr().out == "step 1\n[data] WARNING: another file\nstep 2\n"
+
+
+def instead(program: str) -> Callable[..., subprocess.Popen[bytes]]:
     """A start of another program instead."""
 
     def start(command: list[str], environment: dict[str, str], stdout: object, stderr: object) -> subprocess.Popen:
@@ -173,7 +186,7 @@ def failing(program: str) -> Callable[..., subprocess.Popen[bytes]]:
 def test_what_went_wrong_is_raised(
     monkeypatch: pytest.MonkeyPatch, program: str, kind: type[Exception], said: str
 ) -> None:
-    monkeypatch.setattr(commands, "start", failing(program))
+    monkeypatch.setattr(commands, "start", instead(program))
     with pytest.raises(kind) as raised:
         nemotron.train("sft", "tiny", quiet=True)
     assert said in str(raised.value)

@@ -29,6 +29,8 @@ COLOURS = {"FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"}
 """Variables that ask for colours, some of which a kernel of Jupyter sets: our lines are text."""
 KEPT = 1000
 """Lines of a command that are kept, to find its error in."""
+WARNING = "WARNING: "
+"""How lines begin, after the name of their step, that should not be missed: an input from another file, say."""
 AGAIN = "what is saved is kept: the same call goes on from there"
 
 
@@ -37,7 +39,7 @@ def answer_of(words: Sequence[str], *, quiet: bool, allowed: Collection[int] = (
 
     Args:
         words: of the command line, without `nemotron`.
-        quiet: print nothing.
+        quiet: print warnings only.
         allowed: exit codes with which it answers.
 
     Raises:
@@ -80,7 +82,7 @@ def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: boo
                 try:
                     for line in lines:
                         said.append(line)
-                        if not quiet:
+                        if not quiet or WARNING in line:
                             tell(line.rstrip("\n"))
                     return process.wait(), interrupted
                 except KeyboardInterrupt:

@@ -52,7 +52,7 @@ def train(
         home: the store; None for the one that `nemotron` uses here.
         force: train again even where a result exists.
         trust_code: run the Python files of a model that needs them, and of rewards and tasks.
-        quiet: print no progress.
+        quiet: print warnings only.
 
     Raises:
         UserError: the config, an input or the machine is not fit for it.
