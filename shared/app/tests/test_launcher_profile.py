@@ -33,7 +33,11 @@ def handed_over(**keys: Any) -> list[str]:
 
 @pytest.mark.parametrize("key", [key for key in Slurm.model_fields if key not in OF_OUR_JOBS])
 def test_each_key_is_handed_over_or_named_as_left_out(key: str) -> None:
-    assert handed_over(**{key: OTHERS.get(key, "/other")}) != handed_over()
+    assert handed_over(**{key: OTHERS.get(key, "/other")}) != handed_over(), (
+        f"a profile's {key} does not reach the launcher: hand it over in `settings` of nemotron_app/remote/place.py, "
+        "list it in LEFT_OUT there, or, if it is about our own jobs alone, in OF_OUR_JOBS here; "
+        "a key that is no text also needs a value in OTHERS"
+    )
 
 
 def test_a_job_without_a_limit_has_no_latest_time_to_save() -> None:

@@ -386,7 +386,8 @@ def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> No
 
 def test_an_unknown_name_lists_what_there_is(place: Path) -> None:
     install(place, "listed_formats", "lines=lines")
-    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "input_output, rollout, lines")):
+    listed = f"there are: auto, {', '.join(CHAT_FORMATS)}, lines"
+    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", listed)):
         with pytest.raises(UserError, match=f"no chat format named '{name}'") as caught:
             check_format(name)
         assert wanted in str(caught.value.remedy) and "lines" in str(caught.value.remedy)

@@ -51,6 +51,7 @@ class ChatFormat:
         example: a row.
         names: names that each field may have, in lower case; fields from the third on are optional.
         settings: settings of `data_prep` that name the fields instead.
+        beside: optional fields, in lower case, that `to_messages` looks for in the row by itself.
         fits: whether a field of that name and value is of this format, if its name does not tell.
     """
 
@@ -58,11 +59,12 @@ class ChatFormat:
     example: Mapping[str, Any]
     names: Sequence[Sequence[str]] = ()
     settings: Sequence[str] = ()
+    beside: Sequence[str] = ()
     fits: Callable[[str, Any], bool] = lambda name, value: True
 
     @property
     def is_pair(self) -> bool:
-        """A question and its answer in fields of their own, which may be numbers, and maybe a `history`."""
+        """A question and its answer in fields of their own, which may be numbers."""
         return len(self.names) > 1
 
     def found_in(self, row: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -81,6 +83,11 @@ def _is_sharegpt(name: str, turns: Any) -> bool:
     return "from" in first if first.keys() & {"from", "role"} else name != "messages"
 
 
+def _pair(example: Mapping[str, Any], names: Sequence[Sequence[str]], settings: Sequence[str] = ()) -> ChatFormat:
+    """A question, its answer, and earlier ones in `history`."""
+    return ChatFormat(from_pair, example, names, settings, beside=["history"])
+
+
 TURN_FIELDS = ("messages", "conversations", "conversation")
 CHAT_FORMATS = {
     "messages": ChatFormat(
@@ -97,24 +104,18 @@ CHAT_FORMATS = {
         settings=["conversations_field"],
         fits=_is_sharegpt,
     ),
-    "prompt_response": ChatFormat(
-        from_pair,
+    "prompt_response": _pair(
         {"prompt": "2+2?", "response": "4"},
         names=[["prompt"], ["response"]],
         settings=["prompt_field", "response_field"],
     ),
-    "alpaca": ChatFormat(
-        from_pair,
+    "alpaca": _pair(
         {"instruction": "2+2?", "input": "", "output": "4"},
         names=[["instruction"], ["output", "response"], ["input", "context"]],
     ),
-    "prompt_completion": ChatFormat(
-        from_pair, {"prompt": "2+2?", "completion": "4"}, names=[["prompt"], ["completion"]]
-    ),
-    "question_answer": ChatFormat(
-        from_pair, {"question": "2+2?", "answer": "4"}, names=[["question"], ["answer", "response"]]
-    ),
-    "input_output": ChatFormat(from_pair, {"input": "2+2?", "output": "4"}, names=[["input"], ["output"]]),
+    "prompt_completion": _pair({"prompt": "2+2?", "completion": "4"}, names=[["prompt"], ["completion"]]),
+    "question_answer": _pair({"question": "2+2?", "answer": "4"}, names=[["question"], ["answer", "response"]]),
+    "input_output": _pair({"input": "2+2?", "output": "4"}, names=[["input"], ["output"]]),
     "rollout": ChatFormat(
         from_rollout,
         {

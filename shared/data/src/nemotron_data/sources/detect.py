@@ -21,7 +21,7 @@ from nemotron_shared.system.errors import UserError
 ROWS, FILES = 100, 8
 CORRECT = "none of its first rows can be read: correct the file, or write it again"
 BESIDE = {*SYSTEM_FIELDS, *TOOL_FIELDS}
-"""Optional fields that are also read; with pairs, `history` too."""
+"""Optional fields that are read with every format; a format's own are in its `beside`."""
 KEYS_OF_TURNS = {
     *("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call"),
     *REASONING_NAMES,
@@ -120,8 +120,7 @@ def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str
     """Fields of rows of these formats that are neither in `fields`, optional fields of the format, nor marks."""
     marks = {name for row in rows if isinstance(row, Row) for name in row.value if is_mark(name, row.value[name])}
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
-    pairs = any(CHAT_FORMATS[name].is_pair for name in formats)
-    beside = (BESIDE if formats else set()) | ({"history"} if pairs else set())
+    beside = (BESIDE if formats else set()).union(*(CHAT_FORMATS[name].beside for name in formats))
     read = {name.lower() for name in fields} | beside
     return tuple(name for name in names if name.lower() not in read and not (formats and name in marks))
 
