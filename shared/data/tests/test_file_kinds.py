@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from nemotron_data.chat.formats import CHAT_FORMATS
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.sources import tables
 from nemotron_data.sources.datasets import find_blend
@@ -87,6 +88,22 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> No
     )
     found = detect_files(expand([file]))
     assert (found.kind, found.format, found.fields) == ("chat", "question_answer", ("question", "answer"))
+
+
+@pytest.mark.parametrize(
+    ("row", "unread"),
+    [
+        ({"dialog": [{"role": "user", "content": "2+2?"}], "Thoughts": "t", "history": [], "id": 1}, ("history", "id")),
+        ({"question": "2+2?", "answer": "4", "history": [], "Thoughts": "t"}, ("Thoughts",)),
+    ],
+)
+def test_optional_fields_of_a_format_are_read_with_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], unread: tuple[str, ...]
+) -> None:
+    dialog = replace(CHAT_FORMATS["messages"], names=[["dialog"]], beside=["thoughts"])
+    monkeypatch.setitem(CHAT_FORMATS, "dialog", dialog)
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    assert detect_files(expand([tmp_path / "a.jsonl"])).unread == unread
 
 
 def test_what_cannot_be_cut_is_one_shard(tmp_path: Path) -> None:
