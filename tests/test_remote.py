@@ -87,6 +87,8 @@ def test_recipe_then_profile_then_command_line(folder: Path) -> None:
 def test_a_dry_run_says_what_the_script_runs_and_why_it_takes_fewer_nodes(folder: Path) -> None:
     words = ("super3", "sft", "-c", "tiny", "--run", "tasks", "--dry-run")
     few = typed(folder, *words).stdout  # 8 rows per step
+    notes = few.partition("# notes\n")[2]
+    assert "8 rows per step: 8 of the 16 processes of tasks are used, on 1 node; a multiple of 16 rows" in notes
     assert re.search(r"^nodes: 1 +# 8 rows per step; env\.toml:\d+ \[tasks\] says 2$", few, re.MULTILINE)
     assert re.search(r"^ntasks_per_node: 8 +# env\.toml:\d+ \[tasks\]$", few, re.MULTILINE)
     assert "\nnproc_per_node: 8" not in few

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from store_support import MODEL, PRODUCER, folder_with, publish
 
-from nemotron_shared.artifacts import Artifact, Parent, Producer, Store
+from nemotron_shared.artifacts import Artifact, Parent, Producer, Store, verified
 from nemotron_shared.artifacts.verified import command_that_made, require_intact
 from nemotron_shared.system.digest import file_digest, in_threads
 from nemotron_shared.system.errors import UserError
@@ -231,3 +231,16 @@ def test_an_older_layout_is_named_as_one(store: Store) -> None:
     with pytest.raises(UserError, match="an older layout: schema_version is 1") as caught:
         store.resolve(MODEL)
     assert "cp -r" in str(caught.value.remedy)
+
+
+def test_looking_at_a_folder_makes_no_store(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    os.utime(tmp_path / "model" / "config.json", (1, 1))
+    time.sleep(0.15)
+    digest = store.resolve(str(tmp_path / "model")).manifest.digest
+    assert not store.home.exists()
+    monkeypatch.setattr(verified, "file_digest", lambda path: pytest.fail("hashed again"))
+    store.home.mkdir()
+    assert store.resolve(str(tmp_path / "model")).manifest.digest == digest
+    assert list((store.home / "cache" / "verified").glob("external-*.json")), "kept once there is a store"

@@ -225,11 +225,12 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     return parameters_of(fields, vocabulary_of(config, fields, inputs.get("data")))
 
 
-def is_refused(config: StageConfig, inputs: Inputs, machine: Machine) -> bool:
-    """Whether `run.model` names a folder that is missing or cannot be used, so that the model's size is unknown."""
+def is_unknown(config: StageConfig, inputs: Inputs, machine: Machine) -> bool:
+    """Whether `run.model` names a folder that is missing, cannot be used or is not seen from here, so that the model's
+    size is unknown. Recipes of a cluster's engines state the architecture of theirs."""
     named = getattr(config.run, "model", None)
-    looked_for = named is not None and machine.sees_files and (is_path(named) or is_folder(named))
-    return looked_for and inputs.get("model") is None
+    counts = machine.sees_files or isinstance(config.engine, LocalEngine)
+    return named is not None and counts and (is_path(named) or is_folder(named)) and inputs.get("model") is None
 
 
 def vocabulary_of(config: StageConfig, fields: Mapping[str, Any], data: Artifact | None) -> int:
@@ -264,7 +265,7 @@ def local_needs(
     Args:
         more: packages in addition to those that all engines share.
     """
-    engine, known = config.engine, not is_refused(config, inputs, machine)
+    engine, known = config.engine, not is_unknown(config, inputs, machine)
     parameters = size_of(config, inputs).total if known else 0
     kernels = bool(machine.gpus) and engine.device != "cpu" and all(map(machine.version_of, KERNELS))
     others: list[Finding] = []

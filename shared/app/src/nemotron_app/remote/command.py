@@ -26,7 +26,7 @@ from nemotron_cluster.profiles import Profile, Slurm, load_profile
 from nemotron_cluster.slurm.script import SAME_IN_EVERY_JOB, choose_resources
 from nemotron_shared.families import families
 from nemotron_shared.step.dry_run import Preview, as_text
-from nemotron_shared.system.console import tell, tell_json
+from nemotron_shared.system.console import say, tell, tell_json
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.process import as_typed
 
@@ -50,6 +50,7 @@ def run_remote(stage: str, verb: str, request: Request) -> int:
 def hand_over(job: Job, place: Place, request: Request) -> Record:
     """Submit or prepare the job; returns its record."""
     assert request.remote is not None
+    _say_unused(place)
     record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
     backend = backend_of(place.profile)
     if request.remote.mode == "stage":
@@ -57,6 +58,11 @@ def hand_over(job: Job, place: Place, request: Request) -> Record:
             backend.lay_out(job, Path(record.folder))
         return record
     return submit(job, record, place.profile)
+
+
+def _say_unused(place: Place) -> None:
+    if place.unused:
+        say(place.unused)
 
 
 def tell_submitted(request: Request, records: list[Record]) -> None:
@@ -96,6 +102,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
             judged, refused = None, str(error)
     preview: dict[str, Any] = _preview(stage, verb, place, job) | {"command": shlex.join(_started(job))}
     preview["problems"] += [refused] if refused else []
+    preview["notes"] = [*([place.unused] if place.unused else []), *preview["notes"]]
     if place.request.json:
         more = {
             "profile": place.loaded.name,
@@ -211,6 +218,7 @@ def run_chain(request: Request) -> int:
         raise UserError("\n".join(["the first step could not run:", *wrong]))
     done: list[Record] = []
     for work in works:
+        _say_unused(places[work])
         job = replace(job_of(*work, places[work]), after=tuple(str(record.id) for record in done[-1:]))
         done.append(_submit(job, places[work], done))
     last = places[works[-1]]

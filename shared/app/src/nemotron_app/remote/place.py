@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -54,6 +54,8 @@ class Place:
     """The store of local commands; records of jobs are kept next to it."""
     here: Local | None = None
     """The local backend, if the step runs on this machine and itself submits jobs to the profile's cluster."""
+    unused: str | None = None
+    """Why some of the profile's processes have nothing to do, in words."""
 
     @property
     def profile(self) -> Profile:
@@ -81,8 +83,9 @@ def place_of(stage: str, verb: str, request: Request) -> Place:
     if "partition" not in typed and isinstance(profile := loaded.profile, Slurm):
         partition = (profile.run_partition if asked.mode == "run" else profile.batch_partition) or profile.partition
         loaded = replace(loaded, profile=profile.model_copy(update={"partition": partition}))
-    if verb == "train":
-        loaded = _as_many_as_fit(loaded, found)
+    unused = _unused(loaded, found) if verb == "train" else None
+    if unused is not None:
+        loaded = unused.without
     store = Store.open(resolve_section(found.tree, "run")["home"]).home
     decided = _decided(loaded, stage, verb, found, store)
     here = here_of(verb, found, loaded.profile)
@@ -96,7 +99,7 @@ def place_of(stage: str, verb: str, request: Request) -> Place:
         decided += _layout(loaded, stage, found, replace(request, overrides=(*decided, *request.overrides)))
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
-        return Place(loaded, request, composed(stage, request), store, here)
+        return Place(loaded, request, composed(stage, request), store, here, unused and unused.why)
     except UserError as error:  # the profile was valid without them
         what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
@@ -115,19 +118,24 @@ def _value(text: str) -> Any:
         ) from error
 
 
-def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
-    """Reduce the number of processes to one that divides the rows of a step: a tiny recipe has only eight rows."""
+class Unused(NamedTuple):
+    """The profile without the processes that have nothing to do, and why."""
+
+    without: Loaded
+    why: str
+
+
+def _unused(loaded: Loaded, composed: Composed) -> Unused | None:
+    """Processes beyond a number that divides the rows of a step: a tiny recipe has only eight rows."""
     profile, rows = loaded.profile, _rows(composed)
     each = profile.processes_per_node
     if rows is None or rows % (profile.nodes * each) == 0:
-        return loaded
+        return None
     sizes = product(range(1, profile.nodes + 1), range(1, each + 1))
     fits = [(nodes, some) for nodes, some in sizes if rows % (nodes * some) == 0]
     nodes, some = max(fits, key=lambda fit: (fit[0] * fit[1], -fit[0]))
-    say(
-        f"{rows} rows per step: {nodes * some} of the {profile.nodes * each} processes of {loaded.name} are used, "
-        f"on {nodes} node{'s' if nodes > 1 else ''}"
-    )
+    processes, on = profile.nodes * each, f"on {nodes} node{'s' if nodes > 1 else ''}"
+    used = f"{rows} rows per step: {nodes * some} of the {processes} processes of {loaded.name} are used, {on}"
     written = [key for key in TWINS if getattr(profile, key, None)]
     wanted = {"nodes": nodes, "gpus_per_node": min(some, profile.gpus_per_node)}
     wanted |= dict.fromkeys(written or TWINS[:1], some)
@@ -135,7 +143,8 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     why = dict.fromkeys(change, f"{rows} rows per step")
     for key in change.keys() & loaded.origins.keys():
         why[key] += f"; {loaded.origins[key]} says {getattr(profile, key)}"
-    return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
+    reduced = replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
+    return Unused(reduced, f"{used}; a multiple of {processes} rows would use all")
 
 
 def _layout(loaded: Loaded, stage: str, found: Composed, request: Request) -> list[Said]:

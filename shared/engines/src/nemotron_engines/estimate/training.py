@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nemotron_engines.checks import VOCABULARY, is_refused, size_of, vocabulary_of
+from nemotron_engines.checks import VOCABULARY, is_unknown, size_of, vocabulary_of
 from nemotron_engines.estimate.counted import counted
 from nemotron_engines.estimate.lengths import READ, pair_tokens, prompt_tokens
 from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
@@ -43,8 +43,9 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     Raises:
         UserError: the model cannot be counted.
     """
-    if is_refused(config, inputs, machine):
-        raise UserError("the model that run.model names cannot be used")
+    if is_unknown(config, inputs, machine):
+        why = "cannot be used" if machine.sees_files else "is not seen from here"
+        raise UserError(f"the model that run.model names {why}")
     fields, parameters = _described(config, inputs)
     vocab = vocabulary_of(config, fields, inputs.get("data"))
     parameters = parameters if parameters.total else parameters_of(fields, vocab)
