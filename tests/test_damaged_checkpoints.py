@@ -161,7 +161,9 @@ def test_an_earlier_step_that_validated_better_is_named_and_its_model_kept(run, 
     worse = ("optimizer.lr=0.5", "train.eval_interval=2", "checkpoint.most_recent_k=1", "train.train_iters=6")
     said = run(*COMMAND, *worse).stderr
     found = re.search(
-        r"published is the last step; step (\d) validated better: .*; the model of step (\d) stays in (\S+)", said
+        r"published is the last step; step (\d) validated better: .*\n"
+        r".* the model of step (\d) stays: nemotron chat (\S+)",
+        said,
     )
     assert found, said
     assert found[1] == found[2]
@@ -179,7 +181,9 @@ def test_the_step_that_validated_best_is_published_where_it_is_asked_for(run, ho
     run(*COMMAND, *worse)
     best = next((home / "runs").glob("*/best"))
     said = run(*COMMAND, *worse, "checkpoint.publish_best=always").stderr
-    found = re.search(r"published is step (\d), which validated best: .*; the model of step 6 stays in (\S+) ", said)
+    found = re.search(
+        r"published is step (\d), which validated best: .*\n.* the model of step 6 stays: nemotron chat (\S+)", said
+    )
     assert found, said
     versions = home / "artifacts" / MODEL
     assert f'"step": {found[1]}' in (versions / "v2" / "manifest.json").read_text()

@@ -123,6 +123,8 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["estimate"]["steps"] == 7
     with pytest.raises(UserError, match="the stage is ambiguous"):
         dispatch(["plan", str(file)])
+    file.write_text("defaults: [tiny, _self_]\nrewards: [{name: strict, weight: 1.0}]\n")
+    assert [one["stage"] for one in plan(capsys, str(file))] == ["rl"], "no other stage has rewards"
 
 
 def test_the_recipe_is_planned_whatever_the_store_holds(

@@ -44,7 +44,7 @@ def test_it_is_the_model_of_a_training_that_ended_there(run, tmp_path: Path, way
     start = script("sft") if processes == 1 else torchrun("sft", processes)
     command = last_values([*start, *short("sft"), *WORSE, *words])
     said = run(*command).stderr
-    found = re.search(r"published is step (\d), which validated best: valid_loss (\S+), at the end (\S+);", said)
+    found = re.search(r"published is step (\d), which validated best: valid_loss (\S+), at the end (\S+)\n", said)
     assert found, said
     best, home = int(found[1]), tmp_path / "home"
     manifest, tensors = published(home)

@@ -118,6 +118,19 @@ def test_what_would_fail_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureF
     assert "of another shape" in capsys.readouterr().err
 
 
+def test_stopping_a_rehearsal_leaves_nothing_to_continue(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nemotron_shared.step.rehearsal.subprocess.run", stop)
+    assert train.main(words(write("qwen3", tmp_path / "model"))) == 130
+    said = capsys.readouterr().err
+    assert "[sft] rehearsing one step with random weights\ninterrupted; nothing was begun" in said
+    assert not any((tmp_path / "home" / place).exists() for place in ("runs", "artifacts"))
+
+
 def test_tokens_that_would_not_be_seen_again_are_refused(tmp_path: Path) -> None:
     folder = write("qwen2", tmp_path / "model")
     require_tokens(folder)

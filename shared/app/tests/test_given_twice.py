@@ -7,7 +7,7 @@ import pytest
 from nemotron_app.main import main
 from nemotron_app.pipeline import for_stage
 from nemotron_app.request import Request
-from nemotron_shared.config.overrides import Said, require_once
+from nemotron_shared.config.overrides import Said, require_once, require_whole
 from nemotron_shared.system.errors import UserError
 from stages.sft import train
 
@@ -68,3 +68,10 @@ def test_a_pipelines_key_with_its_stage_wins_over_one_without_wherever_it_stands
         request = Request("super3", ("pipeline",), "tiny", words, dry_run=True, json=False)
         assert for_stage(request, "sft").overrides == ("train.train_iters=2", "train.train_iters=1")
         assert for_stage(request, "rl").overrides == ("train.train_iters=2",)
+
+
+def test_an_override_that_the_shell_took_apart_is_shown_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["super3", "rl", "-c", "tiny", "rewards=[{path:", "mine.py:right}]", "train.train_iters=1"]) == 2
+    told = "command line: 'rewards=[{path:' and 'mine.py:right}]' are two words to the shell"
+    assert capsys.readouterr().err == f"error: {told}\n  put it in quotes: 'rewards=[{{path: mine.py:right}}]'\n"
+    require_whole(["rewards=[{path: mine.py:right}]", "a=[", "b"])  # the first is whole, the second never ends

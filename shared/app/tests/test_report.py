@@ -569,5 +569,11 @@ def test_completions_of_rl_are_shown_by_step_from_the_folder_of_its_run(tmp_path
         ]  # fmt: skip
         assert max(map(len, lines[first : first + 5])) <= width
         assert lines[first + 5] == f"more of them: nemotron runs show {folder.name}"
+    thought = "<think>8-8+9=0+9=9</think>9"
+    about["prompt"] = "How much is 8-8+9+9-9+0-0?"
+    log.append(101, [Completion(which="best", completion=thought, reward=1.0, rewards={"strict": 1.0}, **about)])
+    console = Console(width=80, file=io.StringIO())
+    build_report(store, FAMILY).print(console, whole=True)
+    assert thought in console.file.getvalue(), "the text has the room of columns that say less"
     (folder / "metrics.jsonl").write_text("{}\n")
     assert gone in page_of(store).text, "another run works there now"

@@ -273,9 +273,10 @@ def test_a_line_names_the_step_that_is_not_published(tmp_path: Path) -> None:
     figures, said = [{"step": 20, "valid_loss": 1.0}, {"step": 30, "valid_loss": 2.0}], list[str]()
     run: Any = SimpleNamespace(metrics=SimpleNamespace(read=lambda: figures), say=said.append)
     best = Validation(20, "valid_loss", 1.0)
-    assert checkpoints.report_best(run, lambda best: "; see there") == {"best_step": 20, "best_valid_loss": 1.0}
-    checkpoints.report_best(run, lambda best: "; see there", best)
+    assert checkpoints.report_best(run, lambda best: "see there") == {"best_step": 20, "best_valid_loss": 1.0}
+    checkpoints.report_best(run, lambda best: "", best)
     assert said == [
-        "published is the last step; step 20 validated better: valid_loss 1, at the end 2; see there",
-        "published is step 20, which validated best: valid_loss 1, at the end 2; see there",
+        "published is the last step; step 20 validated better: valid_loss 1, at the end 2",
+        "see there",
+        "published is step 20, which validated best: valid_loss 1, at the end 2",
     ]

@@ -53,6 +53,15 @@ def test_an_unknown_key_is_named_with_its_neighbour() -> None:
     assert "did you mean 'steps'" in text
 
 
+def test_a_misspelt_key_comes_before_what_is_missing_without_it() -> None:
+    of_file = message({"train": {"stesp": 3}}, {"train.stesp": "mine.yaml:4", "train": "mine.yaml:3"})
+    assert [line.split(": ")[1] for line in of_file.splitlines()[::2]] == [
+        "unknown key 'train.stesp'", "missing key 'train.lr'", "missing key 'train.steps'"
+    ]  # fmt: skip
+    assert "set it, or begin the file with 'defaults" in of_file
+    assert "begin the file" not in message({"train": {}}, {"train": "command line"}), "there is no file"
+
+
 def test_an_unknown_key_is_not_answered_with_another_unknown_one() -> None:
     text = message({"train": {"lr": 0.1, "steps": 3, "foo": 1}, "other": {"foo": 2, "learning_rate": 3}})
     assert "unknown key 'train.foo'\n  known here: lr, steps" in text

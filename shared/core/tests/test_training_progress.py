@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.system.console import CLEAR, renew, tell
+from nemotron_shared.system.console import CLEAR, from_here, renew, tell
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.program import exit_code_of
 from nemotron_shared.tracking import progress
@@ -131,9 +131,15 @@ def test_the_line_that_renews_itself_fits_the_terminal(
     assert capsys.readouterr().err == CLEAR + shown and len(shown) < columns
 
 
-@pytest.mark.parametrize(("raised", "said"), [(UserError("no disk"), "error: no disk\n"), (KeyboardInterrupt(), None)])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (UserError("no disk"), "error: no disk\n"),
+        (KeyboardInterrupt("nothing was begun"), "interrupted; nothing was begun\n"),
+    ],
+)
 def test_an_error_takes_the_place_of_a_line_that_renews_itself(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, said: str | None
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, said: str
 ) -> None:
     def fail() -> None:
         renew("step 1/9")
@@ -142,12 +148,22 @@ def test_an_error_takes_the_place_of_a_line_that_renews_itself(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     exit_code_of(fail)
     shown = capsys.readouterr().err
-    assert shown.startswith(f"{CLEAR}step 1/9{CLEAR}") and (said is None or shown.endswith(said))
+    assert shown.startswith(f"{CLEAR}step 1/9{CLEAR}") and shown.endswith(said)
     tell("a result")
     assert capsys.readouterr().err == "", "nothing is left to clear"
     renew("step 2/9")
     tell("a result")
     assert capsys.readouterr().err == f"{CLEAR}step 2/9{CLEAR}"
+
+
+def test_a_path_is_relative_on_a_terminal_below_the_working_folder_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside, outside = tmp_path / "runs" / "one", tmp_path.parent / "other"
+    assert from_here(inside) == str(inside), "a log is read elsewhere"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert (from_here(inside), from_here(outside)) == ("runs/one", str(outside))
 
 
 def test_a_step_is_logged_with_the_memory_that_is_held(tmp_path: Path) -> None:

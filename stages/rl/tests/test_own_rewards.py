@@ -149,6 +149,18 @@ def test_with_environments_it_gets_the_episodes_prompt_and_no_answer_that_a_row_
     assert EpisodeTrainer._judged(trainer, [], [], [None], []).tolist() == [[0.5, 1.0]]
 
 
+def test_what_it_raises_in_a_rehearsal_is_told_to_be_about_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judges = {"right": judge(tmp_path, "def right(completion, expected):\n    return None\n", monkeypatch)}
+    for rehearses, told in ((True, " (expected: '7'); this answer is noise, of a rehearsal's random weights"),
+                            (False, " (expected: '7')")):  # fmt: skip
+        trainer: Any = SimpleNamespace(judges=judges, rehearses=rehearses)
+        with pytest.raises(UserError) as raised:
+            EpisodeTrainer._rewarded(trainer, "right", "qx%", "7", "", {})
+        assert raised.value.message.endswith(told)
+
+
 def test_with_environments_rows_need_an_expected_answer_for_a_reward_that_asks(tmp_path: Path) -> None:
     file, nothing = tmp_path / "train.jsonl", SimpleNamespace()
     file.write_text(json.dumps(ROW) + "\n")

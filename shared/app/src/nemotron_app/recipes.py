@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from nemotron_app.launch import stage_directory
 from nemotron_shared.config.compose import Composed, compose
-from nemotron_shared.config.files import read_text
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.overrides import leaves, of_the_same_name
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
@@ -111,9 +111,21 @@ def _stage_of(path: Path, stages: Sequence[str]) -> str:
         raise UserError(f"file {path} not found", "give a config's path, or STAGE/NAME such as sft/super3")
     folders = {(stage_directory(name) / "config").resolve(): name for name in stages}
     stage = next((name for folder, name in folders.items() if folder in path.resolve().parents), None)
-    if stage is None:
-        raise UserError(f"{path}: the stage is ambiguous", f"add --stage {'|'.join(stages)}")
-    return stage
+    if stage is not None:
+        return stage
+    content = parsed(path, read_text(path))
+    sections = content.keys() - {"defaults"} if isinstance(content, dict) else set()
+    having = [name for name in stages if sections <= _sections(name)]
+    if len(having) != 1:
+        raise UserError(f"{path}: the stage is ambiguous", f"add --stage {'|'.join(having or stages)}")
+    return having[0]
+
+
+def _sections(stage: str) -> set[str]:
+    """Names of the sections of a stage's configs."""
+    return {
+        field.alias or name for name, field in import_module(f"stages.{stage}.train").STEP.schema.model_fields.items()
+    }
 
 
 LINK = re.compile(r"\[([^]]+)\]\(([^)#]*)(#[\w-]+)?\)")

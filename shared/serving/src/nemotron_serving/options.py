@@ -1,6 +1,7 @@
 """Options shared by chat, generate and serve."""
 
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from nemotron_app import completion
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.models.finding import find_model
+from nemotron_shared.system.console import renew
 
 if TYPE_CHECKING:
     from nemotron_serving.model import Model
@@ -34,6 +36,8 @@ class Chosen:
 
     def ready(self, size: int, most_waiting: int | None = None) -> "AbstractContextManager[Model]":
         """Load the model; imports the libraries only now."""
+        if sys.stderr.isatty():  # for seconds, nothing else can be said
+            renew(f"[{self.artifact.reference}] loading libraries")
         from nemotron_engines.modeling.build import set_threads
         from nemotron_serving.model import ready
 

@@ -173,7 +173,14 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _rewarded(self, name: str, answer: str, expected: str | None, prompt: str, row: Mapping[str, Any]) -> float:
         judge = self.judges[name]
-        return 0.0 if self.rehearses and judge.is_of_a_package else judge.score(answer, expected, prompt, row)
+        if not self.rehearses:
+            return judge.score(answer, expected, prompt, row)
+        try:
+            return 0.0 if judge.is_of_a_package else judge.score(answer, expected, prompt, row)
+        except UserError as error:
+            raise UserError(
+                f"{error.message}; this answer is noise, of a rehearsal's random weights", error.remedy
+            ) from error
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Sample the completions of a batch, and add our advantages."""

@@ -9,7 +9,7 @@ nemotron report --live
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +69,8 @@ def print_report(collected: Collected, html_path: Path, console: "Console", *, w
 
 
 PROMPT, EXPECTED = 24, 14
-LEAST_WRITTEN, MOST_WRITTEN = 16, 60
-"""Characters of the texts in the table of completions."""
+LEAST_WRITTEN, WANTED, MOST_WRITTEN = 16, 32, 60
+"""Characters of the texts in the table of completions; columns that say less are left out for those wanted."""
 
 
 def print_completions(collected: Collected, console: "Console") -> None:
@@ -88,14 +88,23 @@ def print_completions(collected: Collected, console: "Console") -> None:
             "written": [],
             "expected": [in_one_line(one.expected or "", EXPECTED) for one in ones],
         }
-        taken = sum(max(map(len, [name, *cells])) + wording.GAP for name, cells in columns.items() if cells)
-        room = min(MOST_WRITTEN, max(LEAST_WRITTEN, console.width - taken))
+        wanted = max(len(in_one_line(one.completion, WANTED)) for one in ones)
+        for spare in ("tokens", "which"):
+            if _room_beside(columns, console) < wanted:
+                del columns[spare]
+        room = min(MOST_WRITTEN, max(LEAST_WRITTEN, _room_beside(columns, console)))
         columns["written"] = [in_one_line(one.completion, room) for one in ones]
         console.print()
         rows = [list(row) for row in zip(*columns.values(), strict=True)]
         output.print_table(console, output.Table(list(columns), rows), folded=LEAST_WRITTEN)
         more = as_typed(f"more of them: nemotron runs show {kept.folder.name}")
         console.print(output.text_of(console, more), soft_wrap=True)
+
+
+def _room_beside(columns: Mapping[str, Sequence[str]], console: "Console") -> int:
+    """Characters that filled columns leave to one without cells."""
+    taken = sum(max(map(len, [name, *cells])) + wording.GAP for name, cells in columns.items() if cells)
+    return console.width - taken
 
 
 def _row(collected: Collected, kind: str) -> list[str]:

@@ -8,6 +8,7 @@ Hydra's grammar reserves some characters that occur in paths, so values that it 
 """
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,24 @@ def require_key(override: str) -> None:
     """
     if not override_key(override):
         raise UserError(f"{who_says(override, None)}: '{override}' names no setting", "write key=value")
+
+
+def require_whole(words: Sequence[str]) -> None:
+    """Refuse an override that the shell took apart at its spaces, as `rewards=[{path:` and `mine.py:right}]`.
+
+    Raises:
+        UserError: with the override in quotes.
+    """
+    for at, word in enumerate(words):
+        for end in range(at + 1, len(words)) if "=" in word and _open(word) else ():
+            if not _open(whole := " ".join(words[at : end + 1])):
+                what = f"{COMMAND_LINE}: '{word}' and '{words[at + 1]}' are two words to the shell"
+                raise UserError(what, f"put it in quotes: {shlex.quote(whole)}")
+
+
+def _open(text: str) -> bool:
+    """Whether brackets are open at the end of a text."""
+    return sum(map(text.count, "[{")) > sum(map(text.count, "]}"))
 
 
 def require_once(overrides: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
-from nemotron_shared.config.overrides import is_at, leaves, of_the_same_name
+from nemotron_shared.config.overrides import COMMAND_LINE, is_at, leaves, of_the_same_name
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.system.errors import UserError, did_you_mean
 
@@ -44,7 +44,7 @@ def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str,
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        found = error.errors()
+        found = sorted(error.errors(), key=lambda one: one["type"] != UNKNOWN)  # a misspelt key explains a missing one
         wrong = {".".join(map(str, one["loc"])) for one in found if one["type"] == UNKNOWN}
         keys = [key for key, _ in leaves(values) if not is_at(key, wrong)]
         faults = [_fault(schema, values, details, origins, keys) for details in found]
@@ -94,8 +94,9 @@ def _fault(
             remedy = f"remove it: {file} sets '{elsewhere[0]}' as well"
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
-        whole = "" not in origins  # only a config can start from defaults
-        or_begin = ", or begin the file with 'defaults: [default, _self_]'" if whole else ""
+        # only a config's file can start from defaults, and those have no entries of lists
+        may_begin = "" not in origins and where != COMMAND_LINE and not any(name.isdigit() for name in names)
+        or_begin = ", or begin the file with 'defaults: [default, _self_]'" if may_begin else ""
         return f"{where}: missing key '{key}'\n  set it{or_begin}"
     if details["type"] in NO_SECTION and (known := _beside(schema, values, [*names, ""])):
         keys = ", ".join(f"{name}: ..." for name in known)

@@ -72,7 +72,7 @@ def report_best(run: Run, keep: Callable[[Validation], str], published: Validati
 
     Args:
         keep: called with the best validation if the last one is worse; saves the checkpoint of the step that is not
-            published, because checkpoints are deleted on publishing, and returns text to append to the line.
+            published, because checkpoints are deleted on publishing, and returns a line about it.
         published: the best validation, if its step is published; None: the last step is.
     """
     found = validations(run.metrics)
@@ -80,16 +80,15 @@ def report_best(run: Run, keep: Callable[[Validation], str], published: Validati
     if best is None:
         return {}
     last = found[-1]
+    values = f"{best.name} {best.value:.4g}, at the end {last.value:.4g}"
     if published is not None:
-        run.say(
-            f"published is step {published.step}, which validated best: {best.name} {best.value:.4g}, "
-            f"at the end {last.value:.4g}{keep(best)}"
-        )
+        run.say(f"published is step {published.step}, which validated best: {values}")
     elif best.rank()[0] < last.rank()[0]:
-        run.say(
-            f"published is the last step; step {best.step} validated better: {best.name} {best.value:.4g}, "
-            f"at the end {last.value:.4g}{keep(best)}"
-        )
+        run.say(f"published is the last step; step {best.step} validated better: {values}")
+    else:
+        return {"best_step": best.step, f"best_{best.name}": best.value}
+    if kept := keep(best):
+        run.say(kept)
     return {"best_step": best.step, f"best_{best.name}": best.value}
 
 

@@ -56,6 +56,7 @@ SHORT = (
 SHORTEST = 8
 """Tokens of a sampled answer."""
 PASSED = "rehearsed: one step on the first rows"
+NOT_BEGUN = "nothing was begun: this was the rehearsal"
 BEFORE = "rehearsed before, with this architecture, these settings and this code"
 ANOTHER = "give another model: docs/finetune.md says what was tried with this one"
 LAUNCHER = re.compile(r"TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)")
@@ -83,14 +84,17 @@ def rehearse_apart(start: Start[Any]) -> str:
     arguments = start.arguments
     if start.config is not None and passed(start.store.home, digest_of(start, _short(start.config))):
         return BEFORE
-    say(f"[{start.step.stage}] rehearsing one step with a small model")
+    say(f"[{start.step.stage}] rehearsing one step with random weights")
     with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
         file = Path(folder) / "composed.yaml"
         write_composed(file, start.composed)
         command = [*launch_command(start.step.module, 1), "--composed", str(file), "--rehearse"]
         command += ["--trust-code"] if arguments.trust_code else []
         variables = {key: value for key, value in os.environ.items() if not LAUNCHER.fullmatch(key)}
-        done = subprocess.run(ending_with_us(command), capture_output=True, text=True, check=False, env=variables)
+        try:
+            done = subprocess.run(ending_with_us(command), capture_output=True, text=True, check=False, env=variables)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(NOT_BEGUN) from None
     said = done.stderr.strip()
     if done.returncode < 0:
         raise UserError(f"the rehearsal of one step was killed by signal {-done.returncode}", "is there memory for it?")

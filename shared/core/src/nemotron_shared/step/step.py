@@ -33,7 +33,7 @@ from nemotron_shared.step.records import ask_git, processes_of, producer, promis
 from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart
 from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
-from nemotron_shared.system.console import say, tell_json
+from nemotron_shared.system.console import from_here, say, tell_json
 from nemotron_shared.system.errors import Finding, note
 from nemotron_shared.system.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.system.program import exit_code_of
@@ -281,7 +281,7 @@ def _publish(step: Step, task: Task[Any], outcome: Outcome) -> Artifact:
         doubt = ": its bytes may differ from those of an uninterrupted run"
         run.say(f"made in {count} segments{'' if promises_bytes(artifact.manifest) else doubt}")
     finish(task, artifact, keep=step.keeps_state(task.config))
-    run.say(f"published {artifact.reference} ({artifact.path})")
+    run.say(f"published {artifact.reference} ({from_here(artifact.path)})")
     return artifact
 
 

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 from nemotron_shared.system.errors import Finding, printable
@@ -85,6 +86,13 @@ def say(line: str) -> None:
         _doing.said, _doing.renewed = time.monotonic(), False
         # write the newline with the line: a forked process may print at the same time
         print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}\n", end="", file=sys.stderr, flush=True)
+
+
+def from_here(path: Path) -> str:
+    """A path in a line on stderr: on a terminal relative if it is below the working folder; whole in a log, which is
+    read elsewhere."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if sys.stderr.isatty() and path.is_relative_to(here) else path)
 
 
 def tell(text: str = "", *, end: str = "\n", out: TextIO | None = None) -> None:

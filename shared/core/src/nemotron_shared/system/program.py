@@ -46,9 +46,9 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             raise
         _print_error(wrong)
         return UserError.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         clear_renewed()
-        print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+        print(f"interrupted; {str(interrupt) or 'run the same command again to continue'}", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:
         poll = select.poll()

@@ -24,6 +24,7 @@ from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.library_output import library_output
 from nemotron_shared.system import disk, distributed
 from nemotron_shared.system.atomic import read_json, write_text
+from nemotron_shared.system.console import from_here
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.stop import Stopped
 from nemotron_shared.tracking.metrics import RESULT_METRICS, last_values
@@ -203,7 +204,7 @@ def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, be
     shutil.rmtree(folder, ignore_errors=True)
     steps = steps_done(held[0])
     held[0].rename(folder)
-    return f"; Automodel's checkpoint of step {steps} stays in {folder}"
+    return f"Automodel's checkpoint of step {steps} stays in {from_here(folder)}"
 
 
 # Our models have 0, for no lower limit. Automodel takes its logarithm, for weights that are then overwritten.

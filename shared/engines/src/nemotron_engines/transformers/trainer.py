@@ -35,6 +35,7 @@ from nemotron_shared.engine.spec import Outcome
 from nemotron_shared.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from nemotron_shared.system import disk, distributed
 from nemotron_shared.system.atomic import link_or_copy
+from nemotron_shared.system.console import from_here
 from nemotron_shared.system.stop import Interrupted, Stopped
 from nemotron_shared.tracking.metrics import Metric, last_values
 from nemotron_shared.tracking.run import Run
@@ -348,7 +349,7 @@ BEST, LAST = "best", "last"
 
 
 def _keep(checkpoint: Path, folder: Path, model: Any, tokenizer: Path) -> str:
-    """Make a model folder of a checkpoint that is not published; returns a notice with its path, and how to use it.
+    """Make a model folder of a checkpoint that is not published; returns a line with its path.
 
     For a training with adapters, the folder holds only these.
     """
@@ -363,5 +364,7 @@ def _keep(checkpoint: Path, folder: Path, model: Any, tokenizer: Path) -> str:
         copy_tokenizer(tokenizer, folder)
     step = f"step {checkpoints.step_of(checkpoint)}"
     if (folder / ADAPTER_WEIGHTS).is_file():
-        return f"; the adapter of {step} stays in {folder}"
-    return f"; the model of {step} stays in {folder} (nemotron chat {shlex.quote(str(folder))})"
+        return f"the adapter of {step} stays in {from_here(folder)}"
+    shown = from_here(folder)
+    typed = shown if Path(shown).is_absolute() else f"./{shown}"  # or it would be the name of an artifact
+    return f"the model of {step} stays: nemotron chat {shlex.quote(typed)}"
