@@ -90,8 +90,11 @@ def install() -> None:
         return
     original = Finding.__init__
 
-    def init(self: Finding, level: Level, message: str, remedy: str | None = None, key: str | None = None) -> None:
-        original(self, level, message, remedy, key)
+    def init(
+        self: Finding, level: Level, message: str, remedy: str | None = None, key: str | None = None,
+        pending: bool = False,
+    ) -> None:  # fmt: skip
+        original(self, level, message, remedy, key, pending)
         for words in commands(remedy or ""):
             words = words[2:] if words[:2] == ["uv", "run"] else words
             if words[0] == "nemotron":

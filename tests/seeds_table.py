@@ -47,7 +47,7 @@ SCRIPTS_ALONE = {"shared/cluster/tests/test_airgap_scripts.py", "shared/cluster/
 # How many ids each letter has: the four guides, the project as a whole, and the guides' contradictions.
 LAST = {"A": 36, "B": 37, "C": 22, "D": 22, "E": 7, "X": 14}
 KEYS = {"id", "what", "state", "why", "command", "folder", "made", "test", "file", "expect"}
-EXPECTED = {"exit", "text", "values", "problems", "error"}
+EXPECTED = {"exit", "text", "values", "problems", "before", "error"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Row:
         linked: it is a promise of a file that the guide links to, not of the guide's own text.
         made: the store of its command has stand-ins for what the steps before it make.
         problems: all that a dry run lists, as parts of its lines, or all that doctor may find wrong on some machine.
+        before: all that a dry run of a job says is to do before it is submitted.
         error: words of the one error of a command.
     """
 
@@ -75,6 +76,7 @@ class Row:
     text: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     error: str = ""
 
     def __str__(self) -> str:
@@ -115,7 +117,8 @@ def _row(entry: dict[str, Any], linked: set[str]) -> Row:
         linked=bool(linked & set(ids)),
         text=_texts(expect.get("text", ())),
         problems=_texts(expect.get("problems", ())),
-        **{key: expect[key] for key in EXPECTED - {"text", "problems"} if key in expect},
+        before=_texts(expect.get("before", ())),
+        **{key: expect[key] for key in EXPECTED - {"text", "problems", "before"} if key in expect},
         **{key: entry[key] for key in KEYS - {"id", "expect"} if key in entry},
     )
     _check(row)

@@ -111,7 +111,8 @@ def test_a_dry_run_of_a_job_refuses_the_path_as_its_start_does(
     monkeypatch.setattr(command, "is_elsewhere", lambda profile: elsewhere)
     monkeypatch.setattr(command, "described", lambda place, job: {})
     monkeypatch.setattr(command, "step_process", lambda *words: nullcontext([]))
-    monkeypatch.setattr(command, "run_process", lambda words, stdout: stdout.write(b'{"problems": ["first"]}'))
+    preview = b'{"problems": ["first"], "notes": []}'
+    monkeypatch.setattr(command, "run_process", lambda words, stdout: stdout.write(preview))
     job: Any = SimpleNamespace(name="job")
     first, *others = command.problems("rl", "train", place, job)
     assert first == "first"

@@ -96,19 +96,19 @@ def test_the_latest_data_is_told_where_the_config_means_other_data(run, tmp_path
     told = run(*dry, "-c", "tiny")
     own = "prepare it: nemotron super3 data prep pretrain -c tiny; if you mean this one: run.data="
     line = f"WARNING: data: {made}synthetic as this config says; for this config's own, {own}super3-pretrain-data:v1"
-    assert line in told.stderr.splitlines()
-    assert "data: super3-pretrain-data:v1 (WARNING: was made from notes.txt, not from synthetic" in told.stdout
-    assert f"{made}blend:super3_phase1" in run(*dry, ok=False).stderr  # the recipe of 120B parameters
+    assert line in told.stdout.splitlines() and told.stderr == "" and told.stdout.count("WARNING") == 1
+    assert "data: super3-pretrain-data:v1 (was made from notes.txt, not from synthetic" in told.stdout
+    assert f"{made}blend:super3_phase1" in run(*dry, ok=False).stdout  # the recipe of 120B parameters
     (tmp_path / "more.yaml").write_text("defaults: [tiny, _self_]\ntrain: {train_iters: 9}\n")
-    assert made in run(*dry, "-c", "more.yaml").stderr
-    assert "WARNING" not in run(*dry, "-c", "tiny", "run.data=pretrain-data").stderr
+    assert made in run(*dry, "-c", "more.yaml").stdout
+    assert "WARNING" not in run(*dry, "-c", "tiny", "run.data=pretrain-data").stdout
     says_nothing_of_data = run(*dry, "-c", "local", "model.architecture=super3_tiny", "train.seq_length=64", ok=False)
     assert "data: super3-pretrain-data:v1\n" in says_nothing_of_data.stdout
 
     run(*prepare, "-c", "tiny")
-    assert "WARNING" not in run(*dry, "-c", "tiny", "run.seed=7", "--force").stderr
+    assert "WARNING" not in run(*dry, "-c", "tiny", "run.seed=7", "--force").stdout
     run(*prepare, "-c", "tiny", "--sample=300")
-    asked = run(*dry, "-c", "tiny").stderr
+    asked = run(*dry, "-c", "tiny").stdout
     assert (
         "v3 was made with data_prep.sample=300, not null" in asked
         and "name it: run.data=super3-pretrain-data:v2" in asked
@@ -119,7 +119,7 @@ def test_the_latest_data_is_told_where_the_config_means_other_data(run, tmp_path
 def test_a_pipeline_which_prepares_its_own_data_warns_of_no_other(run, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Mira lives in Oster. " * 200)
     run(*nemotron("super3", "data", "prep", "pretrain"), "-c", "tiny", "data_prep.source=notes.txt")
-    assert "WARNING: data" not in run(*nemotron("super3", "pipeline"), "-c", "tiny", "--dry-run").stderr
+    assert "WARNING: data" not in run(*nemotron("super3", "pipeline"), "-c", "tiny", "--dry-run").stdout
 
 
 def test_a_fine_tuned_model_that_is_the_latest_is_told(run, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_fine_tuned_model_that_is_the_latest_is_told(run, tmp_path: Path) -> N
         known = "super3-pretrain-model:v2 (fine-tuned on notes.txt)"
         assert (
             (known in told.stdout)
-            == ("super3-pretrain-model:v2 is the latest, fine-tuned on" in told.stderr)
+            == ("super3-pretrain-model:v2 is the latest, fine-tuned on" in told.stdout)
             == (version == 2)
         )
 

@@ -215,7 +215,7 @@ def test_the_command_that_prepares_what_a_config_means_works(place: Path, capfd:
     shutil.rmtree(place / "home")
     assert main(["super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.source=FILE.jsonl"]) == 0
     assert main(["super3", "pretrain", "-c", "tiny", "--dry-run"]) == 0
-    warning = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("WARNING: data"))
+    warning = next(line for line in capfd.readouterr().out.splitlines() if line.startswith("WARNING: data"))
     ((program, *words),) = commands(warning)
     assert program == "nemotron" and main(words) == 0
 

@@ -118,16 +118,22 @@ def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder
     none = {"WANDB_API_KEY": "", "WANDB_MODE": "", "NETRC": str(folder / "none"), "WANDB_CONFIG_DIR": str(folder)}
     words = ("super3", "sft", "-c", "tiny", "--dry-run")
     said = "logger.wandb_project: W&B has no key"
-    for more in (("--batch", "here"), ("--run", "far", "run.env.nodes=1"), ("logger.wandb_project=mine",)):
-        refused = typed(folder, *words, *more, **none)
-        assert refused.returncode == 1 and said in refused.stdout.partition("# problems")[2], more
+    before = "# to do before it is submitted"
+    for more in (("--batch", "here"), ("--run", "far", "run.env.nodes=1")):
+        shown = typed(folder, *words, *more, **none)
+        to_do, _, problems = shown.stdout.partition(before)[2].partition("# problems")
+        assert shown.returncode == 0 and said in to_do and "none: this could run after that" in problems, more
+    submitted = typed(folder, *words[:-1], "--batch", "here", **none)
+    assert submitted.returncode == 2 and said in submitted.stderr and not list(folder.glob("**/job.json"))
+    refused = typed(folder, *words, "logger.wandb_project=mine", **none)
+    assert refused.returncode == 1 and said in refused.stdout.partition("# problems")[2]
     assert said not in typed(folder, *words, "--batch", "here", **none | {"WANDB_MODE": "offline"}).stdout
     assert said not in typed(folder, *words, "--run", "far", **none | {"WANDB_API_KEY": "k"}).stdout
     (folder / ".netrc").write_text("machine api.wandb.ai login user password k\n")
     logged_in = none | {"HOME": str(folder)}
     assert said not in typed(folder, *words, "--run", "far", **logged_in).stdout
     image = ("run.env.container_image=/images/nemo.sqsh",)  # which has no home folder
-    refused = typed(folder, *words, "--run", "far", *image, **logged_in).stdout.partition("# problems")[2]
+    refused = typed(folder, *words, "--run", "far", *image, **logged_in).stdout.partition(before)[2]
     assert said in refused and "which a container has not" in refused
     offline = typed(folder, *words, "--run", "far", *image, **none | {"WANDB_MODE": "offline"}).stdout
     assert said not in offline and "\nexport WANDB_MODE=offline\n" in offline

@@ -116,6 +116,7 @@ def test_sigterm_saves_a_checkpoint_and_a_rerun_continues(run, tmp_path: Path) -
     assert len(list(home.glob("runs/super3-sft-model-*/checkpoints/checkpoint-*/COMPLETE"))) == 1
     again = run(*command)
     assert "continuing from step" in again.stderr
+    assert (home / "artifacts" / "super3-sft-model" / "v1" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

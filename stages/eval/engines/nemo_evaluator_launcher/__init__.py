@@ -10,7 +10,7 @@ from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.system.errors import Finding, problem
+from nemotron_shared.system.errors import Finding, pending, problem
 from stages.eval.engines.nemo_evaluator_launcher.launcher import TESTED_VERSIONS, chosen, rendered_config
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import program_problems
@@ -28,10 +28,10 @@ def _unset(config: Config) -> Iterator[Finding]:
             name = value.removeprefix("host:")
             if value.startswith("host:") and name not in os.environ:
                 remedy = f"set {name}, or leave it out: ~{section}.{inside}"
-                yield problem(f"{section}.{inside} is {value}, but {name} is not set here", remedy)
+                yield pending(problem(f"{section}.{inside} is {value}, but {name} is not set here", remedy))
     if engine.wandb.project and "WANDB_API_KEY" not in os.environ:
         what = f"engine.wandb.project={engine.wandb.project}: the job that exports the scores needs a key"
-        yield problem(what, "set WANDB_API_KEY, or turn the export off: engine.wandb.project=null")
+        yield pending(problem(what, "set WANDB_API_KEY, or turn the export off: engine.wandb.project=null"))
 
 
 class NemoEvaluatorLauncher(Engine[Config]):

@@ -147,7 +147,9 @@ def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path
 
 
 def test_two_processes_train_what_one_does(full: Path, tmp_path: Path) -> None:
-    run_anew(tmp_path, "engine.peft=null", processes=2)
+    told = run_anew(tmp_path, "engine.peft=null", processes=2)
+    (kept,) = re.findall(r"FSDP2 over 2 processes: ([\d,]+) of 305,928 on the first\n", told)
+    assert int(kept.replace(",", "")) < 0.6 * 305_928  # each has about half, and replicas would have all
     assert losses(tmp_path) == pytest.approx(losses(full), rel=1e-4)
     assert losses(tmp_path, "valid_loss") == pytest.approx(losses(full, "valid_loss"), rel=1e-4)
     one, two = weights(full), weights(tmp_path)
@@ -169,6 +171,7 @@ def test_ddp_with_adapters_on_two_processes(tmp_path: Path) -> None:
         codes = [rank.wait() for rank in ranks]
     assert codes == [0, 0], log.read_text()
     assert "trained: 23,744 of 329,672 parameters" in log.read_text()
+    assert "DDP over 2 processes: 329,672 of 329,672 on the first" in log.read_text()
     assert losses(tmp_path)[-1] < losses(tmp_path)[0]
     assert (newest(tmp_path) / "adapter" / "adapter_model.safetensors").is_file()
 

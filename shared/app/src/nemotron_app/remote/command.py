@@ -85,12 +85,19 @@ def tell_submitted(request: Request, records: list[Record]) -> None:
 
 
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
-    """Problems that would keep the step from starting there, judging by its profile."""
-    return _preview(stage, verb, place, job)["problems"]
+    """Problems that would keep the step from starting there, judging by its profile; says its notes."""
+    found = _preview(stage, verb, place, job)
+    for line in () if place.here else found["notes"]:  # a step on this machine has said them
+        say(line)
+    return found["problems"]
 
 
 def show(stage: str, verb: str, place: Place, job: Job) -> int:
-    """Show the step's own dry run, then the job and what would be submitted. Leaves no files behind."""
+    """Show the step's own dry run, then the job and what would be submitted. Leaves no files behind.
+
+    Whoever looks at a job may not have made its inputs yet, or set a key. Such problems are listed as what to do before
+    it is submitted, and do not change the exit code.
+    """
     backend = backend_of(place.profile)
     with tempfile.TemporaryDirectory(prefix="nemotron-job-") as scratch:
         folder = Path(scratch) / job.name
@@ -101,7 +108,8 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         except UserError as error:
             judged, refused = None, str(error)
     preview: dict[str, Any] = _preview(stage, verb, place, job) | {"command": shlex.join(_started(job))}
-    preview["problems"] += [refused] if refused else []
+    certain = [text for text in preview["problems"] if text not in preview["pending"]]
+    preview["problems"] = [*certain, refused] if refused else certain
     preview["notes"] = [*([place.unused] if place.unused else []), *preview["notes"]]
     if place.request.json:
         more = {

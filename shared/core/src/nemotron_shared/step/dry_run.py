@@ -37,6 +37,8 @@ class Preview:
     estimated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    """What can be settled before a job is submitted. Of a step on this machine, these are among the problems."""
     sees_files: bool = True
 
 
@@ -47,7 +49,7 @@ def preview(start: Start[Any]) -> Preview:
     if config is not None and start.step.trains:
         engine = engine_of(config)
         command = engine.command(start.step.module, start.machine.processes)
-        if not start.problems:
+        if all(finding.pending for finding in start.problems):
             has_model = "model" in start.step.consumes and config.run.model is not None
             rendered = engine.render(config, str(start.read("model", "path")) if has_model else None)
     return Preview(
@@ -63,6 +65,7 @@ def preview(start: Start[Any]) -> Preview:
         estimated=[f"{name}: {said}" for name, said in estimate_lines(estimate)] if estimate else [],
         notes=start.notes,
         problems=[str(finding) for finding in start.refused],
+        pending=[str(finding) for finding in start.refused if finding.pending],
         sees_files=start.machine.sees_files,
     )
 
@@ -107,8 +110,15 @@ def as_text(preview: Preview, job: Sequence[str] = ()) -> str:
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
     lines += job
     lines += ["", "# notes", *map(as_typed, preview.notes)] if preview.notes else []
-    short = preview.estimate is not None and preview.estimate["fits"] is False
-    could = "this could run" if preview.sees_files else "this could run, if its inputs are there"
-    none = "none that is certain, but by the estimate its memory does not fit" if short else f"none: {could}"
+    before = preview.pending if job else []
+    lines += ["", "# to do before it is submitted", *map(as_typed, before)] if before else []
+    none = _none_of(preview, " after that" if before else "")
     lines += ["", "# problems", *map(as_typed, preview.problems or [none])]
     return "\n".join(lines)
+
+
+def _none_of(preview: Preview, then: str) -> str:
+    """What stands in the place of problems."""
+    if preview.estimate is not None and preview.estimate["fits"] is False:
+        return "none that is certain, but by the estimate its memory does not fit"
+    return f"none: this could run{then}{'' if preview.sees_files else ', if its inputs are there'}"

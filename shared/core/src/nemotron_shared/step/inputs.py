@@ -35,7 +35,7 @@ from nemotron_shared.models.importing import Found, find
 from nemotron_shared.models.references import parse_outside, spelled_out
 from nemotron_shared.step.records import what_and_how, what_it_was
 from nemotron_shared.step.start import Input, Start
-from nemotron_shared.system.errors import Finding, NotFound, UserError, note, problem
+from nemotron_shared.system.errors import Finding, NotFound, UserError, note, pending, problem
 from nemotron_shared.system.redaction import redact_values
 from nemotron_shared.tracking.run import WHAT, is_recorded
 
@@ -43,6 +43,9 @@ REWARD_MODEL = "reward_model"
 """The role of a model that scores answers; the models of all other roles write them."""
 REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
 """Data preparation settings that a config may leave to the user."""
+
+
+MAKE_IT = "make it: "
 
 
 def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
@@ -62,7 +65,7 @@ def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
     name = next((name for name in (*same, family, *recipes) if name in known), None)
     hub = families()[family].hub if family in families() else None
     given = f"give run.{role}={f'hf://{hub}, or a ' if hub else ''}FOLDER"
-    return f"make it: nemotron {family} {before} -c {name}{force} (or {given})" if name else given
+    return f"{MAKE_IT}nemotron {family} {before} -c {name}{force} (or {given})" if name else given
 
 
 def how_to_prepare(start: Start[Any]) -> str:
@@ -79,7 +82,7 @@ def how_to_prepare(start: Start[Any]) -> str:
             options.append(f"{DATA}.{key}={what}")
     words = ["data", "prep", start.step.stage, "-c", arguments.config, *options]
     words += ["--trust-code"] if arguments.trust_code else []
-    return f"make it: nemotron {start.run.family} {shlex.join(words)}{_there(start)}"
+    return f"{MAKE_IT}nemotron {start.run.family} {shlex.join(words)}{_there(start)}"
 
 
 def _there(start: Start[Any]) -> str:
@@ -248,6 +251,9 @@ def _missing(start: Start[Any], role: str, reference: str, error: NotFound) -> I
         return found
     else:
         remedy = how_to_make(start, role)
+        if remedy.startswith(MAKE_IT):
+            before = pending(problem(f"run.{role}: {error.message}", remedy))
+            return Input(shown=f"{reference} (missing)", findings=(before,))
     return Input(shown=f"{reference} (missing)", findings=(problem(f"run.{role}: {error.message}", remedy),))
 
 
@@ -307,7 +313,7 @@ def _undescribed(start: Start[Any], choice: DataChoice) -> Input:
     if _would_prepare(start) and prepare is not None:
         return Input(shown=shown, prepares=f"[{prepare.artifact_name(start.run)}] none {settings}")
     why = problem(f"run.data: no data was prepared {settings}", how_to_prepare(start))
-    return Input(shown=shown, findings=(why,))
+    return Input(shown=shown, findings=(pending(why),))
 
 
 def _find_model(start: Start[Any], role: str, reference: str) -> Input:
@@ -425,10 +431,10 @@ def _other_data(start: Start[Any], data: Artifact) -> tuple[str, str] | None:
     name = data.manifest.name
     older = (_loaded(store, Reference(name, version)) for version in reversed(store.versions(name)))
     fitting = next((one for one in older if one and _unlike(store, one, ours) == {}), None)
-    prepare = how_to_prepare(start).removeprefix("make it: ")
+    prepare = how_to_prepare(start).removeprefix(MAKE_IT)
     own = f"name it: run.data={fitting.reference}" if fitting else f"prepare it: {prepare}"
     difference = _difference(unlike)
-    return f"{data.reference} (WARNING: {difference})", (
+    return f"{data.reference} ({difference})", (
         f"WARNING: data: {data.reference} {difference}; for this config's own, {own}; "
         f"if you mean this one: run.data={data.reference}"
     )

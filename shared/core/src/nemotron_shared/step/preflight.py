@@ -103,7 +103,7 @@ def _with_checks(start: Start[Any]) -> Start[Any]:
             start = after(start, of_places)
             unsound = problems_of(config, start.inputs, start.machine, start.composed.origins)
             start = _and(start, *unsound)
-            if not unsound:
+            if all(finding.pending for finding in unsound):
                 start = after(_with_needs(start), *OF_A_SOUND_CONFIG)
         if start.arguments.dry_run:
             start = _with_estimate(after(start, of_beginnings))

@@ -94,8 +94,9 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
 def look_at(start: Start[Any]) -> Preview:
     """What a dry run shows: everything that a start would meet, found without writing."""
     start = preflight(start)
-    for line in start.notes:
-        say(line)
+    if start.arguments.json and not start.machine.profile:  # the text has them at its end, and so has a job's
+        for line in start.notes:
+            say(line)
     if not start.problems and not start.prepares and start.is_decided and not start.arguments.config_alone:
         start = with_result(start)
     if not start.refused and start.machine.sees_files and is_rehearsed(start):

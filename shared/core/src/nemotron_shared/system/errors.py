@@ -15,7 +15,7 @@ import difflib
 import errno
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Level = Literal["problem", "lacking", "warning", "note", "passed", "skipped"]
@@ -32,12 +32,14 @@ class Finding:
             may also say that it `passed`, or was `skipped`.
         remedy: what to do about it.
         key: the setting at fault, if there is one.
+        pending: an earlier step makes it, or a variable of the shell gives it, before a job is submitted.
     """
 
     level: Level
     message: str
     remedy: str | None = None
     key: str | None = None
+    pending: bool = False
 
     def __str__(self) -> str:
         return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
@@ -51,6 +53,11 @@ def problem(message: str, remedy: str | None = None, key: str | None = None) -> 
 def lacking(message: str, remedy: str | None = None, key: str | None = None) -> Finding:
     """Something that this machine does not have: packages, processes, GPUs, memory, disk."""
     return Finding("lacking", bounded(message), None if remedy is None else bounded(remedy), key)
+
+
+def pending(finding: Finding) -> Finding:
+    """The same, to be settled before a job is submitted: it prevents a start, but not a look at the job."""
+    return replace(finding, pending=True)
 
 
 def note(message: str, key: str | None = None) -> Finding:

@@ -90,6 +90,11 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
+def parameters_here(model: nn.Module) -> int:
+    """Number of parameters that this process keeps: its shards, where they are sharded."""
+    return sum(local(parameter.detach()).numel() for parameter in model.parameters())
+
+
 def idle_adapters(model: nn.Module) -> list[str]:
     """Adapters that no gradient reached on this process: lora_B starts at zero and is still zero."""
     return [
@@ -151,7 +156,8 @@ def train_with_automodel(
         recipe.setup()
         trained, total = count_parameters(recipe.net)
         run.say(f"trained: {trained:,} of {total:,} parameters ({trained / max(1, total):.2%})")
-        run.say(distributed.spread(config.engine.strategy))
+        each = "" if distributed.world_size() == 1 else f": {parameters_here(recipe.net):,} of {total:,} on the first"
+        run.say(f"{distributed.spread(config.engine.strategy)}{each}")
         with run.watched():
             recipe.run_train_validation_loop()
         done, asked = recipe.step_scheduler.step, config.train.train_iters

@@ -21,7 +21,7 @@ from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import say
-from nemotron_shared.system.errors import Finding, UserError, how_to_add, lacking, note
+from nemotron_shared.system.errors import Finding, UserError, how_to_add, lacking, note, pending
 from nemotron_shared.system.redaction import redact, redact_values
 from nemotron_shared.system.stop import Interrupted, Stopped
 from nemotron_shared.tracking.completions import Completion
@@ -98,7 +98,8 @@ def tracker_problems(section: TrackerSection, machine: Machine) -> Iterator[Find
             yield lacking(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
     if section.wandb_project is not None and not (can_log() if machine.is_here else machine.wandb is not False):
         remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
-        yield lacking(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
+        what = lacking(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
+        yield pending(what)
 
 
 def unseen_key(section: TrackerSection, machine: Machine) -> Iterator[Finding]:
