@@ -121,7 +121,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(
     assert "SIGINT: stopping" in capsys.readouterr().out
     monkeypatch.setattr(commands, "tell", tell)
     parts = train("parts")
-    assert "resuming" in capsys.readouterr().out
+    assert "continuing from step" in capsys.readouterr().out
     assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
 
 
