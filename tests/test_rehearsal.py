@@ -16,7 +16,12 @@ from nemotron_engines.checks import TRAINING_BYTES
 from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_engines.modeling.build import require_tokens
 from nemotron_shared.machine.machine import Machine
+from nemotron_shared.step import rehearsal
+from nemotron_shared.step.arguments import parse_arguments
+from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.rehearsal import BEFORE
+from nemotron_shared.step.remembered import remember
+from nemotron_shared.step.start import load
 from nemotron_shared.system.errors import UserError
 from stages.sft import data_prep, train
 
@@ -153,3 +158,30 @@ def test_tokens_that_would_not_be_seen_again_are_refused(tmp_path: Path) -> None
     (folder / "tokenizer.json").write_text(json.dumps(json.loads(files["tokenizer.json"]) | {"pre_tokenizer": other}))
     AutoTokenizer.from_pretrained(folder).save_pretrained(folder)  # the remedy
     require_tokens(folder)
+
+
+def test_finetune_asks_no_process_for_a_rehearsal_that_has_passed_and_one_for_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process would import torch's friends, compose the config again and only then say so."""
+    folder, started = write("llama", tmp_path / "model"), []
+    write_chats(tmp_path / "chats.jsonl")
+    home, remembered = tmp_path / "home", []
+
+    def passes(command: list[str]) -> int:
+        """Remember the rehearsal that a command asks for, as one that passes does."""
+        started.append(command)
+        arguments = replace(parse_arguments("sft", "", command[3:]), dry_run=True)
+        start = preflight(load(train.STEP, arguments))
+        remembered.append(rehearsal.digest_of(start, rehearsal._short(start.config)))
+        remember(home, remembered[-1], "passed")
+        return 0
+
+    monkeypatch.setattr("nemotron_app.finetune.plan.run_process", passes)
+    asked = ["finetune", str(folder), str(tmp_path / "chats.jsonl"), f"--home={home}", "--dry-run"]
+    assert main(asked) == 0 and len(started) == 1
+    assert BEFORE not in capsys.readouterr().err
+    assert main(asked) == 0 and len(started) == 1
+    assert capsys.readouterr().err.count(f"[sft] {BEFORE}") == 1
+    assert main([*asked, "optimizer.lr=1e-3"]) == 0 and len(started) == 2
+    assert len({*remembered}) == 2

@@ -4,12 +4,13 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_app.launch import ask_step, run_step, stage_directory
+from nemotron_app.launch import ask_step, is_ours, run_process, stage_directory, step_process
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
@@ -31,8 +32,9 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.finding import find_model
 from nemotron_shared.models.importing import find
 from nemotron_shared.models.references import name_from_outside, parse_outside, spelled_out
-from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.preflight import preflight
+from nemotron_shared.step.rehearsal import BEFORE, has_passed
 from nemotron_shared.step.start import load
 from nemotron_shared.system.console import say
 from nemotron_shared.system.digest import json_digest
@@ -143,7 +145,7 @@ class Plan:
         return shlex.join(words)
 
     def rehearse(self) -> None:
-        """Run one small training step in a separate process, which prints the result.
+        """Run one small training step in a separate process, which prints the result; or say that it has passed before.
 
         Raises:
             SystemExit: the training would fail.
@@ -153,8 +155,19 @@ class Plan:
         chosen = choices.engine_choices(config, self.model.path, machine, self.is_said)
         given = [override(one.key, one.value) for one in chosen if not self.is_said(one.key)]
         request = self.request(self.stage, str(self.file()), *given, *self.overrides, "run.missing_data=prepare")
-        if code := run_step(self.stage, "train", request, "--rehearse"):
-            raise SystemExit(code)
+        with step_process(self.stage, "train", request, "--rehearse") as command:
+            if is_ours(command) and self._has_rehearsed(command[3:]):
+                say(f"[{self.stage}] {BEFORE}")
+            elif code := run_process(command):
+                raise SystemExit(code)
+
+    def _has_rehearsed(self, words: Sequence[str]) -> bool:
+        """Whether the rehearsal that these words ask a training for has passed before."""
+        step = import_module(f"stages.{self.stage}.train").STEP
+        with suppress(UserError):  # the rehearsal itself reports the error
+            start = preflight(load(step, replace(parse_arguments(step.module, "", words), dry_run=True)))
+            return not start.problems and has_passed(start)
+        return False
 
     def is_said(self, key: str) -> bool:
         """Whether the command line sets this value, alone or with others."""

@@ -82,7 +82,7 @@ def rehearse_apart(start: Start[Any]) -> str:
         UserError: the training would fail, and why.
     """
     arguments = start.arguments
-    if start.config is not None and passed(start.store.home, digest_of(start, _short(start.config))):
+    if has_passed(start):
         return BEFORE
     say(f"[{start.step.stage}] rehearsing one step with random weights")
     with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder:
@@ -103,6 +103,11 @@ def rehearse_apart(start: Start[Any]) -> str:
         raise UserError(message or f"the rehearsal ended with exit code {done.returncode}", remedy.strip() or None)
     told = f"[{start.step.stage}] "  # libraries may say something after it
     return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
+
+
+def has_passed(start: Start[Any]) -> bool:
+    """Whether the same rehearsal has passed before, which needs no library of the engine."""
+    return start.config is not None and passed(start.store.home, digest_of(start, _short(start.config)))
 
 
 def rehearse(start: Start[Any], preparation: Start[Any] | None, make: Make) -> str:
