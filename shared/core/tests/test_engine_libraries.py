@@ -1,5 +1,6 @@
 """An engine's libraries are imported without the packages that it says it does not need."""
 
+import gc
 import importlib
 import importlib.util
 import sys
@@ -13,7 +14,8 @@ from nemotron_shared.engine.engine import Engine, import_libraries
 from nemotron_shared.system.stop import Stopped
 
 LIBRARY = """
-import importlib.util
+import gc, importlib.util
+collecting, kept = gc.isenabled(), [[]]
 found = {name: importlib.util.find_spec(name) is not None for name in ("optional_one", "optional_two", "loaded_one")}
 try:
     import optional_one
@@ -55,6 +57,21 @@ def test_it_is_found_again_after_an_import_that_failed(monkeypatch: pytest.Monke
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         import_libraries(Own)
     assert importlib.util.find_spec("optional_one") is not None
+
+
+@pytest.mark.usefixtures("packages")
+def test_no_garbage_is_looked_for_among_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_libraries(Own)
+    library = sys.modules["own_library"]
+    try:
+        assert not library.collecting and gc.isenabled()
+        assert not any(found is library.kept for found in gc.get_objects()), "later collections do not look at it"
+    finally:
+        gc.unfreeze()
+    monkeypatch.setattr(Own, "libraries", "no_such_library")
+    with pytest.raises(ModuleNotFoundError):
+        import_libraries(Own)
+    assert gc.isenabled()
 
 
 class Interrupted(Engine):

@@ -95,7 +95,7 @@ def check_packages(group: Group, facts: Facts, wanted: "Sequence[Requirement]", 
         where = " on a shared file system" if is_shared(compiled["kind"]) else ""
         what = f"{compiled['missing']} of {compiled['looked']} modules of {compiled['package']}{where} are not compiled"
         what += ", so every process compiles them again: minutes, where the file system is slow"
-        remedy = "install with uv's --compile-bytecode, or run Python's module compileall over site-packages once"
+        remedy = "compile them once: uv sync --compile-bytecode, or Python's module compileall over site-packages"
         yield group.warn("bytecode", what, remedy)
 
 

@@ -13,6 +13,7 @@ entry points in the group `nemotron.engines.<stage>`. Importing the class must b
 the checks do so without any engine's library.
 """
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,14 +101,22 @@ def engine_of(config: StageConfig) -> Engine[StageConfig]:
 
 
 def import_libraries(engine: type[Engine[Any]]) -> None:
-    """Import what `run` needs first."""
-    if engine.libraries is None:
+    """Import what `run` needs first, without collecting garbage: looking through what was imported takes 0.8 s.
+
+    It stays, so later collections do not look at it either.
+    """
+    if engine.libraries is None or engine.libraries in sys.modules:
         return
     absent = [package for package in engine.unneeded if package not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # ty: ignore[no-matching-overload]  # None hides a module from imports
+    collected = gc.isenabled()
+    gc.disable()
     try:
         importlib.import_module(engine.libraries)
+        gc.freeze()
     finally:
+        if collected:
+            gc.enable()
         for package in absent:
             del sys.modules[package]
 
