@@ -180,9 +180,8 @@ def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -
     for name, text in files.items():
         write_text(output / name, text)
     write_json(output / "results.json", results)
-    table = as_table(results)
-    write_text(output / "results.md", table)
-    run.say("scores:\n" + table)
+    write_text(output / "results.md", as_table(results))
+    run.say("\n".join(["scores:", *score_lines(results)]))
     for line in other_verdict(results):
         run.say(line)
     for line in as_lines(results["overlap"]):
@@ -225,3 +224,18 @@ def as_table(results: dict[str, Any]) -> str:
         for k, share in entry.get("pass_at_k", {}).items():
             lines.append(f"{about}pass@{k} | {entry['n']} | {label} | {share:.3f} | | |")
     return "\n".join(lines) + "\n"
+
+
+def score_lines(results: dict[str, Any]) -> Iterator[str]:
+    """The same for a terminal of 80 columns: the models below each task."""
+    labels = {name: model["label"] for name, model in results["models"].items()}
+    width, task = max(map(len, labels.values()), default=0), None
+    for entry in results["scores"]:
+        if entry["task"] != task:
+            task = entry["task"]
+            yield f"  {task}: {entry['metric']}, n={entry['n']}"
+        low, high = entry["ci95"]
+        cut = f"  {entry['cut']:.1%} cut" if entry.get("cut") else ""
+        yield f"    {labels[entry['model']]:<{width}} {entry['value']:8.3f}  {low:.3f} to {high:.3f}{cut}"
+        for k, share in entry.get("pass_at_k", {}).items():
+            yield f"    {'':<{width}} {share:8.3f}  pass@{k}"

@@ -18,6 +18,7 @@ whether an answer is right.
 
 import inspect
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -66,7 +67,10 @@ TOOL_CALL = "tool_call"
 
 def tool_call(completion: str, expected: str, prompt: str, row: Mapping[str, Any]) -> float:
     """1 if the answer makes the calls that the row expects, by meaning; where it expects a text, if that is right and
-    nothing is called. `expected` states calls in JSON: {"name": ..., "arguments": {...}}, or a list of them."""
+    nothing is called.
+
+    `expected` states calls in JSON: {"name": ..., "arguments": {...}}, or a list of them.
+    """
     tools = tools_by_name(row.get(PARAMETERS, {}).get("tools"))
     said, wanted = calls_of(completion, tools, bare=MARK not in prompt), calls_in(expected)
     if wanted is None:
@@ -135,8 +139,9 @@ class Judge:
 
     @property
     def rule(self) -> str:
-        """The first line of what it says of itself; empty where it says nothing."""
-        return (inspect.getdoc(self._function[0]) or "").partition("\n")[0]
+        """The beginning of what it says of itself; empty where it says nothing."""
+        first = (inspect.getdoc(self._function[0]) or "").partition("\n\n")[0]
+        return textwrap.shorten(first, MOST_SHOWN, placeholder=" ...")
 
     @property
     def reads_control_tokens(self) -> bool:

@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from nemotron_app.finetune.command import Comparison, _is_override, advice
+from nemotron_app.finetune.command import Comparison, _example, _is_override, advice
 from nemotron_app.finetune.plan import _warn_of_held_out, name_of
+from nemotron_app.wording import last_turn
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
 
@@ -61,8 +62,8 @@ def results_of(tmp_path: Path, **answers: dict[str, list[bool | None]]) -> Artif
         for model, right in by_model.items():
             (tmp_path / "samples" / model).mkdir(parents=True, exist_ok=True)
             samples = [
-                {"question": "a\u2028b", "expected": "c", "output": f"d\x85{next(count)}", "right": one}
-                for one in right
+                {"question": f"a\u2028{at}", "expected": "c", "output": f"d\x85{next(count)}", "right": one}
+                for at, one in enumerate(right)
             ]
             text = "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
             (tmp_path / "samples" / model / f"{task}.jsonl").write_text(text, encoding="utf-8")
@@ -74,12 +75,14 @@ def results_of(tmp_path: Path, **answers: dict[str, list[bool | None]]) -> Artif
 
 
 def data(*splits: str) -> Artifact:
-    return cast(Artifact, SimpleNamespace(manifest=SimpleNamespace(metadata={"splits": dict.fromkeys(splits)})))
+    counts = {"train": {"conversations": 264, "sequences": 291}, "valid": {"conversations": 36, "sequences": 41}}
+    about = SimpleNamespace(metadata={"splits": {name: counts[name] for name in splits}})
+    return cast(Artifact, SimpleNamespace(manifest=about))
 
 
 def test_texts_with_other_ends_of_lines_are_compared(tmp_path: Path) -> None:
     found = Comparison.read(results_of(tmp_path, held_out={"base": [True], "after": [True]}), data("train", "valid"))
-    assert found.answers[0]["question"] == "a\u2028b"
+    assert found.answers[0]["question"] == "a\u20280"
 
 
 def test_answers_are_counted_marked_and_advised_on(tmp_path: Path) -> None:
@@ -113,3 +116,74 @@ def test_open_answers_are_not_judged(tmp_path: Path) -> None:
     told = "\n".join(found.lines())
     assert "none is marked right or wrong, because they are open" in told and "right before" not in told
     assert "[an open answer]" in told and not found.is_untaught and advice(found, "it") == []
+
+
+SYSTEM = "<|im_start|>system\nUse the tools.\n\nCall them within <tool_call></tool_call> XML tags.<|im_end|>\n"
+ASKED = f"{SYSTEM}<|im_start|>user\nIs the river high?<|im_end|>\n<|im_start|>assistant\n"
+CALL = '<tool_call>\n{"name": "river_level", "arguments": {}}\n</tool_call>'
+RESULT = "<|im_start|>user\n<tool_response>\n92 cm\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+ANSWERED = f"{ASKED}{CALL}<|im_end|>\n{RESULT}"
+
+
+def test_examples_show_what_was_asked_once_and_under_headings(tmp_path: Path) -> None:
+    after_call = {"question": ANSWERED, "expected": "<think>\nbelow 120\n</think>\n\nIt is fine."}
+    rows = {
+        "held_out": [after_call | {"right": False}, {"question": "Q", "expected": "A", "right": True}],
+        "held_out_calls": [{"question": ASKED, "expected": CALL, "score": 1.0}],
+        "held_out_after_calls": [after_call | {"score": 0.0}],
+    }
+    scores = []
+    for task, found in rows.items():
+        for model, output in {"base": "\n\n", "after": "</think></think>So."}.items():
+            (tmp_path / "samples" / model).mkdir(parents=True, exist_ok=True)
+            text = "".join(json.dumps(row | {"output": output}) + "\n" for row in found)
+            (tmp_path / "samples" / model / f"{task}.jsonl").write_text(text)
+            scores.append({"task": task, "model": model, "value": 1.0, "n": 41})
+    (tmp_path / "results.json").write_text(json.dumps({"scores": scores, "comparisons": []}))
+    results = cast(Artifact, SimpleNamespace(path=tmp_path))
+    lines = Comparison.read(results, data("train", "valid")).lines()
+    assert "36 of 300 conversations are held out, as 41 texts" in "\n".join(lines)
+    assert lines[lines.index("tool calls, held out:") - 1 :] == [
+        "",
+        "tool calls, held out:",
+        "",
+        "  Is the river high?",
+        '    expected  <tool_call> {"name": "river_level", "arguments": {}} </tool_call>',
+        "    before    (nothing)",
+        "    after     So.   [right]",
+        "",
+        "answers after the result of a call, held out:",
+        "",
+        "  Is the river high?",
+        "    result    92 cm",
+        "    expected  It is fine.",
+        "    before    (nothing)",
+        "    after     So.   [wrong]",
+        "",
+        "last answers, held out:",
+        "",
+        "  Q",
+        "    expected  A",
+        "    before    (nothing)",
+        "    after     So.   [right]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "turn"),
+    [
+        (ASKED, ("Is the river high?", [])),
+        (f"{ASKED}<think>\n", ("Is the river high?", [])),
+        (ANSWERED, ("Is the river high?", ["92 cm"])),
+        (f"{ANSWERED}Fine.<|im_end|>\n{ASKED.removeprefix(SYSTEM)}", ("Is the river high?", [])),
+        (ASKED + "<|im_end|>\n<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n", ("Is the river high?", ["4"])),
+        ("User:\n2+2?\n\nAssistant:\n", ("User:\n2+2?\n\nAssistant:", [])),
+    ],
+)  # fmt: skip
+def test_the_last_turn_of_a_user_is_found(question: str, turn: tuple[str, list[str]]) -> None:
+    assert last_turn(question) == turn
+
+
+def test_a_thought_without_an_end_is_no_answer() -> None:
+    said = list(_example({"question": "Q<think>", "expected": "A", "before": "", "after": "so", "right": None}))
+    assert said[-1] == "    after     (a thought without an end)   [an open answer]"

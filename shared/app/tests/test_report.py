@@ -336,7 +336,17 @@ def test_an_evaluation_of_a_fine_tuning_is_named_and_hides_no_other(
     assert "not part of it: super3-sft-model:v2, super3-eval-results:v2" in said
     assert "the report of super3-eval-results:v2: nemotron report super3-eval-results:v2" in said
     shutil.rmtree(store.root / "super3-eval-results" / "v1")
-    assert build_report(store, FAMILY).collected.artifacts["sft-model"].reference == tuned.reference
+    only = build_report(store, FAMILY)
+    assert only.collected.artifacts["sft-model"].reference == tuned.reference
+    assert only.collected.kinds == ["sft-model", "eval-results"] and only.collected.absent == {}
+    only.print()
+    assert not re.search(r"^no ", capsys.readouterr().out, re.MULTILINE)
+    assert "2 of 2 steps done" in page_of(store).text
+    # without an evaluation, too
+    shutil.rmtree(store.root / "super3-eval-results")
+    for kind in ("pretrain-data", "pretrain-model", "sft-data", "rl-data", "rl-model"):
+        shutil.rmtree(store.root / f"super3-{kind}")
+    assert list(build_report(store, FAMILY).collected.absent) == ["eval-results"]
 
 
 def test_a_name_that_does_not_exist_is_told_with_the_nearest(whole: Store) -> None:
@@ -472,6 +482,7 @@ def test_durations_come_from_the_manifests(tmp_path: Path) -> None:
     text = page_of(store).text
     assert "2 of 8 steps done, 1 min 19 s in total" in text
     assert "1 min 15 s" in text and "4.0 s (last of 2 attempts)" in text
+    assert re.search(r"30 steps ·[\w ]+tokens · 4\.0 s", text)  # in the card, as in the terminal
 
 
 def test_newer_models_are_told_in_the_terminal_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

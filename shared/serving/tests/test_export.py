@@ -16,6 +16,7 @@ import pytest
 import yaml
 from safetensors.numpy import save
 
+from nemotron_app.export import card
 from nemotron_app.main import main
 from nemotron_shared.artifacts import Parent, Producer, Source, Store
 from nemotron_shared.system.lock import locked
@@ -129,7 +130,7 @@ def test_settings_that_are_nested_too_deep_are_one_error(store: Store, capsys: p
 def test_the_card_says_what_is_known(store: Store, tmp_path: Path) -> None:
     assert main(["export", "sft", "out"]) == 0
     about, text = front(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text()
-    assert about["base_model"] == ["org/base"]
+    assert about["base_model"] == ["org/base"] and "tags" not in about
     assert about["datasets"] == ["org/chats"]
     assert about["license"] == "unknown"
     assert about["model-index"][0]["results"][0]["metrics"][0]["value"] == 0.535
@@ -139,6 +140,18 @@ def test_the_card_says_what_is_known(store: Store, tmp_path: Path) -> None:
     from huggingface_hub import ModelCard  # what the hub itself reads
 
     assert ModelCard(text).data.eval_results[0].metric_value == 0.535
+
+
+def test_the_card_names_a_folder_that_the_model_was_made_from(store: Store, tmp_path: Path) -> None:
+    base = tmp_path / "my-model"
+    base.mkdir()
+    config = LLAMA | {"model_type": "nemotron_h"}
+    publish(store, "own-sft-model", "ModelArtifact", {"config.json": config, "model.safetensors": tensors()},
+            producer("sft"), sources=[Source(str(base), "ab", {})])  # fmt: skip
+    text = card(store, store.resolve("own-sft-model:v1"), "title", adapter=False, licence=None)
+    about = yaml.safe_load(text.split("---\n")[1])
+    assert "made from the model in the folder `my-model`." in text and str(tmp_path) not in text
+    assert about["tags"] == ["nemotron"] and "base_model" not in about
 
 
 def test_a_licence_is_taken_from_who_has_one(store: Store, tmp_path: Path) -> None:

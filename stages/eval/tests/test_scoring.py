@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemotron_shared.tracking.run import Run
-from stages.eval.evaluate import as_table, other_verdict, write_results
+from stages.eval.evaluate import as_table, other_verdict, score_lines, write_results
 from stages.eval.scoring import bootstrap, compare, pass_at_k, score, standard_error, tango, wilson
 
 
@@ -137,6 +137,11 @@ def test_several_answers_to_a_question_give_pass_at_k_and_the_share_that_was_cut
         "| sums | right | 3 | after RL | 0.500 | 0.125 to 0.875 | 50.0% |",
         "| sums | pass@1 | 3 | after RL | 0.500 | | |",
     ]
+    assert list(score_lines(results))[:3] == [
+        "  sums: right, n=3",
+        "    after RL    0.500  0.125 to 0.875  50.0% cut",
+        "                0.500  pass@1",
+    ]
     assert "cut" not in score("choice", samples(1, 0)) and "pass_at_k" not in score("choice", samples(1, 0))
 
 
@@ -171,9 +176,11 @@ def test_only_the_same_items_are_compared() -> None:
 
 
 def test_the_table_has_a_heading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_results(Run(tmp_path, "eval-results"), {"tasks": {}, "models": {}, "scores": [], "overlap": {}}, {})
-    first, second, *_ = capsys.readouterr().err.splitlines()
-    assert first == "[eval-results] scores:" and second.startswith("|")
+    found = {"task": "sums", "model": "rl", **score("generate", samples(1, 0))}
+    results = {"tasks": {}, "models": {"rl": {"label": "after RL"}}, "scores": [found], "overlap": {}}
+    output = write_results(Run(tmp_path, "eval-results"), results, {})
+    assert capsys.readouterr().err.splitlines()[:2] == ["[eval-results] scores:", "  sums: right, n=2"]
+    assert (output / "results.md").read_text().startswith("| task |")
 
 
 def test_right_values_in_another_form_are_told() -> None:

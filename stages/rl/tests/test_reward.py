@@ -183,10 +183,13 @@ def test_what_cannot_be_is_refused(
 def test_few_pairs_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained(tmp_path, monkeypatch, "train.train_iters=1", "data_prep.synthetic_problems=5", *NO_HOLDOUT)
-    said = capsys.readouterr().err
-    assert f"5 training pairs: a step takes {PAIRS}, so it takes some more than once" in said
-    assert "no validation pairs" in said
+    words = ("train.train_iters=1", "data_prep.synthetic_problems=5", *NO_HOLDOUT)
+    trained(tmp_path, monkeypatch, *words)
+    started = capsys.readouterr().err
+    assert main((*SHORT, *words, "--dry-run")) == 0
+    for said in (started, capsys.readouterr().out):
+        assert said.count(f"5 training pairs: a step takes {PAIRS}, so it takes some more than once") == 1
+        assert said.count("no validation pairs") == 1
 
 
 def test_a_reward_model_of_another_vocabulary_is_refused(

@@ -237,7 +237,9 @@ def card(
     scores = scores_of(store, artifact)
     known, why = licence_of(artifact, history, licence)
     front: dict[str, Any] = {**known, "library_name": "peft" if adapter else "transformers",
-                             "pipeline_tag": "text-generation", "tags": ["nemotron"]}  # fmt: skip
+                             "pipeline_tag": "text-generation"}  # fmt: skip
+    if config_of(artifact.path).get("model_type") == "nemotron_h":
+        front["tags"] = ["nemotron"]
     if bases:
         front |= {"base_model": bases, "base_model_relation": "adapter" if adapter else "finetune"}
     if sets:
@@ -246,7 +248,7 @@ def card(
         front["model-index"] = [{"name": title, "results": [_indexed(score) for score in scores]}]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
     parts = [f"---\n{head}---\n", f"# {_plain(title)}\n", _use(title, adapter, bases, servers_only), _scores(scores),
-             _history(artifact, steps), f"## Licence\n\n{why}\n"]  # fmt: skip
+             _history(artifact, steps, [] if bases else models), f"## Licence\n\n{why}\n"]  # fmt: skip
     return redact("\n".join(parts))
 
 
@@ -354,7 +356,12 @@ def _indexed(score: dict[str, Any]) -> dict[str, Any]:
     return {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": [metric]}
 
 
-def _history(artifact: Artifact, steps: list[Edge]) -> str:
+def _history(artifact: Artifact, steps: list[Edge], models: list[Artifact]) -> str:
+    """How it was made, and of what.
+
+    Args:
+        models: of its line, where the hub has none of them.
+    """
     if artifact.is_external:
         return "## Data and history\n\nNot known: the model was exported from a folder.\n"
     lines = [
@@ -368,6 +375,9 @@ def _history(artifact: Artifact, steps: list[Edge]) -> str:
     code = f", code {producer.git[:12]}" if producer.git else ""
     digest = f"SHA-256 of its table of files: `{artifact.manifest.digest}`."
     listed = "\n".join(dict.fromkeys(lines)) or "Nothing is known of what it was made from."
+    sources = (Path(source.uri) for one in models for source in one.manifest.sources if is_path(source.uri))
+    folders = dict.fromkeys(_shown(place.name) for place in sources if place.is_dir())
+    digest += f" It was made from the model in the folder {' and '.join(folders)}." if folders else ""
     return f"## Data and history\n\n{made} at {artifact.manifest.created_at}{code}. {digest}\n\n{listed}\n"
 
 

@@ -25,6 +25,7 @@ NEWER = "Newer than this report's models and data, and not part of it:"
 NOT_FINITE = "not finite"
 CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
 TURN = re.compile(r"<\|im_start\|>(\w+)\n")
+TOOL_RESULT = re.compile(r"<tool_response>(.*?)</tool_response>", re.DOTALL)
 
 
 def metric_name(metric: str) -> str:
@@ -109,6 +110,22 @@ def plain_turns(question: str) -> str:
     """A conversation up to the requested answer, without its template's markup."""
     turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
     return CONTROL.sub(" ", turns).strip()
+
+
+def last_turn(question: str) -> tuple[str, list[str]]:
+    """The user's last words in a conversation up to an answer, and the results of tools since then.
+
+    Where a template marks turns in another way, the words are all of the conversation.
+    """
+    _, *turns = TURN.split(question.rpartition("<|im_start|>assistant")[0])
+    asked, results = "", list[str]()
+    for role, text in zip(turns[::2], turns[1::2], strict=True):
+        shown = CONTROL.sub(" ", text)
+        if role == "user" and (said := TOOL_RESULT.sub("", shown).strip()):
+            asked, results = said, []
+        # templates give results a role of their own, or write them as a user's turn
+        results += TOOL_RESULT.findall(shown) or ([shown] if role == "tool" else [])
+    return asked or plain_turns(question), [result.strip() for result in results]
 
 
 # Plain output for the commands that inspect a store: aligned columns, no cursor movement.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.checks import local_needs, own_packages
 from nemotron_engines.lora.kinds import is_chosen
@@ -14,6 +15,7 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, left_out
 from nemotron_shared.system.errors import Finding, note, problem
 from stages.rl.agents import agent_problems
+from stages.rl.prompts import FILES
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
 from stages.rl.vocabulary import vocabulary_problems
@@ -138,11 +140,14 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(what, "set grpo.overlong_buffer_length=0", "grpo.overlong_buffer_length")
 
     def notes(self, config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[Finding]:
-        """What the model's folder has that does not count: chat templates, and generation settings."""
+        """What the model's folder has that does not count, chat templates and generation settings; and few pairs."""
         model, grpo = inputs.get("model"), config.grpo
         if model is not None and (told := TokenizerFolder(model.path).templates_left_out()):
             yield note(f"{model.reference}: {told}")
-        if model is None or config.on_pairs is not None:
+        if config.on_pairs is not None:
+            yield from _notes_on_pairs(config, inputs)
+            return
+        if model is None:
             return
         if asked := left_out(model.path, temperature=grpo.temperature, top_p=grpo.top_p):
             what = f"{model.reference}: its generation_config.json asks for {asked}"
@@ -165,3 +170,15 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         from stages.rl.engines.trl.train import train
 
         return train(task)
+
+
+def _notes_on_pairs(config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[Finding]:
+    """Fewer pairs than a step takes, and none for validation, once they are prepared."""
+    data, step = inputs.get("data"), config.rows_per_step
+    if data is None or not (file := data.path / FILES["train"]).is_file():
+        return
+    pairs = sum(1 for _ in zip(range(step), read_lines(file), strict=False))
+    if pairs < step:
+        yield note(f"{pairs:,} training pairs: a step takes {step:,}, so it takes some more than once")
+    if not (data.path / FILES["valid"]).is_file():
+        yield note("no validation pairs: nothing shows whether other pairs are told apart")

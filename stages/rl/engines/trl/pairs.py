@@ -142,14 +142,10 @@ def given(
     valid, most = data / "val.jsonl", task.config.train.eval_rows
     context = getattr(begun.model.config.get_text_config(), "max_position_embeddings", None)
     pairs, longest = encoded(data / "train.jsonl", begun.prompter, say, context=context)
-    step, micro = task.config.rows_per_step, task.config.micro_rows(distributed.world_size())
+    micro = task.config.micro_rows(distributed.world_size())
     if longest > ANSWER_TOKENS and micro > 1:
         what = f"up to {longest:,} tokens an answer with its prompt, and {micro} pairs a pass"
         say(f"{what}: if memory does not suffice, lower train.micro_batch_size")
-    if len(pairs) < step:
-        say(f"WARNING: {len(pairs):,} training pairs: a step takes {step:,}, so it takes some more than once")
-    if not valid.is_file():
-        say("WARNING: no validation pairs: nothing shows whether other pairs are told apart")
     return {
         "train_dataset": change(pairs),
         "eval_dataset": change(encoded(valid, begun.prompter, say, most, context)[0]) if valid.is_file() else None,

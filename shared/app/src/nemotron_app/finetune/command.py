@@ -9,7 +9,7 @@ a config next to the store, which the next run reuses. The stages do the work: -
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ import click
 from nemotron_app import completion
 from nemotron_app.finetune.plan import evaluate, make_plan, prepare, train
 from nemotron_app.store_options import Look, store_options
-from nemotron_app.wording import CONTROL, plain_turns
+from nemotron_app.wording import CONTROL, last_turn
+from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
@@ -58,7 +59,8 @@ class Right:
 @dataclass(frozen=True)
 class Comparison:
     """What `results.json` says of the two models; `answers` pairs a question with what each wrote, `right` counts by
-    task; `called` and `calls` are the same of tool calls."""
+    task; `called` and `calls` are the same of tool calls. `sizes` are (all conversations, those held out, the texts
+    that training makes of these), where any are held out and counted."""
 
     scores: list[dict[str, Any]]
     difference: dict[str, Any] | None
@@ -67,6 +69,7 @@ class Comparison:
     held_back: bool
     calls: dict[str, Right]
     called: list[dict[str, Any]]
+    sizes: tuple[int, int, int] | None
 
     @classmethod
     def read(cls, results: Artifact, prepared: Artifact) -> "Comparison":
@@ -86,7 +89,12 @@ class Comparison:
             for old, new in zip(before, after, strict=True)
             if "output" in old
         ]
-        held_back = bool(set(prepared.manifest.metadata["splits"]) & {"valid", "test"})
+        splits = prepared.manifest.metadata["splits"]
+        held = next((splits[name] for name in ("test", "valid") if name in splits), None)
+        held_back, sizes = held is not None, None
+        if held and "conversations" in held:
+            all_of_them = sum(one["conversations"] for one in splits.values())
+            sizes = all_of_them, held["conversations"], held["sequences"]
         right = {
             task if held_back else TAUGHT: Right(old["right"], new["right"], new["judged"], new["asked"])
             for task, entries in by_task.items()
@@ -102,11 +110,11 @@ class Comparison:
             counts = (round(sum(one["score"] for one in rows)) for rows in (old, new))
             calls[task] = Right(*counts, len(new), len(new))
             called += [
-                {name: one[name] for name in ("question", "expected")}
+                {"task": task, "question": one["question"], "expected": one["expected"]}
                 | {"before": one["output"], "after": other["output"], "right": bool(other["score"])}
                 for one, other in list(zip(old, new, strict=True))[:SHOWN_CALLS]
             ]
-        return cls(scores, difference, answers[:SHOWN], right, held_back, calls, called)
+        return cls(scores, difference, answers[:SHOWN], right, held_back, calls, called, sizes)
 
     @property
     def is_untaught(self) -> bool:
@@ -128,18 +136,34 @@ class Comparison:
         if self.difference is not None:
             low, high = self.difference["ci95"]
             loss += f" (difference {self.difference['difference']:+.3f}, 95% {low:+.3f} to {high:+.3f})"
-        shown = []
-        for answer in (*self.called, *self.answers):
-            shown += ["", f"  {_short(plain_turns(answer['question']), end=True)}"]
-            shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
-            shown[-1] += f"   [{MARKS[answer['right']]}]"
         which = "of rows held out" if self.held_back else "of rows, all of which were trained on"
         calls = [
             f"{OF_CALLS[task]} {which}, {found.judged} judged: {found.before} right before, {found.after} after"
             for task, found in self.calls.items()
         ]
         told = ["tool calls are right with the same names and arguments, by meaning (docs/rewards.md)"] if calls else []
-        return [*self._judgement(), *told, *(f"  {line}" for line in calls), loss, *shown]
+        if calls and self.sizes is not None:
+            every, held, texts = self.sizes
+            told = [
+                f"{held:,} of {every:,} conversations are held out, as {texts:,} texts to learn from: the last answer "
+                "of each is judged, and so are calls and the answers after them, which may be the same",
+                *told,
+            ]
+        return [*self._judgement(), *told, *(f"  {line}" for line in calls), loss, *self._examples()]
+
+    def _examples(self) -> Iterator[str]:
+        """Questions with both answers, each once, under a heading for each kind."""
+        which = "held out" if self.held_back else "trained on"
+        groups = {OF_CALLS[task]: [one for one in self.called if one["task"] == task] for task in self.calls}
+        shown = set[tuple[str, str]]()
+        for heading, answers in (groups | {"last answers" if groups else "answers": self.answers}).items():
+            fresh = {(one["question"], one["expected"]): one for one in answers}
+            fresh = {key: one for key, one in fresh.items() if key not in shown}
+            shown |= fresh.keys()
+            if fresh:
+                yield from ("", f"{heading}, {which}:")
+            for one in fresh.values():
+                yield from _example(one)
 
     def _judgement(self) -> list[str]:
         """The rule, and how many answers are right by it."""
@@ -170,6 +194,17 @@ def advice(comparison: Comparison, longer: str) -> list[str]:
     return [
         "the taught answers are known, and few of those held out are: rows that say the same in other words may help"
     ]
+
+
+def _example(one: dict[str, Any]) -> Iterator[str]:
+    question = one["question"]
+    asked, results = last_turn(question)
+    yield from ("", f"  {_short(asked, end=True)}")
+    yield from (f"    {'result':<9} {_short(result)}" for result in results)
+    for name in ("expected", "before", "after"):
+        said = after_thought(whole_answer(question, one[name]))
+        text = "(a thought without an end)" if said is None else _short(said) or "(nothing)"
+        yield f"    {name:<9} {text}" + (f"   [{MARKS[one['right']]}]" if name == "after" else "")
 
 
 def _short(text: str, *, end: bool = False) -> str:

@@ -54,7 +54,7 @@ class Collected:
 
     Attributes:
         artifacts: by the last part of their names (`sft-model`), in pipeline order.
-        absent: the reason for each one that is missing.
+        absent: the reason for each one that is missing; a fine-tuning lacks no other stage.
         problems: what is damaged, with the remedy, and what is unknown because of it.
         newer: newer artifacts that this report does not cover.
         metrics: entries of metrics.jsonl, by stage.
@@ -83,7 +83,7 @@ class Collected:
     @property
     def kinds(self) -> list[str]:
         """The kinds of artifacts to show, in pipeline order."""
-        return [kind for kind in STEPS if kind in self.artifacts or kind not in OF_SOME_METHODS]
+        return [kind for kind in STEPS if kind in self.artifacts or kind in self.absent]
 
     @property
     def when(self) -> str:
@@ -109,11 +109,12 @@ class Collected:
 
 @dataclass
 class Chosen:
-    """The artifacts of a report, why others are absent, and problems of the store."""
+    """The artifacts of a report, why others are absent, problems of the store, and kinds that were never made."""
 
     found: dict[str, Artifact]
     absent: dict[str, str]
     problems: list[str]
+    unmade: list[str] = field(default_factory=list)
 
     def take(self, store: Store, kind: str, name: str) -> Artifact | None:
         """The newest artifact of a name. Records a problem if it is damaged."""
@@ -123,6 +124,7 @@ class Chosen:
             self.found[kind] = store.resolve(name)
         except NotFound:
             self.absent[kind] = f"No {name} has been made yet."
+            self.unmade.append(kind)
         except UserError as error:
             self.absent[kind] = f"{name} is damaged: {error.message}."
             self.problems.append(f"{self.absent[kind]} {error.remedy or ''}".strip())
@@ -212,8 +214,14 @@ def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen
     if results is None:
         for kind, name in names.items():
             chosen.take(store, kind, name)
+        models = [one for kind, one in chosen.found.items() if kind.endswith("-model")]
+        if models and all(map(_is_fine_tuned, models)):
+            chosen.absent = {
+                kind: why for kind, why in chosen.absent.items() if kind == RESULTS or kind not in chosen.unmade
+            }
         return chosen
     chosen.found[RESULTS] = results
+    of_fine_tuning = _is_of_fine_tuning(store, results)
     history = _history(store, results)
     lost = [entry.label for entry in history.values() if entry.artifact is None]
     for kind, name in names.items():
@@ -225,7 +233,8 @@ def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen
                 why = f"{' and '.join(lost)}, which would name the one that was used, cannot be read"
                 chosen.problems.append(f"{guess.reference} is shown because it is the newest: {why}.")
         elif entry is None:
-            chosen.absent[kind] = f"No {name} was used for {results.reference}."
+            if not of_fine_tuning:  # which has no other stages
+                chosen.absent[kind] = f"No {name} was used for {results.reference}."
         else:
             chosen.use(kind, entry, results.reference)
     chosen.found = {kind: chosen.found[kind] for kind in STEPS if kind in chosen.found}
@@ -248,7 +257,11 @@ def _decisive(store: Store, newest: Artifact | None) -> Artifact | None:
 
 def _is_of_fine_tuning(store: Store, results: Artifact) -> bool:
     models = [entry.artifact for entry in inputs(store, results) if entry.role == "model" and entry.artifact]
-    return any(fine_tuning_of(model.manifest.producer.command) for model in models)
+    return any(map(_is_fine_tuned, models))
+
+
+def _is_fine_tuned(model: Artifact) -> bool:
+    return fine_tuning_of(model.manifest.producer.command) is not None
 
 
 def _history(store: Store, artifact: Artifact) -> dict[str, Input]:

@@ -161,7 +161,7 @@ def render(collected: Collected) -> str:
         "took": total(collected.artifacts.values()),
         "parameters": wording.short_count(known[-1]) if known else None,
         "headline": findings.headline(results),
-        "stages": [_stage(collected, stage) for stage in TRAINING],
+        "stages": [_stage(collected, stage) for stage in TRAINING if stage.result.kind in collected.kinds],
         "scores": findings.by_task(results, "scores"),
         "changes": findings.by_task(results, "comparisons"),
         "regressions": regressions(collected),
@@ -197,7 +197,7 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
         ("steps", facts.steps, wording.number),
         ("tokens", facts.tokens, wording.short_count),
         ("tokens per second", facts.tokens_per_second, wording.number),
-        ("training time", facts.seconds, wording.duration),
+        ("training loop", facts.seconds, wording.duration),
         ("peak memory", facts.memory, lambda value: f"{value:.2f} GB"),
         (f"loss, last {training.LAST_POINTS}", None if reward else facts.loss, wording.number),
         ("validation loss", None if reward else facts.valid_loss, wording.number),
@@ -208,17 +208,21 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
     shown = {name: write(value) for name, value, write in logged if value is not None}
     foot = [] if facts.steps is None else [wording.counted(facts.steps, "step")]
     foot += [f"{shown['tokens']} tokens"] if "tokens" in shown else []
+    # of the whole step, as in the terminal: its start, saving and reading count too
+    made = collected.artifacts.get(kind)
+    whole = (seconds_of(made) if made else None) or facts.seconds
+    foot += [] if whole is None else [wording.duration(whole)]
     large, small = training.panels(collected.metrics[stage.name])
     kept = collected.completions.get(stage.name)
     return {
         "title": stage.title,
         "model": stage.model,
-        "reference": collected.artifacts[kind].reference if kind in collected.artifacts else None,
+        "reference": made and made.reference,
         "absent": collected.absent.get(kind),
         "number": number,
         "about": about,
         "sentence": findings.stage_sentence(collected.results, stage.name) or "Not evaluated.",
-        "foot": " · ".join([*foot, *([shown["training time"]] if "training time" in shown else [])]),
+        "foot": " · ".join(foot),
         "facts": shown.items(),
         "not_finite": facts.not_finite,
         "large": large,

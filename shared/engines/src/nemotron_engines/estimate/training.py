@@ -1,6 +1,6 @@
 """Estimate a stage's training: model, layout, memory and time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemotron_engines.checks import VOCABULARY, is_unknown, size_of, vocabulary_of
@@ -33,6 +33,8 @@ RECIPES_GPU = "H100"
 PUBLISHED_GRPO, OF_ACTIVE = 1102, 3.3e9
 """Tokens per second and GPU of a whole step of GRPO with Qwen3-30B-A3B on 32 H100 (NeMo-RL 0.6), and its active
 parameters."""
+LAYERS = {"*": "attention", "M": "Mamba", "-": "MLPs", "E": "experts"}
+"""Kinds of layers by their letters in `hybrid_override_pattern`."""
 NO_END = 100_000
 """More steps than any GRPO recipe makes: such a number means to train until the prompts run out."""
 
@@ -74,9 +76,7 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         steps=steps,
         steps_are_a_limit=isinstance(config, GRPOConfig) and steps >= NO_END,
         step_seconds=_seconds(config, work, device, layout, active, whose, fields.get("model_type", NEMOTRON_H)),
-        assumptions=tuple(
-            _assumptions(config, layout, device, whose, vocab, fields.get("model_type", NEMOTRON_H), read)
-        ),
+        assumptions=tuple(_assumptions(config, layout, device, whose, vocab, fields, read)),
     )
 
 
@@ -242,12 +242,19 @@ def _assumed_rows(config: GRPOConfig, layout: Layout, device: Device | None, rea
 
 
 def _assumptions(
-    config: TrainingConfig, layout: Layout, device: Device | None, whose: str, vocab: int, kind: str, read: bool
+    config: TrainingConfig,
+    layout: Layout,
+    device: Device | None,
+    whose: str,
+    vocab: int,
+    fields: Mapping[str, Any],
+    read: bool,
 ) -> list[str]:
     """One sentence each."""
     said = []
-    if kind != NEMOTRON_H:
-        said.append(f"{kind}: counted from its tensors, as equal layers of attention, Mamba, MLPs and experts")
+    if (kind := fields.get("model_type", NEMOTRON_H)) != NEMOTRON_H:
+        there = [name for letter, name in LAYERS.items() if letter in fields["hybrid_override_pattern"]]
+        said.append(f"{kind}: counted from its tensors, as equal layers of {', '.join(there)}")
     if device is not None:
         said.append("time: three coefficients fitted to the runs that NVIDIA publishes for these models (docs/plan.md)")
         said.append("those runs balance the experts by force and read made-up data: expect real ones to be slower")
