@@ -269,7 +269,7 @@ def test_a_model_of_another_kind_is_counted(tmp_path: Path, capsys: pytest.Captu
         assert estimate["parameters"] == estimate["active"] == model.num_parameters()
         assert estimate["memory"]["weights"] == (8 if config == "rl/dpo" else 4) * model.num_parameters()
         assert sum(estimate["step_seconds"].values()) > 0
-        assert any("llama: counted from its tensors" in said for said in estimate["assumptions"])
+        assert "llama: counted from its tensors, as equal layers of attention, MLPs" in estimate["assumptions"]
     assert main(["plan", "sft/local", "1xH100", f"run.model={tmp_path / 'llama'}"]) == 0
     told = capsys.readouterr().out
     assert "memory" in told and "all steps" in told

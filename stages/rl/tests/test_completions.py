@@ -123,6 +123,7 @@ def test_a_reward_is_silent_after_some_completions_or_steps() -> None:
     first = "WARNING: the rewards 'strict', 'well_formed' were 0 for all 16 completions of the first 2 steps"
     assert told(never, never)[0] == first
     assert told(never, never) == told(never, never, never), "once"
+    assert told(*[[[0]] * 8] * 2, names=("tool_call",))[1].endswith("if that is right and nothing is called.")
     assert told(never, once)[0].startswith("WARNING: the reward 'well_formed' was 0 for all 16")
     assert told(failed, failed, failed, never) == [], "nothing was judged in the first steps"
     assert told([[0, 0]], [[0, 0]], [[0, 0]])[0].endswith("all 3 completions of the first 3 steps")

@@ -188,4 +188,4 @@ def split_choice(buckets: Sequence[float], what: str) -> Choice:
         why = f"{count:,} {what}, too many of them with one question to hold some out"
     else:
         why = f"{found:,} of {count:,} {what} held out, to judge on rows that were never taught"
-    return Choice("data_prep.split", {"train": round(1 - share, 6), "valid": share, "test": 0.0}, why)
+    return Choice("data_prep.split", {"train": round(1 - share, 9), "valid": share, "test": 0.0}, why)
