@@ -1,6 +1,7 @@
 """Every setting of the RL stage. Defaults are written in `config/default.yaml` only."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Generic, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -151,3 +152,12 @@ class RLConfig(GRPOConfig[EngineT], Generic[EngineT]):
         if not any(reward.weight for reward in rewards):
             raise ValueError("all weights are 0, which trains nothing: give at least one a weight other than 0")
         return rewards
+
+
+BESIDES_REWARDS = ("dpo", "reward_modeling", "distillation")
+"""Sections of the methods that have pairs of answers or a teacher to learn from."""
+
+
+def learns_from_answers_alone(config: Mapping[Any, Any]) -> bool:
+    """Whether a composed config learns by rewards of the model's own answers, as GRPO does."""
+    return all(config.get(section) is None for section in BESIDES_REWARDS)

@@ -22,7 +22,7 @@ from nemotron_shared.step.step import run_program
 from stages.rl import data_prep
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
-from stages.rl.schema import RLConfig
+from stages.rl.schema import RLConfig, learns_from_answers_alone
 from stages.rl.sizes import rl_problems
 
 STEP = Step(
@@ -41,6 +41,7 @@ STEP = Step(
     },
     chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards if reward.path is None],
     estimate=estimate_training,
+    reinforces=learns_from_answers_alone,
 )
 main = partial(run_program, STEP)
 

@@ -1,4 +1,4 @@
-"""Steps and validations at their edges: every completion cut, and a last pass that is short."""
+"""Trainings that have nothing to learn from, and their edges: random weights, every completion cut, a short last pass."""
 
 import json
 from pathlib import Path
@@ -43,3 +43,20 @@ def test_equal_rewards_in_every_step_are_told(
     assert (
         "WARNING: 2 of 2 steps taught nothing: all completions of a question had one reward" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"), [(("-c", "tiny"), True), (("-c", "tiny", "--in-pipeline"), False), (("-c", "dpo_tiny"), False)]
+)
+def test_random_weights_are_warned_of_where_answers_alone_teach(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    warned: bool,
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    assert main([*words, "--dry-run", "--json"]) == 0
+    (said,) = (one for one in json.loads(capsys.readouterr().out)["notes"] if "random weights" in one)
+    assert said.startswith("WARNING: ") is warned
+    assert ("make it: nemotron super3 pipeline -c tiny" in said and "run.home=FOLDER" in said) is warned

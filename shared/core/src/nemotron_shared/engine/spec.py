@@ -155,6 +155,7 @@ class Step:
         contents: content that settings refer to and the result depends on, by key, such as an architecture's fields.
         chosen: further modules chosen by the config, possibly outside this repository.
         estimate: memory, disk and time of the work, for `--dry-run` and `nemotron plan`.
+        reinforces: whether, by its composed config, rewards of the model's own answers are all that it learns from.
         package: import path of the folder that holds the stage's.
         outside: the row of a stage from outside this repository, which the table of stages does not have.
     """
@@ -171,6 +172,7 @@ class Step:
     contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     chosen: Callable[[Any], list[str]] = lambda config: []
     estimate: Callable[[Any, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None
+    reinforces: Callable[[Mapping[Any, Any]], bool] = lambda config: False
     package: str = PACKAGE
     outside: Stage | None = None
 

@@ -22,6 +22,7 @@ from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.artifacts.manifest import HEX_DIGEST
 from nemotron_shared.artifacts.names import SCHEME, Reference, is_path, parse_exact, parse_reference
+from nemotron_shared.artifacts.store import HOME_VARIABLE
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import parsed, read_text
@@ -33,6 +34,7 @@ from nemotron_shared.models.finding import look_before_hashing, require_usable
 from nemotron_shared.models.folder import OPTION, config_of, needs_code
 from nemotron_shared.models.importing import Found, find
 from nemotron_shared.models.references import parse_outside, spelled_out
+from nemotron_shared.stages import STAGES
 from nemotron_shared.step.records import what_and_how, what_it_was
 from nemotron_shared.step.start import Input, Start
 from nemotron_shared.system.errors import Finding, NotFound, UserError, note, pending, problem
@@ -245,8 +247,7 @@ def _missing(start: Start[Any], role: str, reference: str, error: NotFound) -> I
     elif role == "data" and _would_prepare(start):
         return replace(found, prepares=f"[{reference}] not there yet")
     elif role == "model" and start.run.missing_model == "random":
-        random = f"[{reference}] not there: starting from random weights (run.missing_model=random)"
-        return replace(found, findings=(note(random),))
+        return replace(found, findings=(note(_random_weights(start, reference)),))
     elif role in start.step.optional:
         return found
     else:
@@ -255,6 +256,21 @@ def _missing(start: Start[Any], role: str, reference: str, error: NotFound) -> I
             before = pending(problem(f"run.{role}: {error.message}", remedy))
             return Input(shown=f"{reference} (missing)", findings=(before,))
     return Input(shown=f"{reference} (missing)", findings=(problem(f"run.{role}: {error.message}", remedy),))
+
+
+def _random_weights(start: Start[Any], reference: str) -> str:
+    """A training starts from random weights: a warning if it learns from answers alone, which are noise then."""
+    told = f"[{reference}] not there: starting from random weights (run.missing_model=random)"
+    if start.arguments.in_pipeline or not start.step.reinforces(start.composed.tree):
+        return told
+    config, stages = start.arguments.config, start.step.directory.parent
+    everywhere = all((stages / stage / "config" / f"{config}.yaml").is_file() for stage in STAGES)
+    whole = f"make it: nemotron {start.run.family} pipeline -c {config}{_there(start)} (or give run.model=FOLDER)"
+    return (
+        f"WARNING: {told}, which write noise, and no reward can teach noise; "
+        f"{whole if everywhere else how_to_make(start, 'model')}, "
+        f"or name the store that holds one: run.home=FOLDER, or {HOME_VARIABLE}"
+    )
 
 
 def _instead(start: Start[Any], role: str) -> str:
