@@ -347,6 +347,29 @@ def test_a_run_of_other_data_or_length_is_judged_by_its_health(home: Path, capsy
     assert re.search(rf"^{verdict} +loss +{'' if verdict == 'fail' else '-'}\d", said, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("rewards", "verdict", "why"),
+    [
+        ([0.6] * 3 + [0.7] * 3 + [0.1] * 3, "fail", "a smaller optimizer.lr"),
+        ([0.0] * 9, "fail", "reward was 0 at every step"),
+        ([0.0] * 9, "fail", "start from a model that earns the reward"),
+        ([1.0] * 9, "pass", ""),
+    ],
+)
+def test_a_reward_that_fell_and_one_that_never_came_have_different_remedies(
+    home: Path, capsys, rewards: list[float], verdict: str, why: str
+) -> None:
+    entries = [
+        {"step": step, "reward": reward, "distinct_completions": 0.25 if step < 9 else 0.01}
+        for step, reward in enumerate(rewards, 1)
+    ]
+    write_metrics(home / "metrics.jsonl", entries)
+    _, found = check(capsys, home / "metrics.jsonl", "--expect", "rl/local")
+    judged = {one["id"]: one for one in found["judged"]}
+    assert judged["reward"]["verdict"] == verdict and why in f"{judged['reward']}"
+    assert judged["distinct-answers"]["verdict"] == "pass", "a mean of eight steps"
+
+
 def test_a_run_that_no_expectations_fit_says_what_differs(home: Path) -> None:
     folder = tiny_run(home, [9.0, 5.0])
     (folder / "config.yaml").write_text(CONFIG.replace("transformers", "automodel"))

@@ -1,4 +1,4 @@
-"""Which completions of a step are kept, that their rewards are those of the step, and that silent rewards are told."""
+"""Which completions of a step are kept, that their rewards are the step's, and that silence and likeness are told."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from support import last_values_win, short
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import Completion, read_completions
 from stages.rl import train
-from stages.rl.engines.trl.completions import Answer, Batch, Silence, chosen, kept
+from stages.rl.engines.trl.completions import Answer, Batch, Likeness, Silence, chosen, kept
 from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
@@ -82,7 +82,7 @@ def test_a_run_that_was_stopped_has_the_completions_of_one_that_was_not(
     text = (folder / "completions.jsonl").read_text()
     assert "How much" not in text and "***" in text
     assert not list((tmp_path / "whole" / "artifacts").rglob("completions*")), "no artifact has them"
-    assert "WARNING" not in capsys.readouterr().err
+    assert "WARNING: the reward" not in capsys.readouterr().err
 
     asked.clear()
     fails_after = 110  # in step 4: three steps of 32 and a validation of 3 come before it
@@ -128,3 +128,18 @@ def test_a_reward_is_silent_after_some_completions_or_steps() -> None:
     assert told(failed, failed, failed, never) == [], "nothing was judged in the first steps"
     assert told([[0, 0]], [[0, 0]], [[0, 0]])[0].endswith("all 3 completions of the first 3 steps")
     assert told(once, [[0, 1]] * 8) == [] and told(never, [[0, -1]] * 8)[0].startswith("WARNING: the reward 'strict'")
+
+
+@pytest.mark.parametrize(
+    ("different", "told_at"),
+    [([30, 7, 7, 8, 7, 7, 7, 7, 1, 1, 1, 1, 1, 1], 9), ([7, 7, 7, 7], None), ([8] * 9, None), ([1] * 5, 5)],
+)
+def test_answers_that_stay_alike_are_told_once(different: list[int], told_at: int | None) -> None:
+    said: list[str] = []
+    likeness = Likeness(said.append)
+    for step, count in enumerate(different, 1):
+        likeness.hear(step, count, 128, 16)
+        assert bool(said) == (told_at is not None and step >= told_at)
+    assert len(said) == (told_at is not None)
+    if said:
+        assert said[0].startswith(f"WARNING: step {told_at}: the model answers its prompts alike: 1 different ")

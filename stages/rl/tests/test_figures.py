@@ -120,7 +120,8 @@ def expected(seen: Seen, folder: Path, loss: str) -> dict[str, float]:
     """The figures of the step."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     made = seen.completions
-    rewards = [reward("", "", tokenizer.decode(one.ids, skip_special_tokens=True), one.expected) for one in made]
+    texts = [tokenizer.decode(one.ids, skip_special_tokens=True) for one in made]
+    rewards = [reward("", "", text, one.expected) for text, one in zip(texts, made, strict=True)]
     reduced = [
         one - PENALTY * max(0, len(of.ids) - MOST + BUFFER) / BUFFER for one, of in zip(rewards, made, strict=True)
     ]
@@ -160,6 +161,7 @@ def expected(seen: Seen, folder: Path, loss: str) -> dict[str, float]:
         "rewards/strict/mean": fsum(rewards) / len(rewards),
         "reward_std": fsum(spreads) / len(groups),
         "zero_advantage_fraction": sum(not any(one.advantage for one in made[group]) for group in groups) / len(groups),
+        "distinct_completions": len(set(texts)) / len(made),
         "entropy": mean([one.entropy.detach() for one in counted]),
         "kl": mean([k3(one) for one in counted]),
         "completion_length": sum(len(one.ids) for one in made) / len(made),

@@ -1,13 +1,16 @@
-"""Trainings that have nothing to learn from, and their edges: random weights, every completion cut, a short last pass."""
+"""Steps and validations at their edges: every completion cut, a short last pass; trainings that learn nothing."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support import last_values_win, short
 
 from nemotron_shared.system.atomic import read_json
 from stages.rl import train
+from stages.rl.engines.trl.train import fallen
 from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
@@ -60,3 +63,21 @@ def test_random_weights_are_warned_of_where_answers_alone_teach(
     (said,) = (one for one in json.loads(capsys.readouterr().out)["notes"] if "random weights" in one)
     assert said.startswith("WARNING: ") is warned
     assert ("make it: nemotron super3 pipeline -c tiny" in said and "run.home=FOLDER" in said) is warned
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ([0.58, 0.67, 0.84, 0.39, 0.2, 0.1, 0.05, 0.02, 0.09], "fell from 0.697 to 0.0533, its means in the first"),
+        ([0.1, 0.2, 0.1, 0.8, 0.9, 0.8, 0.1, 0.2, 0.2], "fell from 0.833 to 0.167, its means in the middle"),
+        ([0.58, 0.6, 0.7, 0.72, 0.9, 0.84, 0.97, 0.91, 0.78], None),
+        ([0.5, 0.6, 0.4, 0.5, 0.6, 0.4, 0.5, 0.5, 0.4], None),  # noise
+        ([0.0] * 9, None),
+        ([1.0, 1.0, 0.0], None),  # too few to tell
+    ],
+)
+def test_a_reward_that_fell_is_told_with_its_height(rewards: list[float], said: str | None) -> None:
+    entries = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
+    run: Any = SimpleNamespace(metrics=SimpleNamespace(read=lambda: [*entries, {"step": 9, "valid_reward": 1.0}]))
+    found = list(fallen(run))
+    assert len(found) == (said is not None) and all(said in line for line in found if said)

@@ -1,4 +1,4 @@
-"""Keep a few completions of each step for people, and tell early if a reward never fires.
+"""Keep a few completions of each step for people, and tell early if a reward never fires, or if all answers are alike.
 
     of 128 completions, by reward      0 0 0 0 .2 .2 .2 1 1 ... 1.2
     kept with logger.completions=4     worst        typical     best, and another one
@@ -178,6 +178,34 @@ class Silence:
             self._say(f"  more of them: nemotron runs show {self._run}")
         if cut > 0.5:
             self._say(f"  {cut:.0%} of them were cut at the longest length (grpo.max_new_tokens)")
+
+
+class Likeness:
+    """Tells once if a model has come to answer its prompts alike: `STEPS` steps in a row had fewer different answers
+    than half of their prompts.
+
+    Args:
+        say: prints a line.
+    """
+
+    STEPS = 5
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._alike, self._told = say, 0, False
+
+    def hear(self, step: int, different: int, completions: int, prompts: int) -> None:
+        """Count the different texts among the completions of a step, those of all processes."""
+        self._alike = self._alike + 1 if 2 * different < prompts else 0
+        if self._alike != self.STEPS or self._told:
+            return
+        self._told = True
+        answers = "1 different answer" if different == 1 else f"{different:,} different answers"
+        self._say(
+            f"WARNING: step {step}: the model answers its prompts alike: {answers} among {completions:,} completions "
+            f"of {prompts:,} prompts, and as few in the {self.STEPS - 1} steps before; a smaller optimizer.lr helps, "
+            "grpo.reference_policy_kl_penalty=0.01, or a reward that one answer to every question does not earn; "
+            "questions that have so few answers are no fault"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """Train with TRL's GRPOTrainer."""
 
 from collections.abc import Iterator
+from math import sqrt
 from pathlib import Path
+from statistics import fmean, variance
 from typing import Any
 
 from datasets import Dataset
@@ -12,8 +14,9 @@ from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.tracking.run import Run
 from stages.rl.engines.trl.batches import Batches
-from stages.rl.engines.trl.completions import Silence
+from stages.rl.engines.trl.completions import Likeness, Silence
 from stages.rl.engines.trl.distill import load_teacher
 from stages.rl.engines.trl.episodes import EpisodeTrainer, read_episodes
 from stages.rl.engines.trl.library import GRPOConfig
@@ -77,6 +80,7 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     trainer.silence = Silence(
         [judges[reward.name] for reward in config.rewards if reward.weight], run.say, run.directory.name
     )
+    trainer.likeness = Likeness(run.say)
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.overlong = grpo.max_new_tokens, grpo.overlong_buffer_length, grpo.overlong_buffer_penalty
     if grpo.use_dynamic_sampling and config.distillation is None:
@@ -98,7 +102,7 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(begun.reference(task), penalty)
     made = train_to_end(trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
-    for line in conclusions(trainer, config):
+    for line in (*conclusions(trainer, config), *fallen(run)):
         run.say(line)
     return made
 
@@ -128,6 +132,27 @@ def conclusions(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine]) -> I
         yield f"WARNING: {alike:,} of {alike:,} steps taught nothing: all completions of a question had one reward"
     if isinstance(trainer, EpisodeTrainer) and trainer.seconds:
         yield f"time of the steps: {trainer.split()}"
+
+
+SURE, LEAST_STEPS = 3, 6
+"""Standard errors by which a reward has to fall to be called fallen, and the fewest steps with one."""
+
+
+def fallen(run: Run) -> Iterator[str]:
+    """Says if the reward ended far below its former height: means of a third of the steps each, of all attempts."""
+    rewards = [entry["reward"] for entry in run.metrics.read() if "reward" in entry]
+    if len(rewards) < LEAST_STEPS:
+        return
+    third = len(rewards) // 3
+    parts = rewards[:third], rewards[third:-third], rewards[-third:]
+    best, last = max(parts[:2], key=fmean), parts[2]
+    error = sqrt(variance(best) / len(best) + variance(last) / len(last))
+    if fmean(best) - fmean(last) > SURE * error:
+        when = "first" if best is parts[0] else "middle"
+        yield (
+            f"WARNING: the reward fell from {fmean(best):.3g} to {fmean(last):.3g}, its means in the {when} and the "
+            "last third of the steps; a smaller optimizer.lr helps, or grpo.reference_policy_kl_penalty=0.01"
+        )
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:

@@ -15,11 +15,13 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, SequentialSampler
@@ -31,7 +33,7 @@ from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import CompletionsLog, is_kept
 from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
-from stages.rl.engines.trl.completions import Answer, Batch, Silence, kept
+from stages.rl.engines.trl.completions import Answer, Batch, Likeness, Silence, kept
 from stages.rl.engines.trl.library import GRPOTrainer
 from stages.rl.rewards import MODEL, NO_ROW, Judge
 
@@ -285,6 +287,7 @@ class StepTrainer(JudgedTrainer):
     """Completions of a step to keep."""
     log_of_completions: CompletionsLog
     silence: Silence
+    likeness: Likeness
     steps_with: Counter[bool]
     """Number of this attempt's steps in which some completions of a group had different rewards, and of the others."""
     _said = False
@@ -331,6 +334,7 @@ class StepTrainer(JudgedTrainer):
         step, batches, self.sampled = self.state.global_step, self.batches, []
         found = self._answered_apart(step) if self.most_batches else self._answered_batch(step)
         self._note("train", **self._figures(self._rewards, self._penalties))
+        self._note_variety(step + 1)
         self._keep(step + 1)
         teaching = self.accelerator.reduce(found["advantages"].count_nonzero(), reduction="sum")
         self.steps_with[bool(teaching)] += 1
@@ -347,6 +351,15 @@ class StepTrainer(JudgedTrainer):
         for number, one in enumerate(made):  # the loss is a mean over the tokens of its update
             one["num_items_in_batch"] = tokens[number // self.passes_of_update]
         return made
+
+    def _note_variety(self, step: int) -> None:
+        """Share of different texts among the step's completions, and a warning where they stay few; collective."""
+        texts = [answer.completion for batch in self.sampled for answer in batch.answers]
+        written = gather_object([blake2b(text.encode(), digest_size=16).digest() for text in texts])
+        different = len(set(written))
+        self._note("train", distinct_completions=different / len(written))
+        if self.learns_from_rewards and not self.rehearses:
+            self.likeness.hear(step, different, len(written), len(self.sampled) * self.batches.per_step)
 
     def _keep(self, step: int) -> None:
         """Keep a few completions of the step, and tell if a reward has never fired; collective."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import click
 
-from nemotron_app.check.expectations import Expectation, Expected, choose
+from nemotron_app.check.expectations import Expectation, Expected, Limits, choose
 from nemotron_app.check.readings import Readings, gpus_now, read
 from nemotron_app.check.target import Target, find, is_quiet, merged, probe
 from nemotron_app.store_options import Look, store_options
@@ -104,10 +104,10 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
             text = text.replace(place, name)
         return text
 
-    def judged(
-        verdict: Verdict, value: float | None, why: str = "", remedy: str = expectation.instead.strip()
-    ) -> Judged:
-        advice = filled_in(remedy) if verdict in ("watch", "fail") else None
+    def judged(verdict: Verdict, value: float | None, why: str = "", remedy: str | None = None) -> Judged:
+        fell = value is not None and value < 0 and expectation.instead_if_fell
+        advised = (remedy or fell or expectation.instead).strip()
+        advice = filled_in(advised) if verdict in ("watch", "fail") else None
         return Judged(expectation, verdict, value, Finding(LEVELS[verdict], why, advice, expectation.id))
 
     try:
@@ -119,6 +119,9 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
         return judged("not judged", value, "not seen yet")
     if math.isnan(value) and readings.step:
         return judged("fail", value, "not a finite number", NO_NUMBER)
+    may_fail = expectation.how == "change" and expectation.watch != Limits()
+    if may_fail and not any(number for _, number in _points(expectation, situation)):
+        return judged("fail", value, f"{expectation.metric} was 0 at every step")
     if expectation.within.hold(value):
         return judged("pass", value)
     verdict: Verdict = "watch" if expectation.watch is not None and expectation.watch.hold(value) else "fail"

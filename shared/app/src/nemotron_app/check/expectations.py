@@ -98,6 +98,8 @@ class Expectation(Section):
     watch: Limits | None = None
     instead: str = Field(alias="remedy")
     """What to do on failure; `{family}` is replaced by the model family of the run."""
+    instead_if_fell: str | None = Field(alias="remedy_if_fell", default=None)
+    """For `change`: what to do instead if the value is below 0."""
     told_by: str | None = None
     """How to obtain such figures, shown if they are missing."""
 
@@ -132,6 +134,8 @@ class Expectation(Section):
         fitting = ("count",) if self.line else ("count", "age") if self.file else None
         if (fitting and self.how not in fitting) or (not fitting and self.how in {"count", "age"}):
             raise ValueError(f"{self.id}: how: {self.how} does not fit; count fits a line, count and age a file")
+        if self.instead_if_fell is not None and self.how != "change":
+            raise ValueError(f"{self.id}: remedy_if_fell fits how: change alone")
         return self
 
 

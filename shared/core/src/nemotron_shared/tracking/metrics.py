@@ -18,10 +18,10 @@ from nemotron_shared.system.redaction import redact
 FILE = "metrics.jsonl"
 Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
-    "reward_std", "zero_advantage_fraction", "entropy", "kl", "clipped_fraction", "completion_length",
-    "truncated_fraction", "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference",
-    "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss", "dynamic_sampling_num_gen_batches",
-    "pair_accuracy", "valid_pair_accuracy", "reward_margin",
+    "reward_std", "zero_advantage_fraction", "distinct_completions", "entropy", "kl", "clipped_fraction",
+    "completion_length", "truncated_fraction", "valid_reward", "token_mult_prob_error", "differing_tokens",
+    "logprob_difference", "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss",
+    "dynamic_sampling_num_gen_batches", "pair_accuracy", "valid_pair_accuracy", "reward_margin",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step, without the parts that have figures of their own: mtp_loss, load_balancing_loss.",
@@ -35,6 +35,7 @@ METRICS: dict[Metric, str] = {
     "reward": "Mean reward of the step's completions, before a penalty for their length.",
     "reward_std": "Mean deviation of these rewards within a group.",
     "zero_advantage_fraction": "Share of groups whose completions have equal rewards, with penalties: no advantage.",
+    "distinct_completions": "Different texts among the step's completions, as a share of them.",
     "entropy": "Mean entropy of what the learnt tokens were drawn from, before top_p.",
     "kl": "Distance to the starting model, mean over the learnt tokens; with distillation, to the teacher.",
     "clipped_fraction": "Share of the learnt tokens whose probability ratio was clipped; with several updates a step.",

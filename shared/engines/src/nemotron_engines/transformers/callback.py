@@ -31,6 +31,7 @@ KEPT: dict[str, Metric] = {
     "reward": "reward",
     "reward_std": "reward_std",
     "frac_reward_zero_std": "zero_advantage_fraction",
+    "distinct_completions": "distinct_completions",
     "entropy": "entropy",
     "kl": "kl",
     "clipped_fraction": "clipped_fraction",
