@@ -145,7 +145,7 @@ def fallen(run: Run) -> Iterator[str]:
         return
     third = len(rewards) // 3
     parts = rewards[:third], rewards[third:-third], rewards[-third:]
-    best, last = max(parts[:2], key=fmean), parts[2]
+    best, last = max(parts[:2], key=lambda part: fmean(part)), parts[2]
     error = sqrt(variance(best) / len(best) + variance(last) / len(last))
     if fmean(best) - fmean(last) > SURE * error:
         when = "first" if best is parts[0] else "middle"
