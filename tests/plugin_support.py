@@ -1,4 +1,4 @@
-"""The package tests/plugin, as it is after an installation: what an installer would write, without a network."""
+"""A package from outside, as it is after an installation: what an installer would write, without a network."""
 
 import tomllib
 from pathlib import Path
@@ -8,9 +8,9 @@ from support import ROOT
 PLUGIN = ROOT / "tests" / "plugin"
 
 
-def write_entry_points(site: Path) -> None:
+def write_entry_points(site: Path, package: Path = PLUGIN) -> None:
     """Make a folder of installed packages that has this one; its code stays where it is."""
-    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     about = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")

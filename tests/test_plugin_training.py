@@ -12,6 +12,7 @@ from plugin_support import PLUGIN, write_entry_points
 from serving_support import planned
 from support import make_model, write_model
 
+from nemotron_app.main import main
 from nemotron_data.formats.packed import read_packed
 from nemotron_engines.rows import PackedRows
 from nemotron_serving.api import Api
@@ -21,7 +22,7 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config import compose, registry
 from nemotron_shared.stages import STAGES
 from nemotron_shared.system.errors import UserError
-from stages.sft import train
+from stages.sft import data_prep, train
 from stages.sft.train import main as sft
 
 SHORT = ("-c", "tiny", "engine=recorder", "train.train_iters=3", "train.global_batch_size=4")
@@ -79,6 +80,41 @@ def test_the_recorder_refuses_to_start_from_random_weights(store: Store, capfd: 
     assert sft([*SHORT, *CHATS]) == 2
     assert "run.model: engine=recorder publishes a copy of the model that it is given" in capfd.readouterr().err
     assert not store.versions("super3-sft-data")
+
+
+def begin(words: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the package of `nemotron new`, and install it."""
+    monkeypatch.chdir(place)
+    assert main(["new", *words.split()]) == 0
+    _, name, *_ = words.split()
+    write_entry_points(place / "site", place / name)
+    monkeypatch.syspath_prepend(str(place / name))
+    registry.installed.cache_clear()
+    compose.shared_groups.cache_clear()
+
+
+def test_the_format_that_new_writes_reads_its_rows(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin("format dialogs", tmp_path, monkeypatch)
+    importlib.import_module("runpy").run_path("dialogs/dialogs.py", run_name="__main__")
+    words = ("data_prep.source=dialogs/rows.jsonl", "data_prep.format=dialogs", "data_prep.workers=1")
+    assert data_prep.main(["-c", "tiny", *words]) == 0
+    assert store.resolve("super3-sft-data").manifest.metadata["splits"]["train"]["conversations"] == 2
+
+
+def test_the_engine_that_new_writes_publishes_its_model(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin("engine first_try sft", tmp_path, monkeypatch)
+    (tmp_path / "model").mkdir()
+    write_model(tmp_path / "model")
+    words = ("-c", "tiny", "engine=first_try", *CHATS)
+    assert sft(list(words)) == 2
+    assert "run.model: engine=first_try needs a model to begin with" in capfd.readouterr().err
+    assert sft([*words, "run.name=first_try", f"run.model={tmp_path / 'model'}"]) == 0
+    assert json.loads((store.resolve("first_try-sft-model").path / "note.json").read_text())["note"] == "hello"
+    assert not store.versions("super3-sft-model")
 
 
 QUESTIONS = {"What is 3+4?": "7", "What is 5+2?": "7", "What is 6+1?": "7", "What is 2+2?": "4"}

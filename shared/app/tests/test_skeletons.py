@@ -1,10 +1,14 @@
-"""What `nemotron new reward` and `nemotron new task` write works as it is."""
+"""What `nemotron new reward` and `nemotron new task` write works as it is; tests/test_plugin_training.py installs the
+packages of a format and an engine.
+"""
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nemotron_app.main import main
 from nemotron_shared.step.own_code import KEYS, OwnFunction
@@ -30,13 +34,27 @@ def test_it_tests_itself_and_can_be_named_in_a_config(
     assert set(asked) == ({"completion", "expected"} if kind == "reward" else set()) and callable(function)
 
 
+@pytest.mark.parametrize("stage", ["pretrain", "rl"])
+def test_an_engine_is_one_of_its_stage(stage: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"try_{stage}"
+    assert main(["new", "engine", name, stage]) == 0
+    monkeypatch.syspath_prepend(str(here / name))
+    engine = vars(import_module(name))[f"Try{stage.capitalize()}"]
+    values = yaml.safe_load((here / name / name / "config" / "engine" / f"{name}.yaml").read_text())
+    assert engine.settings.model_validate(values).note == "hello"
+    assert callable(import_module(f"{name}.work").train)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["reward", "json"], "'json' cannot name a function and its file"),
         (["reward", "a-b"], "'a-b' cannot name a function"),
         (["task", "class"], "'class' cannot name a function"),
-        (["mine"], "say: nemotron new mine --from sft/local; or nemotron new reward NAME or nemotron new task NAME"),
+        (["mine"], "say: nemotron new mine --from sft/local; or nemotron new reward|task|format|environment NAME; or"),
+        (["engine", "mine"], "an engine belongs to a stage"),
+        (["engine", "mine", "eval"], "'eval' is no stage that makes a model"),
+        (["reward", "mine", "sft"], "a config begins with another one"),
         (["reward"], "a config begins with another one"),
     ],
 )

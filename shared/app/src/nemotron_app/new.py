@@ -1,10 +1,12 @@
-"""`nemotron new`: create a config of your own, based on an existing one, a reward, a task or an environment.
+"""`nemotron new`: create a config of your own, or a reward, task, chat format, engine or environment to begin with.
 
 nemotron new mine --from sft/local                       mine.yaml, with the settings that people change first
 nemotron new mine --from sft/super3_lora train.train_iters=500
 nemotron super3 sft -c mine.yaml --dry-run
 nemotron new reward brief                                brief.py: a reward to begin with, which tests itself
 nemotron new task capitals                               capitals.py: a task of an evaluation
+nemotron new format dialogs                              dialogs/: a package that reads rows of your own form
+nemotron new engine mine sft                             mine/: a package with an engine of a stage
 nemotron new environment mine                            environments/mine: nemotron env new --help
 
 The file of a config names its base config and contains only what differs. Settings that you may want to change are
@@ -53,12 +55,13 @@ WIDTH = 110
 def command(name: str, overrides: tuple[str, ...], base: str | None, force: bool) -> int:
     """See the module docstring."""
     if base is None:
-        if name not in SKELETONS or len(overrides) != 1:
-            kinds = " or ".join(f"nemotron new {kind} NAME" for kind in (*SKELETONS, "environment"))
+        if name not in SKELETONS or not 1 <= len(overrides) <= (2 if name == "engine" else 1):
+            kinds = "|".join(kind for kind in (*SKELETONS, "environment") if kind != "engine")
+            others = f"nemotron new {kinds} NAME; or nemotron new engine NAME STAGE"
             raise UserError(
-                "a config begins with another one", f"say: nemotron new {name} --from sft/local; or {kinds}"
+                "a config begins with another one", f"say: nemotron new {name} --from sft/local; or {others}"
             )
-        tell(as_typed("\n".join(write_skeleton(name, overrides[0], force=force))))
+        tell(as_typed("\n".join(write_skeleton(name, *overrides, force=force))))
         return 0
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
