@@ -72,7 +72,7 @@ def test_what_it_does_wrong_is_told_with_its_line(
     [
         ({"path": "strict.py:strict"}, "'strict' is in the table of rewards"),
         ({"path": "mine.py"}, "names no function in a Python file"),
-        ({"name": "strict"}, "weight"),
+        ({"weight": 1.0}, "name"),
     ],
 )
 def test_an_entry_that_names_no_reward_is_refused(entry: dict[str, Any], told: str) -> None:
