@@ -26,6 +26,7 @@ from nemotron_engines.kernels.mamba_install import (
     install_cpu_ops,
     lift_time_step_limit,
 )
+from nemotron_engines.modeling import build
 from nemotron_engines.modeling.packed import packed_inputs
 from nemotron_engines.stand_ins.automodel import STUB_MODULES, stub_packages
 from nemotron_shared.system.errors import UserError
@@ -241,6 +242,9 @@ def test_installing_twice_changes_nothing_more(caplog, capsys, monkeypatch, has_
     with caplog.at_level(logging.INFO, logger="nemotron"):
         assert install_cpu_ops() == install_cpu_ops() == REFERENCE_LINE
     assert caplog.messages == ([REFERENCE_LINE] if has_gpu else []), "no advice about GPUs on a laptop"
+    monkeypatch.setattr(build, "fuse_norms", lambda: None)
+    build.install_kernels.__wrapped__("nemotron_h")
+    assert capsys.readouterr().err == (f"{REFERENCE_LINE}\n" if has_gpu else "")
     functions = [getattr(modeling_nemotron_h, name) for name in REFERENCE_KERNELS]
     install_cpu_ops()
     assert functions == [getattr(modeling_nemotron_h, name) for name in REFERENCE_KERNELS]

@@ -144,9 +144,9 @@ def random_of(
 
 @cache
 def install_kernels(model_type: str | None) -> None:
-    """Choose the Mamba code once per process, and print the choice for models that use it; on a GPU, fuse the norms."""
+    """Choose the Mamba code once per process; with a GPU, print it for models that use it, and fuse the norms."""
     line = install_cpu_ops()
-    if model_type == NEMOTRON_H:
+    if model_type == NEMOTRON_H and torch.cuda.is_available():
         say(line)
     if model_type == "zamba2" and not is_older():
         bound_cached_steps()
