@@ -58,6 +58,7 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     assert "question_answer, from the fields Question, Answer" in told.stderr
     assert "too few to hold some out" in told.stderr
     assert "[finetune] data_prep.pack_size" not in told.stderr
+    assert "learning rate follow from the prepared rows" in told.stderr
     first, second, third = told.stdout.splitlines()
     assert first.startswith("nemotron super3 data prep sft -c ")
     assert "data_prep.pack_size=512" in first

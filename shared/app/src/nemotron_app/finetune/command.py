@@ -216,13 +216,19 @@ def _short(text: str, *, end: bool = False) -> str:
 
 LONGER = 2
 """How many times as many steps a second training has, where few of the taught answers were right after the first."""
+FOLLOWS = (
+    "[finetune] steps, batch size and learning rate follow from the prepared rows: the start prints them, with the "
+    "estimated time, before it trains"
+)
 USE = ("chat {model}", "serve {model}", "export {model} my-model")
 
 
 @click.command("finetune", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("model", metavar="MODEL", shell_complete=completion.models)
 @click.argument("data", metavar="DATA... [key=value ...]", nargs=-1, required=True, shell_complete=completion.files)
-@click.option("-d", "--dry-run", is_flag=True, help="show the choices and the stages' commands; train nothing")
+@click.option(
+    "-d", "--dry-run", is_flag=True, help="show the choices for the data and the stages' commands; train nothing"
+)
 @click.option("--name", help="first part of the names of what is made (default: that of the model)")
 @click.option("--again", is_flag=True, help="discard the choices of an earlier run for the same model and data")
 @click.option("--trust-code", is_flag=True, help="run the Python files of a model that needs them")
@@ -237,6 +243,7 @@ def command(
     require_once(overrides)
     plan = make_plan(look, model, paths, overrides, again=again, trust_code=trust_code, dry_run=dry_run)
     if dry_run:
+        say(FOLLOWS)
         look.tell({"choices": [str(choice) for choice in plan.choices], "commands": plan.commands()}, *plan.commands())
         return 0
     say("\n── 1/3  data ──")
