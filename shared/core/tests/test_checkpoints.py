@@ -275,8 +275,12 @@ def test_a_line_names_the_step_that_is_not_published(tmp_path: Path) -> None:
     best = Validation(20, "valid_loss", 1.0)
     assert checkpoints.report_best(run, lambda best: "see there") == {"best_step": 20, "best_valid_loss": 1.0}
     checkpoints.report_best(run, lambda best: "", best)
+    figures[:] = [{"step": 20, "valid_reward": 0.5}, {"step": 30, "valid_reward": 0.25}]
+    checkpoints.report_best(run, lambda best: "", prompts=13)
     assert said == [
         "published is the last step; step 20 validated better: valid_loss 1, at the end 2",
         "see there",
         "published is step 20, which validated best: valid_loss 1, at the end 2",
+        "published is the last step; step 20 validated better: "
+        "valid_reward 0.5, at the end 0.25 (means over 13 prompts)",
     ]

@@ -67,20 +67,24 @@ def best_of(found: Iterable[Validation]) -> Validation | None:
     return min(found, key=Validation.rank, default=None)
 
 
-def report_best(run: Run, keep: Callable[[Validation], str], published: Validation | None = None) -> dict[str, float]:
+def report_best(
+    run: Run, keep: Callable[[Validation], str], published: Validation | None = None, prompts: int | None = None
+) -> dict[str, float]:
     """`best_step` and its metric for a manifest, and a line if it is not the last step.
 
     Args:
         keep: called with the best validation if the last one is worse; saves the checkpoint of the step that is not
             published, because checkpoints are deleted on publishing, and returns a line about it.
         published: the best validation, if its step is published; None: the last step is.
+        prompts: that a reward is a mean over: with few of them, a small difference says nothing.
     """
     found = validations(run.metrics)
     best = best_of(found)
     if best is None:
         return {}
     last = found[-1]
-    values = f"{best.name} {best.value:.4g}, at the end {last.value:.4g}"
+    over = f" (means over {prompts:,} prompts)" if prompts and best.name == "valid_reward" else ""
+    values = f"{best.name} {best.value:.4g}, at the end {last.value:.4g}{over}"
     if published is not None:
         run.say(f"published is step {published.step}, which validated best: {values}")
     elif best.rank()[0] < last.rank()[0]:

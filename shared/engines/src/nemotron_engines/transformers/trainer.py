@@ -305,7 +305,9 @@ def train_to_end(
         "parameters": total - (trained if config.engine.peft else 0),
     }
     metadata |= {"trained_parameters": trained} if config.engine.peft else {}
-    metadata |= distributed.on_rank_zero(lambda: report_best(run, keep, better[1] if better else None))
+    validated: Any = trainer.eval_dataset
+    prompts = None if validated is None else len(validated)
+    metadata |= distributed.on_rank_zero(lambda: report_best(run, keep, better[1] if better else None, prompts))
     if better is not None:
         stage_trainer._load_from_checkpoint(str(better[0]))
         metadata["step"] = checkpoints.step_of(better[0])
