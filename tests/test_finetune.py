@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     with (tmp_path / "facts.csv").open("a") as file:
         file.write("Who?,\n")
     assert "facts.csv:14: no answer" in run(*tune, ok=False).stderr
+
+
+def test_the_data_are_prepared_and_the_training_is_left(run, tmp_path: Path, made: Path) -> None:
+    write_facts(tmp_path / "facts.csv")
+    shutil.copytree(made, tmp_path / "home")
+    told = run(*nemotron("finetune", "super3-pretrain-model", "facts.csv", "--prepare", "--name=facts", "--json"))
+    found = json.loads(told.stdout)
+    train, evaluation = map(shlex.split, found["commands"])
+    assert train[:4] == ["nemotron", "super3", "sft", "-c"] and train[5:] == ["run.name=facts"]
+    assert "run.base=super3-pretrain-model:v1" in evaluation and "run.name=facts" in evaluation
+    assert any("optimizer.lr=" in choice for choice in found["choices"])
+    assert [one.name for one in (tmp_path / "home" / "artifacts").glob("facts-*")] == ["facts-sft-data"]
+    seen = run(*nemotron(*train[1:]), "--dry-run", "--json")
+    preview = json.loads(seen.stdout)
+    assert not preview["problems"] and preview["inputs"]["data"].startswith("facts-sft-data:v1")
 
 
 def test_choices_hold_where_the_store_was_moved(run, tmp_path: Path, made: Path) -> None:

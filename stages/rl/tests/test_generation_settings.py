@@ -79,6 +79,11 @@ def test_a_start_and_a_dry_run_say_what_is_left_out_and_it_is_published(
     assert main([*words, "--dry-run"]) == 0
     told = "its generation_config.json asks for min_p 0.9: left out, grpo.temperature and grpo.top_p alone decide"
     ahead = capsys.readouterr().out
+    assert "leaves no room for a prompt" not in ahead
+    assert main([*words, "--dry-run", "grpo.max_new_tokens=512"]) == 0
+    assert "WARNING: grpo.max_new_tokens=512 leaves no room for a prompt in the model's context of 512 tokens" in (
+        capsys.readouterr().out
+    )
     assert told in ahead and "its chat template tool_use is left out: default is used with tools, too" in ahead
     seen = list[list[int]]()
     monkeypatch.setattr(SamplingTrainer, "log", lambda self, *_: seen.append(self.eos_token_ids))

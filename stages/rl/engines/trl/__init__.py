@@ -12,7 +12,7 @@ from nemotron_shared.engine.engine import Engine, Inputs
 from nemotron_shared.engine.needs import Needs
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.models.folder import config_of, left_out
+from nemotron_shared.models.folder import config_of, context_of, left_out
 from nemotron_shared.system.errors import Finding, note, problem
 from stages.rl.agents import agent_problems
 from stages.rl.prompts import FILES
@@ -152,6 +152,12 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if asked := left_out(model.path, temperature=grpo.temperature, top_p=grpo.top_p):
             what = f"{model.reference}: its generation_config.json asks for {asked}"
             yield note(f"{what}: left out, grpo.temperature and grpo.top_p alone decide what is sampled")
+        context = context_of(model.path)
+        if context is not None and config.engine.environments is None and grpo.max_new_tokens >= context:
+            yield note(
+                f"WARNING: grpo.max_new_tokens={grpo.max_new_tokens:,} leaves no room for a prompt in the model's "
+                f"context of {context:,} tokens: longer answers are beyond what it has learnt; set it to fewer"
+            )
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

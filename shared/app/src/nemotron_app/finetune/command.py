@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from nemotron_app import completion
-from nemotron_app.finetune.plan import evaluate, make_plan, prepare, train
+from nemotron_app.finetune.plan import choose_training, evaluate, make_plan, prepare, train
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import CONTROL, last_turn
 from nemotron_data.chat.thought import after_thought, whole_answer
@@ -229,12 +229,20 @@ USE = ("chat {model}", "serve {model}", "export {model} my-model")
 @click.option(
     "-d", "--dry-run", is_flag=True, help="show the choices for the data and the stages' commands; train nothing"
 )
+@click.option("--prepare", "prepare_only", is_flag=True, help="prepare the data, choose all settings; train nothing")
 @click.option("--name", help="first part of the names of what is made (default: that of the model)")
 @click.option("--again", is_flag=True, help="discard the choices of an earlier run for the same model and data")
 @click.option("--trust-code", is_flag=True, help="run the Python files of a model that needs them")
 @store_options
 def command(
-    look: Look, model: str, data: Sequence[str], dry_run: bool, name: str | None, again: bool, trust_code: bool
+    look: Look,
+    model: str,
+    data: Sequence[str],
+    dry_run: bool,
+    prepare_only: bool,
+    name: str | None,
+    again: bool,
+    trust_code: bool,
 ) -> int:
     """See the head of this module."""
     paths = [word for word in data if not _is_override(word)]
@@ -248,6 +256,11 @@ def command(
         return 0
     say("\n── 1/3  data ──")
     prepared = prepare(plan)
+    if prepare_only:
+        choose_training(plan, prepared)
+        commands = plan.commands(prepared)[1:]
+        look.tell({"choices": [str(choice) for choice in plan.choices], "commands": commands}, *commands)
+        return 0
     say("\n── 2/3  training ──")
     tuned = train(plan, prepared)
     say("\n── 3/3  before and after ──")

@@ -86,23 +86,27 @@ class Plan:
     def request(self, stage: str, config: str, *overrides: str) -> Request:
         """The request of `nemotron FAMILY STAGE -c CONFIG` with these overrides, in this store."""
         home = override("run.home", str(self.look.store.home))
-        named = [] if self.is_said("run.name") else [override("run.name", self.name)]
-        overrides = (*overrides, *named, home, f"run.family={self.family}")
+        called = [override("run.name", self.name), home, f"run.family={self.family}"]
+        overrides = (*(one for one in overrides if override_key(one) != "run.name"), *called)
         return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
 
-    def commands(self) -> list[str]:
+    def commands(self, prepared: Artifact | None = None) -> list[str]:
         """The commands of the stages, which make the same artifacts.
 
-        The training's config follows from the packed rows, and its name from their version, so it is not there yet.
+        The training's config follows from the packed rows, and its name from their version, so without these it is not
+        there yet.
         """
         where = [override("run.home", str(self.look.store.home))] if self.home_was_given else []
-        where += [override("run.name", self.name)] if self.name != self.family and not self.is_said("run.name") else []
+        where += [override("run.name", self.name)] if self.name != self.family else []
         models = [f"run.model={self.stage}", override("run.base", self.reference), *where]
-        given = [*self.overrides, *where]
-        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-vN.yaml"), *given])
+        given = [*(one for one in self.overrides if override_key(one) != "run.name"), *where]
+        file = self.file(prepared) if prepared else self.folder / "train-vN.yaml"
+        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(file), *given])
+        if prepared is None:
+            train += "    # N: the version of the packed rows, for which finetune itself writes this file"
         return [
             shlex.join(["nemotron", self.family, "data", "prep", self.stage, "-c", str(self.file()), *given]),
-            f"{train}    # N: the version of the packed rows, for which finetune itself writes this file",
+            train,
             shlex.join(["nemotron", self.family, "eval", "-c", "held_out", *models]),
         ]
 
