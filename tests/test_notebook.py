@@ -95,7 +95,29 @@ def test_two_trainings_of_a_notebook_are_those_of_the_command(here: Path, run) -
     # and either finds what the other has made
     assert "unchanged: using super3-sft-model:v2" in run(*train).stderr
     assert nemotron.train("sft", config, *settings, home=here / "other").reference == "super3-sft-model:v1"
-    assert nemotron.dry_run("sft", config, *settings)["config"]["optimizer"]["lr"] == made[0].config["optimizer"]["lr"]
+    assert nemotron.dry_run("sft", config, *settings)["config"]["optimizer"]["lr"] == made[1].config["optimizer"]["lr"]
+
+
+WAITING = """import signal, sys, time
+if "stages.sft.train" in " ".join(sys.orig_argv):
+    from nemotron_shared.system import console
+
+    say = console.say
+
+    def waiting(line):
+        if "step 5/12" not in line:
+            return say(line)
+        came, handler = [], signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, lambda *about: (came.append(about), handler(*about)))
+        say(line)
+        for _ in range(30_000):
+            if came:
+                break
+            time.sleep(0.01)
+
+    console.say = waiting
+"""
+"""Makes a training wait for the signal behind its fifth step, however late that comes."""
 
 
 @pytest.mark.slow
@@ -103,23 +125,24 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the real start: a forked command passes no signals on."""
+    (tmp_path / "sitecustomize.py").write_text(WAITING)
     tell = commands.tell
 
     def interrupted(line: str) -> None:
         tell(line)
-        if "step 10/60" in line:
+        if "step 5/12" in line:
             raise KeyboardInterrupt
 
     def train(name: str) -> nemotron.Artifact:
-        words = [*short("sft")[2:], "logger.log_interval=5", "train.train_iters=60", "train.eval_interval=60"]
+        words = [*short("sft")[2:], "logger.log_interval=5", "train.train_iters=12", "train.eval_interval=12"]
         return nemotron.train("sft", "tiny", *last_values(words), home=tmp_path / name)
 
     whole = train("whole")
-    monkeypatch.setattr(commands, "tell", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(commands, "tell", interrupted)
+        patched.setenv("PYTHONPATH", str(tmp_path), prepend=":")
         train("parts")
     assert "SIGINT: stopping" in capsys.readouterr().out
-    monkeypatch.setattr(commands, "tell", tell)
     parts = train("parts")
     assert "continuing from step" in capsys.readouterr().out
     assert (parts.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
@@ -149,6 +172,30 @@ time.sleep(60)"""
     with pytest.raises(kind):
         nemotron.train("sft", "tiny")
     assert capsys.readouterr().out.startswith("step 1\n")
+
+
+def test_a_command_can_say_much_while_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than a pipe holds, after an error that is none of the command's. The alarm ends one that waits for good."""
+    program = f"""import pathlib, signal, sys, time
+def stop(number, frame):
+    print("x" * 300_000, file=sys.stderr, flush=True)
+    pathlib.Path({str(tmp_path / "saved")!r}).touch()
+    sys.exit(130)
+signal.signal(signal.SIGTERM, stop)
+signal.alarm(60)
+print("step 1", file=sys.stderr, flush=True)
+time.sleep(60)"""
+
+    def broken(line: str) -> None:
+        raise OSError("the notebook's output is closed")
+
+    monkeypatch.setattr(commands, "start", instead(program))
+    monkeypatch.setattr(commands, "tell", broken)
+    with pytest.raises(OSError, match="output is closed"):
+        nemotron.train("sft", "tiny")
+    assert (tmp_path / "saved").exists()
 
 
 def test_a_quiet_call_prints_warnings_alone(
@@ -190,6 +237,14 @@ def test_what_went_wrong_is_raised(
     with pytest.raises(kind) as raised:
         nemotron.train("sft", "tiny", quiet=True)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("program", ["1/0", "print('{')\n1/0"])
+def test_a_dry_run_that_crashes_raises_what_was_said(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Its exit code is the one of a dry run that found problems."""
+    monkeypatch.setattr(commands, "start", instead(program))
+    with pytest.raises(RuntimeError, match=r"--dry-run: exit code 1\n(?s:.*)ZeroDivisionError: division by zero"):
+        nemotron.dry_run("sft", "tiny")
 
 
 def test_the_working_folder_hides_no_package_from_the_command(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -267,6 +268,7 @@ def test_a_version_means_the_run_that_made_it(home: Path, capsys: pytest.Capture
         folder = folder_of(home, f"super3-rl-model-{digest}", published=True)
         (made := home / digest).mkdir()
         (made / "weights").write_text(digest)
+        shutil.copy(folder / "metrics.jsonl", made)
         producer = Producer("rl", "train", "0", "0", digest, "d", None, "nemotron super3 rl -c tiny", {})
         Store(home).publish(made, name="super3-rl-model", type="ModelArtifact", fingerprint=digest, producer=producer)
         os.utime(folder / "config.yaml", (1, 1 if digest == "aaaa" else 2))
@@ -274,3 +276,10 @@ def test_a_version_means_the_run_that_made_it(home: Path, capsys: pytest.Capture
         assert run(capsys, "show", wanted)[1].startswith(f"super3-rl-model-{digest}: ")
     with pytest.raises(UserError, match="no super3-rl-model:v3 in "):
         main(["show", "rl:v3"])
+    with (home / "runs" / "super3-rl-model-aaaa" / "metrics.jsonl").open("a") as file:
+        file.write("of another run\n")
+    for verb in ("show", "rm"):
+        with pytest.raises(UserError, match="super3-rl-model:v1: the folder of its run was used again") as caught:
+            main([verb, "rl:v1"])
+    assert caught.value.remedy is not None and "nemotron runs show super3-rl-model-aaaa" in caught.value.remedy
+    assert run(capsys, "show", "super3-rl-model-aaaa")[1].startswith("super3-rl-model-aaaa: ")

@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemotron_app.training_log import folder_that_made, summed_up
+from nemotron_app.training_log import folder_still_of, summed_up
 from nemotron_app.wording import plain_turns
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.system.digest import file_digest
+from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import FILE, Completion, figures, read_completions
-from nemotron_shared.tracking.metrics import FILE as METRICS
 
 MOST_LINES = 6
 """Lines of a text that are shown; `--json` and the page have all that was kept."""
@@ -44,11 +43,10 @@ def kept_in(folder: Path) -> Kept:
 
 def kept_of(artifact: Artifact, store: Store) -> Kept | None:
     """Read those of a finished training; None if its run's folder is gone, or has been used again since."""
-    folder, published = folder_that_made(artifact, store), artifact.manifest.files.get(METRICS)
-    log = folder / METRICS
-    if published is None or not log.is_file() or file_digest(log) != published.sha256:
+    try:
+        return kept_in(folder_still_of(artifact, store))
+    except UserError:
         return None
-    return kept_in(folder)
 
 
 def lines_of(one: Completion, width: int) -> Iterator[str]:

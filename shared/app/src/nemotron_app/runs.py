@@ -27,7 +27,7 @@ from humanize import naturalsize
 from nemotron_app.completions import kept_in, lines_of
 from nemotron_app.output import open_console
 from nemotron_app.store_options import Look, store_options
-from nemotron_app.training_log import folder_that_made
+from nemotron_app.training_log import folder_still_of
 from nemotron_app.wording import minute, short_path, table_lines
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import LATEST, is_path, parse_reference
@@ -285,8 +285,7 @@ def _find(look: Look, wanted: str, state: str | None, *, newest: bool = False) -
     elif not (found := [folder for folder in folders if folder.name == wanted]):
         reference = parse_reference(wanted, look.family)
         if reference.version != LATEST:  # a version was made by one run
-            made = folder_that_made(look.store.resolve(reference), look.store)
-            folders = [folder for folder in folders if folder == made]
+            folders = [folder_still_of(look.store.resolve(reference), look.store)]
         found = [folder for folder in folders if folder.name.rpartition("-")[0] == reference.name]
         if state:
             found = [folder for folder in found if run_state(folder).state == state]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.housekeeping import run_folder
+from nemotron_shared.artifacts.housekeeping import INPUTS, run_folder
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.metrics import FILE, metrics_with_damage, read_metrics
@@ -57,6 +57,43 @@ def log_in(folder: Path) -> Log:
 def folder_that_made(artifact: Artifact, store: Store) -> Path:
     """The run folder of an artifact, which may be gone or reused."""
     return run_folder(store, artifact.manifest.name, artifact.manifest.producer.config_digest)
+
+
+def folder_still_of(artifact: Artifact, store: Store) -> Path:
+    """The run folder of an artifact, as the run that made it has left it.
+
+    Raises:
+        UserError: it is gone, or another run has worked in it since: with `--force`, say, or with other code.
+    """
+    folder = folder_that_made(artifact, store)
+    if not folder.is_dir():
+        made = f"it was made by: {artifact.manifest.producer.command}"
+        raise UserError(f"{artifact.reference}: the folder of its run is gone: {folder}", made)
+    is_its_own = _has_its_log if FILE in artifact.manifest.files else _is_newest_of
+    if not is_its_own(artifact, store, folder):
+        remedy = f"see the version alone: nemotron artifacts show {artifact.reference}; "
+        remedy += f"the other run: nemotron runs show {folder.name}"
+        raise UserError(f"{artifact.reference}: the folder of its run was used again: {folder}", remedy)
+    return folder
+
+
+def _has_its_log(artifact: Artifact, store: Store, folder: Path) -> bool:
+    """Whether a folder has the log that was published. It has times in it, so that no two runs write the same."""
+    log = folder / FILE
+    return log.is_file() and file_digest(log) == artifact.manifest.files[FILE].sha256
+
+
+def _is_newest_of(artifact: Artifact, store: Store, folder: Path) -> bool:
+    """Whether an artifact without a log, such as data, is the last that was begun in a folder."""
+    if (folder / INPUTS).is_file():  # another one was begun
+        return False
+    made = artifact.manifest
+    for version in store.versions(made.name):
+        if version > made.version:
+            with suppress(UserError):  # damaged
+                if store.load(made.name, version).manifest.producer.config_digest == made.producer.config_digest:
+                    return False
+    return True
 
 
 def summed_up(damage: Sequence[str]) -> str:

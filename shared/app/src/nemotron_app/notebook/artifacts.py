@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from nemotron_app.training_log import folder_that_made, log_of
+from nemotron_app.completions import kept_in
+from nemotron_app.training_log import folder_still_of, log_of
 from nemotron_shared import artifacts as stored
 from nemotron_shared.artifacts.lineage import inputs, tree_text
 from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.atomic import read_json, read_regular
 from nemotron_shared.system.errors import UserError, printable
-from nemotron_shared.tracking.completions import FILE as COMPLETIONS
-from nemotron_shared.tracking.completions import read_completions
 from nemotron_shared.tracking.metrics import FILE as METRICS
 from nemotron_shared.tracking.metrics import read_metrics
 
@@ -96,7 +95,7 @@ class Artifact:
     @property
     def home(self) -> Path:
         """The store that it is in."""
-        return self._store.home
+        return self.path.parents[2]
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -127,9 +126,9 @@ class Artifact:
         """Every setting of the run that made it.
 
         Raises:
-            UserError: the run's folder was removed.
+            UserError: the run's folder was removed, or used again.
         """
-        file = folder_that_made(self._found, self._store) / "config.yaml"
+        file = folder_still_of(self._found, self._store) / "config.yaml"
         if not file.is_file():
             raise UserError(f"{self.reference}: {file} is gone", f"it was made by: {self.command}")
         return yaml.safe_load(read_regular(file))
@@ -160,13 +159,14 @@ class Artifact:
         """What was kept of the completions of reinforcement learning, by step; see docs/rewards.md.
 
         Raises:
-            UserError: the file is damaged.
+            UserError: the file is damaged; or the run's folder was removed, or used again.
         """
-        file = folder_that_made(self._found, self._store) / COMPLETIONS
-        found, problems = read_completions(file)
-        if problems:
-            raise UserError(f"{file}: {printable(problems[0])}", "remove the line")
-        return [one.plain() for one in found]
+        if METRICS not in self._found.manifest.files:
+            return []  # nothing that was trained here
+        kept = kept_in(folder_still_of(self._found, self._store))
+        if kept.problem:
+            raise UserError(kept.problem, "remove these lines")
+        return [one.plain() for step in kept.steps.values() for one in step]
 
 
 def artifact(reference: str, *, home: Home = None, family: str = DEFAULT_FAMILY) -> Artifact:

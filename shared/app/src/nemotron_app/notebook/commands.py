@@ -56,7 +56,10 @@ def answer_of(words: Sequence[str], *, quiet: bool, allowed: Collection[int] = (
         if code not in allowed:
             raise _error(words, code, "".join(said))
         answer.seek(0)
-        return json.loads(answer.read())
+        try:
+            return json.loads(answer.read())
+        except ValueError:  # it crashed with a code that it also answers with, as a traceback's 1
+            raise _error(words, code, "".join(said)) from None
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], stdout: IO[bytes], stderr: IO[str]) -> Any:
@@ -90,6 +93,8 @@ def _run(command: Sequence[str], answer: IO[bytes], said: deque[str], quiet: boo
                     process.send_signal(signal.SIGINT)
         except BaseException:
             process.send_signal(signal.SIGTERM)
+            for _ in lines:  # it saves, and could not say so to a pipe that is full or closed
+                pass
             process.wait()
             raise
 

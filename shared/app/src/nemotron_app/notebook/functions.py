@@ -14,12 +14,12 @@ again.
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemotron_app.notebook.artifacts import Artifact, Home, artifact, made_at, scores_in, table_of
+from nemotron_app.notebook.artifacts import Artifact, Home, artifact, made_at, open_store, scores_in, table_of
 from nemotron_app.notebook.commands import answer_of
 from nemotron_shared.config.overrides import override
 from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
@@ -49,7 +49,7 @@ def train(
     Args:
         stage: `pretrain`, `sft` or `rl`.
         config: name or file; None for the family's published recipe.
-        home: the store; None for the one that `nemotron` uses here.
+        home: the store; None for that of the artifacts in `overrides`, or else the one that `nemotron` uses here.
         force: train again even where a result exists.
         trust_code: run the Python files of a model that needs them, and of rewards and tasks.
         quiet: print warnings only.
@@ -114,9 +114,7 @@ def evaluate(
 
     The other arguments are those of `train`.
     """
-    given, home = (), home if home is not None or not isinstance(model, Artifact) else model.home
-    if model is not None:
-        given = ({"run.model": model},)
+    given = () if model is None else ({"run.model": model},)
     words = _words(config, (*given, *overrides), home, trust_code) + (["--force"] if force else [])
     words += [word for task in tasks for word in ("--task", task)]
     return made_at(answer_of([family, "eval", *words], quiet=quiet)["path"])
@@ -163,9 +161,8 @@ def finetune(
         KeyboardInterrupt: interrupted; the same call goes on from what was saved.
     """
     files = [data] if isinstance(data, str | Path) else data
-    home = home if home is not None or not isinstance(model, Artifact) else model.home
     words = ["finetune", str(model), *map(str, files), *overrides_of(overrides), "--family", family]
-    words += _options(home, trust_code) + (["--again"] if again else [])
+    words += _options(home_of(home, model, *overrides), trust_code) + (["--again"] if again else [])
     told = answer_of(words, quiet=quiet)
     tuned = made_at(told["path"])
     models = {score["model"]: {"label": score["model"], "reference": None} for score in told["scores"]}
@@ -231,12 +228,11 @@ def ask(
     rows = [{"prompt" if isinstance(one, str) else "messages": one} for one in (prompts if several else [prompts])]
     if not rows:
         return []
-    home = home if home is not None or not isinstance(model, Artifact) else model.home
     asked = {"max-tokens": max_tokens, "temperature": temperature, "top-p": top_p, "seed": seed, "system": system}
     words = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     words += ["--raw"] if raw else []
     words += [] if think else ["--no-think"]
-    words += ["--family", family, *_options(home, trust_code)]
+    words += ["--family", family, *_options(home_of(home, model), trust_code)]
     with tempfile.TemporaryDirectory(prefix="nemotron-ask-") as folder:
         file, out = Path(folder) / "prompts.jsonl", Path(folder) / "answers.jsonl"
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
@@ -279,13 +275,47 @@ def overrides_of(given: Sequence[Override]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as Python's own; anything else as it is."""
-    return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
+    """Numbers and arrays of numpy, and values of a table, as Python's own; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):
+        return value.tolist()
+    return value.as_py() if hasattr(value, "as_py") else value
+
+
+def home_of(home: Home, *given: Any) -> Home:
+    """The store of a call: `home`, or else the one that its artifacts are in. None for the one used here.
+
+    Args:
+        given: the model and the overrides, in which artifacts stand for their references.
+
+    Raises:
+        UserError: an artifact is in another store than `home` or another artifact, where its reference means nothing,
+            or something else.
+    """
+    store, whose = None if home is None else open_store(home).home, f"home={str(home)!r}"
+    for one in _artifacts_in(given):
+        if store is None:
+            store, whose = one.home, f"that of {one}, {one.home}"
+        elif store.resolve() != one.home.resolve():
+            what = f"{one} is in the store {one.home}, and the call's store is {whose}"
+            raise UserError(what, "give artifacts of one store, and no other home")
+    return home if home is not None or store is None or store.resolve() == open_store(None).home.resolve() else store
+
+
+def _artifacts_in(value: Any) -> Iterator[Artifact]:
+    if isinstance(value, Artifact):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _artifacts_in(one)
 
 
 def _words(config: str | Path | None, overrides: Sequence[Override], home: Home, trust_code: bool) -> list[str]:
     """The words after a step's name."""
-    words = [] if config is None else ["-c", str(config)]
+    home, words = home_of(home, *overrides), [] if config is None else ["-c", str(config)]
     words += overrides_of(overrides) + ([] if home is None else [override("run.home", str(home))])
     return [*words, *(["--trust-code"] if trust_code else [])]
 
