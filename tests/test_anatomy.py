@@ -52,11 +52,12 @@ def test_a_step_makes_what_the_table_of_stages_says(stage: str) -> None:
 @pytest.mark.parametrize(("stage", "verb"), [(stage, verb) for stage in STAGES for verb in ("data_prep", "train")])
 def test_a_script_says_in_one_line_that_its_packages_are_not_there(stage: str, verb: str) -> None:
     standard_library_alone = ("-I", "-S")
-    command = [sys.executable, *standard_library_alone, str(folder(stage) / f"{verb}.py"), "-c", "tiny"]
+    script = str(folder(stage) / f"{verb}.py")
+    command = [sys.executable, *standard_library_alone, script, "-c", "tiny"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.returncode == 1 and said.stdout == ""
+    assert said.returncode == 2 and said.stdout == ""
     assert said.stderr.splitlines() == [
-        f"error: this Python has none of the project's packages; begin with uv run: uv run python {verb}.py"
+        f"error: this Python has none of the project's packages; say: uv run python {script}"
     ]
 
 

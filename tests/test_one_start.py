@@ -115,7 +115,7 @@ def test_a_dry_run_starts_no_process_and_none_of_the_heavy_libraries(tmp_path: P
         "assert dry_run_of('sft', asked)['produces'] == 'super3-sft-model'\n"
         f"print(started, sorted({{*{HEAVY}}} & sys.modules.keys()), file=sys.stderr)\n"
     )
-    environment = os.environ | {"NEMOTRON_HOME": str(tmp_path)}
+    environment = os.environ | {"NEMOTRON_HOME": str(tmp_path), "PATH": str(tmp_path)}  # a GPU would be looked for
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[] []")
     assert done.stdout.count("# resolved configuration") == 1, "what `dry_run_of` reads is not printed"

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 if not find_spec("nemotron_shared"):
-    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python data_prep.py")
+    print(f"error: this Python has none of the project's packages; say: uv run python {sys.argv[0]}", file=sys.stderr)
+    sys.exit(2)
 
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import Prepared, open_inputs

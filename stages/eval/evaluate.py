@@ -120,6 +120,12 @@ def label_of(name: str, model: Artifact | None) -> str:
     return label if prefix is None or prefix in families() else f"{label} ({prefix})"
 
 
+def labels_of(models: Mapping[str, Artifact | None]) -> list[str]:
+    """See `label_of`; models that people know by the same name have those of the results."""
+    labels = [label_of(name, model) for name, model in models.items()]
+    return [label if labels.count(label) == 1 else name for name, label in zip(models, labels, strict=True)]
+
+
 def summarise(
     task: Task[EvalConfig],
     tasks: Tasks,
@@ -139,8 +145,8 @@ def summarise(
         "schema_version": 1,
         "tasks": {name: _describe(kind, samples[names[0]][name]) for name, kind in kinds.items()},
         "models": {
-            name: {"reference": model and model.reference, "label": label_of(name, model)}
-            for name, model in models.items()
+            name: {"reference": model and model.reference, "label": label}
+            for (name, model), label in zip(models.items(), labels_of(models), strict=True)
         },
         "scores": [
             {"model": model, "task": name, **score(kind, samples[model][name])}

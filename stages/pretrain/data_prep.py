@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 if not find_spec("nemotron_shared"):
-    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python data_prep.py")
+    print(f"error: this Python has none of the project's packages; say: uv run python {sys.argv[0]}", file=sys.stderr)
+    sys.exit(2)
 
 from nemotron_data import decontaminate
 from nemotron_data.decontaminate import Decontamination

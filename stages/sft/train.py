@@ -9,7 +9,8 @@ from functools import partial
 from importlib.util import find_spec
 
 if not find_spec("nemotron_shared"):
-    sys.exit("error: this Python has none of the project's packages; begin with uv run: uv run python train.py")
+    print(f"error: this Python has none of the project's packages; say: uv run python {sys.argv[0]}", file=sys.stderr)
+    sys.exit(2)
 
 from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training

@@ -39,20 +39,25 @@ def test_a_file_that_is_named_as_held_out_is_told(
 
 
 @pytest.mark.parametrize(
-    ("artifact", "name"),
+    ("artifact", "verb", "name"),
     [
-        ("super3-pretrain-model", "super3"),
-        ("qwen3-sft-model", "qwen3"),
-        ("external-my-qwen3", "my-qwen3"),
-        ("hf-qwen--qwen3-8b", "qwen3-8b"),
-        ("megatron-iter_0002000", "iter_0002000"),
-        ("bought", "bought"),
-        ("external---", "model"),
-        ("external-" + "x" * 90, "x" * 60),
+        ("super3-pretrain-model", "train", "super3"),
+        ("qwen3-sft-model", "train", "qwen3"),
+        ("external-my-qwen3", "", "my-qwen3"),
+        ("external-super3-sft-model", "", "super3"),
+        ("external-sft-model", "", "sft-model"),
+        ("hf-qwen--qwen3-8b", "import", "qwen3-8b"),
+        ("hf-org--qwen3-sft-model", "import", "qwen3"),
+        ("megatron-iter_0002000", "import", "iter_0002000"),
+        ("external-my--model", "", "my--model"),
+        ("bought", "import", "bought"),
+        ("external---", "", "model"),
+        ("external-" + "x" * 90, "", "x" * 60),
     ],
 )
-def test_what_is_made_of_a_model_is_called_after_it(artifact: str, name: str) -> None:
-    assert name_of(cast(Artifact, SimpleNamespace(manifest=SimpleNamespace(name=artifact)))) == name
+def test_what_is_made_of_a_model_is_called_after_it(artifact: str, verb: str, name: str) -> None:
+    manifest = SimpleNamespace(name=artifact, producer=SimpleNamespace(verb=verb))
+    assert name_of(cast(Artifact, SimpleNamespace(manifest=manifest, is_external=not verb))) == name
 
 
 def results_of(tmp_path: Path, **answers: dict[str, list[bool | None]]) -> Artifact:

@@ -43,6 +43,8 @@ def test_what_a_start_names_stays_until_the_start_ends(store: Store, tmp_path: P
     run = {"family": "super3", "model": "sft:v1", "data": str(data.path), "missing_model": "random", "threads": 1}
     assert named_inputs(store, run) == [Reference(MODEL, 1), Reference(DATA, 1)]
     assert named_inputs(store, {"family": "super3", "models": ["sft", "hf://org/name"]}) == [Reference(MODEL, 2)]
+    assert named_inputs(store, {"family": "super3", "name": "qwen3", "model": "sft"}) == []
+    assert named_inputs(store, {"family": "nano3", "name": "super3", "model": "sft"}) == [Reference(MODEL, 2)]
     with inputs_kept(store, named_inputs(store, run)):
         for kept in (model, data):
             with pytest.raises(UserError, match="is needed by a step that is starting") as caught:

@@ -233,14 +233,13 @@ def test_an_older_layout_is_named_as_one(store: Store) -> None:
     assert "cp -r" in str(caught.value.remedy)
 
 
-def test_looking_at_a_folder_makes_no_store(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    os.utime(tmp_path / "model" / "config.json", (1, 1))
+def test_digests_are_kept_where_the_folder_of_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (model := tmp_path / "model").mkdir()
+    (model / "config.json").write_text("{}")
+    os.utime(model / "config.json", (1, 1))
     time.sleep(0.15)
-    digest = store.resolve(str(tmp_path / "model")).manifest.digest
-    assert not store.home.exists()
+    digest = Store(tmp_path / "scratch" / "of" / "a_cluster").resolve(str(model)).manifest.digest
+    assert not (tmp_path / "scratch").exists()
+    assert Store(tmp_path / "home").resolve(str(model)).manifest.digest == digest
     monkeypatch.setattr(verified, "file_digest", lambda path: pytest.fail("hashed again"))
-    store.home.mkdir()
-    assert store.resolve(str(tmp_path / "model")).manifest.digest == digest
-    assert list((store.home / "cache" / "verified").glob("external-*.json")), "kept once there is a store"
+    assert Store(tmp_path / "home").resolve(str(model)).manifest.digest == digest

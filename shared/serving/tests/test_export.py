@@ -150,7 +150,7 @@ def test_the_card_names_a_folder_that_the_model_was_made_from(store: Store, tmp_
             producer("sft"), sources=[Source(str(base), "ab", {})])  # fmt: skip
     text = card(store, store.resolve("own-sft-model:v1"), "title", adapter=False, licence=None)
     about = yaml.safe_load(text.split("---\n")[1])
-    assert "made from the model in the folder `my-model`." in text and str(tmp_path) not in text
+    assert "Folders that it was made with: `my-model`." in text and str(tmp_path) not in text
     assert about["tags"] == ["nemotron"] and "base_model" not in about
 
 

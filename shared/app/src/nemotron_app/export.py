@@ -377,7 +377,7 @@ def _history(artifact: Artifact, steps: list[Edge], models: list[Artifact]) -> s
     listed = "\n".join(dict.fromkeys(lines)) or "Nothing is known of what it was made from."
     sources = (Path(source.uri) for one in models for source in one.manifest.sources if is_path(source.uri))
     folders = dict.fromkeys(_shown(place.name) for place in sources if place.is_dir())
-    digest += f" It was made from the model in the folder {' and '.join(folders)}." if folders else ""
+    digest += f" Folders that it was made with: {', '.join(folders)}." if folders else ""
     return f"## Data and history\n\n{made} at {artifact.manifest.created_at}{code}. {digest}\n\n{listed}\n"
 
 

@@ -7,11 +7,15 @@ nemotron new engine mine sft     mine/: a package with an engine of the stage, w
 """
 
 import keyword
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
+from nemotron_data.chat.formats import CHAT_FORMATS
 from nemotron_shared.system.atomic import output_file, write_text
 from nemotron_shared.system.errors import UserError
 
@@ -210,6 +214,22 @@ SKELETONS: Mapping[str, Skeleton] = {
 }
 
 
+PACKAGES = ("format", "engine")
+"""Kinds that are installed."""
+
+
+def _taken(kind: str, stage: str | None) -> Container[str]:
+    """Names of what there is of a kind."""
+    if kind == "format":
+        return CHAT_FORMATS
+    places = {"reward": "stages.rl.rewards:REWARDS", "task": "stages.eval.tasks:TASKS"}
+    place = places.get(kind) or (f"stages.{stage}.engines:ENGINES" if kind == "engine" else None)
+    if place is None:
+        return ()
+    module, _, table = place.partition(":")
+    return vars(import_module(module))[table].places()
+
+
 def write_skeleton(kind: str, name: str, stage: str | None = None, *, force: bool) -> list[str]:
     """Write the files, and return what to say about them.
 
@@ -217,21 +237,27 @@ def write_skeleton(kind: str, name: str, stage: str | None = None, *, force: boo
         stage: of an engine; the stages that make models have skeletons.
 
     Raises:
-        UserError: the name is none of a Python function, is that of a module of Python, a file is there, or the stage
-            has none.
+        UserError: the name is none of a Python function, or that of a module or of another such part; a file is there;
+            or the stage has none.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         remedy = f"take letters, digits and '_', such as my_{kind}; no word of Python, and no module of it"
         raise UserError(f"'{name}' cannot name a function and its file", remedy)
+    if kind in PACKAGES and not re.fullmatch("[a-z][a-z0-9_]*", name):
+        raise UserError(f"'{name}' cannot name a package and its results", "take small letters, digits and '_'")
     if kind == "engine" and stage not in CONFIGS:
         what = f"'{stage}' is no stage that makes a model" if stage else "an engine belongs to a stage"
         raise UserError(what, f"say: nemotron new engine {name} {'|'.join(CONFIGS)}")
+    if name in _taken(kind, stage):
+        raise UserError(f"there is already the {kind} '{name}'", f"give another name, such as my_{name}")
     skeleton = SKELETONS[kind]
     words = {"name": name}
     if stage is not None:
         title = "".join(part.capitalize() for part in name.split("_"))
         words |= {"stage": stage, "title": title, "config": CONFIGS[stage], "model": MODEL_OF[stage]}
     files = {Path(path.format(**words)): text.format(**words) for path, text in skeleton.files.items()}
+    if kind in PACKAGES and not next(iter(files)).exists() and find_spec(name) is not None:
+        raise UserError(f"'{name}' would hide the installed package of that name", f"give another name: my_{name}")
     if not force and (there := next((file for file in files if file.exists()), None)):
         raise UserError(f"{there} already exists", "give another name, or --force to replace it")
     for file, text in files.items():

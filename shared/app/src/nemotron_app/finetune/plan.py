@@ -32,6 +32,7 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.finding import find_model
 from nemotron_shared.models.importing import find
 from nemotron_shared.models.references import name_from_outside, parse_outside, spelled_out
+from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.rehearsal import BEFORE, has_passed
@@ -216,7 +217,8 @@ def make_plan(
         raise UserError(f"{wrong}: configs take '${{' for a reference to one of their keys", "give it another name")
     files = expand(paths, subset=said.get("data_prep.subset"), split=said.get("data_prep.hub_split"))
     stage, reason, fields = _stage(files, said)
-    own = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
+    own = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), None)
+    own = own or (look.family if look.family in families() else DEFAULT_FAMILY)  # `--family` may be a `run.name`
     family = said.get("run.family", own)
     # all that choices follow from: other settings or other contents are another fine-tuning
     about = [stage, model.reference, model.manifest.digest, *paths, *(identity(file)[0] for file in files), *overrides]
@@ -252,7 +254,9 @@ def make_plan(
 def name_of(model: Artifact) -> str:
     """The first part of the names of what is made of a model: its own, or that by which people know it."""
     name = model.manifest.name
-    return (prefix_of(name) or name_from_outside(name))[:LONGEST_PREFIX].strip("._-")
+    if model.is_external or model.manifest.producer.verb == "import":
+        name = name_from_outside(name)
+    return (prefix_of(name) or name)[:LONGEST_PREFIX].strip("._-")
 
 
 def _warn_of_held_out(paths: Sequence[str]) -> None:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 PLAIN = str.maketrans("–−", "--")
 
 COLUMNS = ("made", "time", "amount", "key metric")
+SPARE = ("amount",)
+"""Left out of a narrow terminal."""
 """Of the printed table, before the score. The README shows a sample."""
 
 
@@ -55,7 +57,7 @@ def print_report(collected: Collected, html_path: Path, console: "Console", *, w
     title = " ".join(filter(None, (collected.family, collected.config)))
     console.print(output.text_of(console, title, "bold"))
     table = output.Table([*COLUMNS, score], rows)
-    output.print_table(console, table, wrapped="key metric", spare=("amount",))
+    output.print_table(console, table, wrapped="key metric", spare=SPARE)
     if whole:
         print_completions(collected, console)
     for problem in collected.problems:

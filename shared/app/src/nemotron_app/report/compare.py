@@ -184,7 +184,7 @@ def _resolved(settings: Mapping[str, Any], references: Iterable[str]) -> dict[st
         with suppress(UserError):
             reference = known.get(key)
             if isinstance(reference, str) and not is_path(reference):
-                name = parse_reference(reference, str(known.get("run.family"))).name
+                name = parse_reference(reference, str(known.get("run.name") or known.get("run.family"))).name
                 known[key] = exact.get(name, reference)
     return known
 

@@ -31,7 +31,9 @@ DAY = 86_400
 def named_inputs(store: Store, run: Mapping[str, Any]) -> list[Reference]:
     """The versions in the store that a config's `run` section names now, in whatever role."""
     words = [word for value in run.values() for word in (value if isinstance(value, list) else [value])]
-    found = (_version_of(store, word, str(run.get("family"))) for word in words if isinstance(word, str))
+    found = (
+        _version_of(store, word, str(run.get("name") or run.get("family"))) for word in words if isinstance(word, str)
+    )
     return list(dict.fromkeys(one for one in found if one is not None))
 
 

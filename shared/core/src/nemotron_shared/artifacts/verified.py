@@ -20,7 +20,6 @@ from nemotron_shared.system.errors import UserError, printable
 from nemotron_shared.system.file_cache import FileCache
 
 CACHE = Path("cache", "verified")
-_waiting: dict[Path, FileCache] = {}
 MOST_SHOWN = 3
 ANNOUNCED_BYTES = 2 * 10**9
 """Announce hashing above this size, because it takes seconds."""
@@ -114,15 +113,14 @@ def forced_command(stage: str, verb: str, arguments: Sequence[str], package: str
 def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path], str]]:
     """A function returning a file's SHA-256, cached as long as the file does not change.
 
-    If the store at `home` is not writable, every call hashes again. Where there is no store yet, this process keeps
-    the digests until there is one: only a start creates stores.
+    If the store at `home` is not writable, every call hashes again; so it does where even the folder of the store is
+    not there, as with a cluster's path in a dry run on another machine.
 
     Args:
         name: of the cache file.
         label: what the files belong to, for the line announcing a long wait.
     """
-    path = home / CACHE / f"{name}.json"
-    cache = _waiting.pop(path, None) or FileCache(path)
+    cache = FileCache(home / CACHE / f"{name}.json" if home.parent.is_dir() else None)
     begun, announced = 0, False
 
     def take(path: Path) -> str:
@@ -135,7 +133,4 @@ def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path
         return file_digest(path)
 
     yield lambda path: cache.get(path, take)
-    if home.is_dir():
-        cache.save()
-    else:
-        _waiting[path] = cache
+    cache.save()

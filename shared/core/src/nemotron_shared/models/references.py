@@ -116,7 +116,8 @@ def _may_be_artifact(text: str, store: Store, family: str) -> bool:
 
 def name_from_outside(name: str) -> str:
     """The name that people know a model by: `qwen3-8b` for `hf-qwen--qwen3-8b`, `my-model` for `external-my-model`."""
-    return OUTSIDE.sub("", name).rpartition("--")[2].strip("._-") or "model"
+    known = OUTSIDE.sub("", name)
+    return (known.rpartition("--")[2] if name.startswith("hf-") else known).strip("._-") or "model"
 
 
 def artifact_name(text: str) -> str:
