@@ -21,7 +21,7 @@ check "uv run ruff check --fix" uv run ruff check .
 # Shell scripts, where the program that reads them is at hand. Parts of jobs' scripts are read where they are put together.
 ! command -v shellcheck >/dev/null || check "" shellcheck .ci/run ci/*.sh findings/*.sh tests/slurm/*.sh
 check "" uv run lint-imports
-check "python tests/seeds_page.py" uv run python tests/seeds_page.py --check
+check "uv run python tests/seeds_page.py" uv run python tests/seeds_page.py --check
 check "" uv run ty check
 check "uv run python ci/pages.py" uv run python ci/pages.py --check # generated tables of READMEs and documents
 check "" uv run python ci/site.py

@@ -20,6 +20,7 @@ from typing import IO, Any
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.config.schema import RandomModelSection
+from nemotron_shared.tracking.trackers import KEYS
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
@@ -225,6 +226,16 @@ SHORT = {
     "eval": ("data_prep.synthetic_problems=24", "data_prep.synthetic_choices=12", "data_prep.synthetic_texts=8",
              "evaluation.max_new_tokens=8"),
 }  # fmt: skip
+
+
+def no_wandb(folder: Path) -> dict[str, str]:
+    """Variables by which a process finds no key of W&B, nor settings that waive it, whatever this account has.
+
+    Args:
+        folder: without files of W&B.
+    """
+    empty = dict.fromkeys((*KEYS, "WANDB_MODE", "WANDB_BASE_URL"), "")
+    return empty | {"NETRC": f"{folder}/none", "WANDB_CONFIG_DIR": str(folder), "WANDB_DIR": str(folder)}
 
 
 def short(stage: str) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,17 +13,16 @@ from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
 
+from nemotron_app.launch import module_and_words
 from nemotron_app.main import main
 from nemotron_engines.checks import TRAINING_BYTES
+from nemotron_engines.modeling import cut
 from nemotron_engines.modeling.architecture import parameters_in
 from nemotron_engines.modeling.build import require_tokens
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.step import rehearsal
-from nemotron_shared.step.arguments import parse_arguments
-from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.rehearsal import BEFORE
 from nemotron_shared.step.remembered import remember
-from nemotron_shared.step.start import load
 from nemotron_shared.system.errors import UserError
 from stages.sft import data_prep, train
 
@@ -107,6 +108,9 @@ def test_adapters_that_finetune_chooses_are_rehearsed(
     words = ["finetune", str(folder), str(tmp_path / "chats.jsonl"), "--dry-run", "data_prep.chat_template=plain"]
     assert main([*words, f"run.home={tmp_path / 'home'}"]) == 0
     assert "rehearsed: one step" in capfd.readouterr().err
+    monkeypatch.setattr("nemotron_app.finetune.plan.run_process", None)
+    assert main([*words, f"run.home={tmp_path / 'home'}"]) == 0, "no process is asked for what one has remembered"
+    assert f"[sft] {BEFORE}" in capfd.readouterr().err
 
 
 @pytest.mark.slow
@@ -166,17 +170,21 @@ def test_finetune_asks_no_process_for_a_rehearsal_that_has_passed_and_one_for_an
     """The process would import torch's friends, compose the config again and only then say so."""
     folder, started = write("llama", tmp_path / "model"), []
     write_chats(tmp_path / "chats.jsonl")
-    home, remembered = tmp_path / "home", []
+    home, remembered = tmp_path / "home", list[str]()
 
     def passes(command: list[str]) -> int:
-        """Remember the rehearsal that a command asks for, as one that passes does."""
+        """The step's own rehearsal, of which only the training is left out."""
         started.append(command)
-        arguments = replace(parse_arguments("sft", "", command[3:]), dry_run=True)
-        start = preflight(load(train.STEP, arguments))
-        remembered.append(rehearsal.digest_of(start, rehearsal._short(start.config)))
-        remember(home, remembered[-1], "passed")
-        return 0
+        module, words = module_and_words(command)
+        return import_module(module).main(words)
 
+    def keep(home: Path, digest: str, said: str) -> None:
+        remembered.append(digest)
+        remember(home, digest, said)
+
+    monkeypatch.setattr(rehearsal, "_train", lambda *_: SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(cut, "load_again", lambda folder: None)
+    monkeypatch.setattr(rehearsal, "remember", keep)
     monkeypatch.setattr("nemotron_app.finetune.plan.run_process", passes)
     asked = ["finetune", str(folder), str(tmp_path / "chats.jsonl"), f"--home={home}", "--dry-run"]
     assert main(asked) == 0 and len(started) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from support import nemotron, run_forked, short
+from support import nemotron, no_wandb, run_forked, short
 
 PROFILES = """
 [wandb]
@@ -115,7 +115,7 @@ def test_a_container_sees_what_the_settings_name(folder: Path) -> None:
 
 
 def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder: Path) -> None:
-    none = {"WANDB_API_KEY": "", "WANDB_MODE": "", "NETRC": str(folder / "none"), "WANDB_CONFIG_DIR": str(folder)}
+    none = no_wandb(folder)
     words = ("super3", "sft", "-c", "tiny", "--dry-run")
     said = "logger.wandb_project: W&B has no key"
     before = "# to do before it is submitted"
@@ -240,6 +240,12 @@ def test_an_evaluation_through_the_launcher_runs_here_with_what_the_profile_says
         "me",
         "/far-away/me/jobs/evaluations",
     )
+    noted = ("execution.auto_export=x", "--batch", "YOUR-CLUSTER")
+    note = "execution.auto_export has no effect here"
+    for shown in (typed(seed, *words, *noted), typed(seed, *words[:-1], *noted)):
+        assert (shown.stdout.count(note), shown.stderr.count(note)) == (1, 0)
+    submitted = typed(seed, "nano3", "eval", *noted)
+    assert submitted.returncode == 2 and submitted.stderr.count(note) == 1
     refused = typed(seed, "nano3", "eval", "--batch", "FAR", "--dry-run")
     assert refused.returncode == 2 and "its artifacts cannot be read from here" in refused.stderr
     chained = typed(seed, "super3", "pipeline", "--batch", "YOUR-CLUSTER")

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from typing import Any
 import pytest
 from seeds_page import PAGE, page
 from seeds_table import CLAIMS, Row, covered, expected_ids, lanes, read_table
-from support import ROOT, argv, can_be_forked, run_forked
+from support import ROOT, argv, can_be_forked, no_wandb, run_forked
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.architecture import load_architecture, parameters_of
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES, ArtifactType
+from nemotron_shared.tracking.trackers import can_log
 
 ROWS, FILES = read_table()
 Outcome = subprocess.CompletedProcess[str]
@@ -36,8 +38,8 @@ def run_in(home: Path, store: Path, command: str, folder: str) -> Outcome:
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(text, encoding="utf-8")
     cwd = ROOT / folder if folder else home
-    environment = os.environ | {"NEMOTRON_HOME": str(store), "HF_HUB_OFFLINE": "1"}
-    environment = {name: text for name, text in environment.items() if name not in ("HF_TOKEN", "WANDB_API_KEY")}
+    environment = os.environ | no_wandb(home) | {"NEMOTRON_HOME": str(store), "HF_HUB_OFFLINE": "1"}
+    environment = {name: text for name, text in environment.items() if name != "HF_TOKEN"}
     *before, last = [shlex.split(part) for part in command.split(" && ")]
     for words in before:
         result = run_one(words, cwd, environment)
@@ -51,6 +53,24 @@ def run_one(words: list[str], cwd: Path, environment: dict[str, str]) -> Outcome
     if can_be_forked(command):
         return run_forked(command, cwd, environment)
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("kept", ["WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", ".netrc", "settings"])
+def test_what_a_developer_has_of_wandb_makes_no_row_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    account, store = tmp_path / "account", tmp_path / "store"
+    (account / ".config" / "wandb").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(account))
+    if kept == ".netrc":
+        (account / kept).write_text("machine api.wandb.ai login user password k\n")
+    elif kept == "settings":
+        (account / ".config" / "wandb" / kept).write_text("[default]\nmode = offline\n")
+    else:
+        monkeypatch.setenv(kept, "offline")
+    assert can_log(os.environ), "or nothing would be shown"
+    asked = f"{sys.executable} -c 'from nemotron_shared.tracking.trackers import can_log; print(can_log())'"
+    assert run_in(tmp_path, store, asked, "").stdout == "False\n"
 
 
 @pytest.fixture(scope="module")

@@ -370,6 +370,22 @@ def test_a_reward_that_fell_and_one_that_never_came_have_different_remedies(
     assert judged["distinct-answers"]["verdict"] == "pass", "a mean of eight steps"
 
 
+def test_figures_that_ought_to_be_0_may_be_0_throughout(home: Path, capsys) -> None:
+    write_metrics(home / "metrics.jsonl", [{"step": step, "truncated_fraction": 0.0} for step in range(1, 10)])
+    expected = written(
+        home / "mine.yaml",
+        """
+title: mine
+when: {}
+expectations:
+  - {id: cut, what: answers that were cut, metric: truncated_fraction, how: change, pass: {at_most: 0.1}, remedy: a}
+  - {id: up, what: the same, metric: truncated_fraction, how: change, pass: {at_least: 0.0, at_most: 1}, remedy: b}
+""",
+    )
+    _, found = check(capsys, home / "metrics.jsonl", "--expect", expected)
+    assert {one["id"]: one["verdict"] for one in found["judged"]} == {"cut": "pass", "up": "fail"}
+
+
 def test_a_run_that_no_expectations_fit_says_what_differs(home: Path) -> None:
     folder = tiny_run(home, [9.0, 5.0])
     (folder / "config.yaml").write_text(CONFIG.replace("transformers", "automodel"))

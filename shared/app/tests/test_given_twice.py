@@ -7,7 +7,7 @@ import pytest
 from nemotron_app.main import main
 from nemotron_app.pipeline import for_stage
 from nemotron_app.request import Request
-from nemotron_shared.config.overrides import Said, require_once, require_whole
+from nemotron_shared.config.overrides import Said, require_once, require_unsplit
 from nemotron_shared.system.errors import UserError
 from stages.sft import train
 
@@ -74,4 +74,31 @@ def test_an_override_that_the_shell_took_apart_is_shown_in_quotes(capsys: pytest
     assert main(["super3", "rl", "-c", "tiny", "rewards=[{path:", "mine.py:right}]", "train.train_iters=1"]) == 2
     told = "command line: 'rewards=[{path:' and 'mine.py:right}]' are two words to the shell"
     assert capsys.readouterr().err == f"error: {told}\n  put it in quotes: 'rewards=[{{path: mine.py:right}}]'\n"
-    require_whole(["rewards=[{path: mine.py:right}]", "a=[", "b"])  # the first is whole, the second never ends
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["plan", "rl/tiny"], ["config", "show", "rl/tiny"], ["new", "mine", "--from", "rl/tiny"],
+        ["doctor", "--for", "super3", "rl"], ["finetune", "sft", "rows.jsonl"],
+    ],
+)  # fmt: skip
+def test_other_commands_show_it_in_quotes_too(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "+rewards=[{path:", "mine.py:right,", "'text:'}]"]) == 2
+    assert "'+rewards=[{path:' and 'mine.py:right,' are two words to the shell" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rewards=[{path: mine.py:right}]", "b]"],  # whole
+        ["a=[", "b"],  # never ends
+        ["a=[INST", "b=c]"], ["a=[b", "~c.d=1", "e]"],  # the next word begins an override
+        ["a=b[c", "d]"], ["a='[b'", "c]"], ["a=['[b']", "c]"], ['a=["\\"[b"]', "c]"], ["[a=b", "c]"],  # text
+    ],
+)  # fmt: skip
+def test_whole_overrides_and_brackets_that_are_text_are_not_taken_for_parts(words: list[str]) -> None:
+    require_unsplit(words)

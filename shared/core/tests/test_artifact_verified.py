@@ -12,6 +12,7 @@ from store_support import MODEL, PRODUCER, folder_with, publish
 
 from nemotron_shared.artifacts import Artifact, Parent, Producer, Store, verified
 from nemotron_shared.artifacts.verified import command_that_made, require_intact
+from nemotron_shared.system.console import CLEAR, renew
 from nemotron_shared.system.digest import file_digest, in_threads
 from nemotron_shared.system.errors import UserError
 
@@ -84,6 +85,10 @@ def test_many_small_files_are_announced_as_a_large_one_is(store: Store, tmp_path
     assert "hashing" not in capsys.readouterr().err
     store.resolve(str(folder_with(tmp_path, dict.fromkeys("abcdef", "123"))))
     assert capsys.readouterr().err.count("hashing") == 1
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    renew("step 1/9")
+    store.resolve(str(folder_with(tmp_path, dict.fromkeys("abcdefg", "123"))))
+    assert f"{CLEAR}step 1/9{CLEAR}[" in capsys.readouterr().err, "it takes the place of a line that renews itself"
 
 
 def test_an_interruption_waits_for_no_large_file(tmp_path: Path) -> None:

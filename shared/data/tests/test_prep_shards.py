@@ -28,6 +28,7 @@ from nemotron_data.prep.receipts import RECEIPT, shard_folder, verified
 from nemotron_data.prep.shards import clock, rejected_text, run_shards, short
 from nemotron_data.sources.files import expand, local_file
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_files, read_range
+from nemotron_shared.system.console import CLEAR, tell
 from nemotron_shared.system.disk import size
 from nemotron_shared.system.errors import UserError
 
@@ -53,6 +54,15 @@ def test_any_number_of_workers_gives_the_same(tmp_path, rows, whole, workers, me
         pytest.skip("one worker starts no process")
     monkeypatch.setattr(executors, "start_method", lambda: method)
     assert copy(plan([rows], SHARD), setting(tmp_path / "shards", workers)) == whole
+
+
+def test_the_line_that_renews_itself_is_cleared_once(tmp_path, rows, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("nemotron_data.prep.shards.TERMINAL_SECONDS", 0.0)
+    copy(plan([rows], SHARD), setting(tmp_path / "shards", 1))
+    assert capsys.readouterr().err.endswith(CLEAR)
+    tell("a result")
+    assert capsys.readouterr().err == "", "nothing is left to clear"
 
 
 @pytest.mark.parametrize("workers", [1, 2])

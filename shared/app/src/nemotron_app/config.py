@@ -20,7 +20,7 @@ from nemotron_app.launch import stage_directory
 from nemotron_app.recipes import composed, explained, names, recipe, require_valid, title, tree
 from nemotron_app.wording import table_lines
 from nemotron_shared.config.compose import Composed
-from nemotron_shared.config.overrides import leaves, require_once, require_whole
+from nemotron_shared.config.overrides import leaves, require_once, require_unsplit
 from nemotron_shared.config.shown import as_used, on_one_line, with_origins
 from nemotron_shared.config.translation import translated
 from nemotron_shared.stages import STAGES
@@ -134,7 +134,7 @@ def _values(stage: str, config: Composed) -> dict[str, Any]:
 
 
 def _only_settings(words: tuple[str, ...]) -> list[str]:
-    require_whole(words)
+    require_unsplit(words)
     if stray := next((word for word in words if "=" not in word and not word.startswith("~")), None):
         raise UserError(f"unexpected argument '{stray}' after the config", "settings are written key=value")
     require_once(words)

@@ -28,7 +28,7 @@ from nemotron_cluster.job import jobs_folder
 from nemotron_cluster.profiles import Loaded, Profile, Slurm, load_profile
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.artifacts import Store
-from nemotron_shared.config.overrides import require_once
+from nemotron_shared.config.overrides import require_once, require_unsplit
 from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES
 from nemotron_shared.system.console import say, tell, tell_json
@@ -248,6 +248,7 @@ def command(
     online: bool,
 ) -> int:
     """See the module docstring."""
+    require_unsplit(words)
     overrides = tuple(word for word in words if "=" in word or word.startswith(("~", "+")))
     require_once(overrides)
     names = [word for word in words if word not in overrides]

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from nemotron_shared.stages import STAGES
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError, did_you_mean
 from nemotron_shared.system.process import ending_with_us, launch_command
+from nemotron_shared.system.program import INTERRUPTED, INTERRUPTED_EXIT_CODE
 from nemotron_shared.system.stop import STOPPED_EXIT_CODE, end_on_sigterm
 
 KILLED_EXIT_CODE = 1
@@ -62,7 +64,8 @@ def dry_run_of(
         config_alone: check only inputs that the user named.
 
     Raises:
-        UserError: invalid config.
+        UserError: invalid config, or a dry run that broke off, with all that it said.
+        KeyboardInterrupt: it was interrupted, and so is whoever asks for it.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "machine.yaml" if machine else None
@@ -71,6 +74,8 @@ def dry_run_of(
         asked = replace(request, dry_run=True, json=True, machine=file)
         with step_process(stage, "train", asked, *(["--config-alone"] if config_alone else [])) as command:
             code, shown, said = _captured(command)
+    if code == INTERRUPTED_EXIT_CODE:
+        raise KeyboardInterrupt(said.strip().rpartition(INTERRUPTED)[2])
     if code not in (0, 1) or not shown.startswith("{"):
         message, _, remedy = said.strip().removeprefix("error: ").partition("\n")
         raise UserError(message or "the dry run said nothing", remedy.strip() or None)
@@ -83,8 +88,12 @@ def _captured(command: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
     shown, said = io.StringIO(), io.StringIO()
-    with redirect_stdout(shown), redirect_stderr(said):
-        code = run_here(command)
+    try:
+        with redirect_stdout(shown), redirect_stderr(said):
+            code = run_here(command)
+    except (SystemExit, Exception) as error:  # else what it said before would be lost
+        told = said.getvalue() if isinstance(error, SystemExit) else f"{said.getvalue()}{traceback.format_exc()}"
+        raise UserError(f"the dry run ended with {type(error).__name__}: {error}", told.strip() or None) from error
     return code, shown.getvalue(), said.getvalue()
 
 
@@ -179,9 +188,15 @@ def is_ours(command: Sequence[str]) -> bool:
     return list(command[:2]) == [sys.executable, "-m"] and command[2].startswith("stages.")
 
 
+def module_and_words(command: Sequence[str]) -> tuple[str, list[str]]:
+    """The module of a command that is ours, and the words that its `main` is called with."""
+    _, _, module, *words = command
+    return module, words
+
+
 def run_here(command: Sequence[str]) -> int:
     """Run the dry run of a step in this process, as its command would; returns the exit code."""
-    _, _, module, *words = command
+    module, words = module_and_words(command)
     before = signal.getsignal(signal.SIGTERM)
     end_on_sigterm()  # as the step's own process does: a rehearsal may have files to remove
     try:

@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 
 from nemotron_app import completion
 from nemotron_app.request import Mode, Remote, Request
-from nemotron_shared.config.overrides import require_whole
+from nemotron_shared.config.overrides import require_unsplit
 from nemotron_shared.families import families
 from nemotron_shared.stages import DEFAULT_FAMILY, STAGES
 from nemotron_shared.step.arguments import OPTIONS, machine_of, once, overrides_of
@@ -189,7 +189,7 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
 
         tell(f"nemotron {package_version('nemotron-shared')}")
         return 0
-    require_whole(words)
+    require_unsplit(words)
     names = [word for word in words if not _is_override(word)]
     if options["asks_help"] or not names:
         from nemotron_app.help import guide

@@ -25,7 +25,7 @@ import yaml
 from nemotron_app import completion
 from nemotron_app.recipes import composed, meaning_of, recipe, require_valid, tree
 from nemotron_app.skeletons import SKELETONS, write_skeleton
-from nemotron_shared.config.overrides import leaves, nested, override_key, require_once
+from nemotron_shared.config.overrides import leaves, nested, override_key, require_once, require_unsplit
 from nemotron_shared.config.shown import on_one_line
 from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.system.atomic import output_file, write_text
@@ -71,6 +71,7 @@ def command(name: str, overrides: tuple[str, ...], base: str | None, force: bool
     place = output_file(file)
     if file.exists() and not force:
         raise UserError(f"{file} already exists", "give another name, or --force to replace it")
+    require_unsplit(overrides)
     if stray := next((word for word in overrides if "=" not in word or word.startswith("~")), None):
         raise UserError(f"'{stray}' cannot be written into a config", "give settings as key=value")
     require_once(overrides)

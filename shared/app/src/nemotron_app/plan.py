@@ -24,7 +24,7 @@ from nemotron_app.launch import dry_run_of
 from nemotron_app.recipes import composed, recipes
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.config.overrides import override, require_once
+from nemotron_shared.config.overrides import override, require_once, require_unsplit
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.engine.needs import FEW_STEPS, HOUR, NOT_ESTIMATED
 from nemotron_shared.machine.machine import DEVICES, device_named
@@ -53,6 +53,7 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 @store_options
 def command(look: Look, config: str, words: tuple[str, ...], stage: str | None, price: float | None) -> int:
     """See the module docstring."""
+    require_unsplit(words)
     overrides = [word for word in words if "=" in word]
     require_once(overrides)
     gpus = [word for word in words if "=" not in word]

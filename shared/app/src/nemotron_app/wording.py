@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemotron_shared.system.console import below_here
 from nemotron_shared.system.errors import printable
 
 SHARES = {"right", "exact_match", "acc", "followed", "passed"}
@@ -170,10 +171,8 @@ def kept_columns(headings: Sequence[str], widths: Sequence[int], spare: Sequence
 
 def short_path(folder: str) -> str:
     """A path as it can be typed from here: below the working folder, or below the home folder."""
-    path = Path(folder)
-    if path.is_relative_to(Path.cwd()):
-        return str(path.relative_to(Path.cwd()))
-    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else folder
+    path = below_here(Path(folder))
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def minute(moment: str) -> str:

@@ -119,8 +119,8 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
         return judged("not judged", value, "not seen yet")
     if math.isnan(value) and readings.step:
         return judged("fail", value, "not a finite number", NO_NUMBER)
-    may_fail = expectation.how == "change" and expectation.watch != Limits()
-    if may_fail and not any(number for _, number in _points(expectation, situation)):
+    is_to_rise = expectation.within.at_least is not None and expectation.watch != Limits()
+    if expectation.how == "change" and is_to_rise and not any(number for _, number in _points(expectation, situation)):
         return judged("fail", value, f"{expectation.metric} was 0 at every step")
     if expectation.within.hold(value):
         return judged("pass", value)

@@ -23,7 +23,7 @@ from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.verifier import AS_TAUGHT
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.config.overrides import override, require_once
+from nemotron_shared.config.overrides import override, require_once, require_unsplit
 from nemotron_shared.system.atomic import read_json
 from nemotron_shared.system.console import say
 
@@ -245,6 +245,7 @@ def command(
     trust_code: bool,
 ) -> int:
     """See the head of this module."""
+    require_unsplit(data)
     paths = [word for word in data if not _is_override(word)]
     overrides = [word for word in data if _is_override(word)]
     overrides += [override("run.name", name)] if name is not None else []

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_app.launch import ask_step, is_ours, run_process, stage_directory, step_process
+from nemotron_app.launch import ask_step, is_ours, module_and_words, run_process, stage_directory, step_process
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
@@ -35,7 +35,7 @@ from nemotron_shared.models.references import name_from_outside, parse_outside, 
 from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.preflight import preflight
-from nemotron_shared.step.rehearsal import BEFORE, has_passed
+from nemotron_shared.step.rehearsal import BEFORE, has_passed, to_rehearse
 from nemotron_shared.step.start import load
 from nemotron_shared.system.console import say
 from nemotron_shared.system.digest import json_digest
@@ -161,16 +161,17 @@ class Plan:
         given = [override(one.key, one.value) for one in chosen if not self.is_said(one.key)]
         request = self.request(self.stage, str(self.file()), *given, *self.overrides, "run.missing_data=prepare")
         with step_process(self.stage, "train", request, "--rehearse") as command:
-            if is_ours(command) and self._has_rehearsed(command[3:]):
+            if is_ours(command) and self._has_rehearsed(command):
                 say(f"[{self.stage}] {BEFORE}")
             elif code := run_process(command):
                 raise SystemExit(code)
 
-    def _has_rehearsed(self, words: Sequence[str]) -> bool:
-        """Whether the rehearsal that these words ask a training for has passed before."""
-        step = import_module(f"stages.{self.stage}.train").STEP
+    def _has_rehearsed(self, command: Sequence[str]) -> bool:
+        """Whether the rehearsal that a command asks a training for has passed before."""
+        module, words = module_and_words(command)
+        step = import_module(module).STEP
         with suppress(UserError):  # the rehearsal itself reports the error
-            start = preflight(load(step, replace(parse_arguments(step.module, "", words), dry_run=True)))
+            start = to_rehearse(step, parse_arguments(module, "", words))
             return not start.problems and has_passed(start)
         return False
 

@@ -87,7 +87,7 @@ def tell_submitted(request: Request, records: list[Record]) -> None:
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
     """Problems that would keep the step from starting there, judging by its profile; says its notes."""
     found = _preview(stage, verb, place, job)
-    for line in () if place.here else found["notes"]:  # a step on this machine has said them
+    for line in found["notes"]:
         say(line)
     return found["problems"]
 

@@ -23,7 +23,7 @@ from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import fine_tuning_of
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
-from nemotron_shared.artifacts.names import few
+from nemotron_shared.artifacts.names import few, prefix_of
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS, STAGES, TRAINING, products
@@ -154,7 +154,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
     if not artifacts and problems:
         raise UserError(problems[0])
     if not artifacts:
-        made = {name.removesuffix(f"-{kind}") for name in store.names() for kind in STEPS if name.endswith(f"-{kind}")}
+        made = {prefix for name in store.names() if (prefix := prefix_of(name))}
         known = families()
         first = "see the models: nemotron --help"
         if family in known:

@@ -28,7 +28,7 @@ from nemotron_app.report.results import shown_task
 from nemotron_app.report.training import facts, key_metric
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.names import is_path, parse_reference
+from nemotron_shared.artifacts.names import is_path, parse_reference, prefix_of
 from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS
 from nemotron_shared.system.atomic import output_file, write_text
@@ -250,7 +250,7 @@ def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: 
         if look.json:
             raise UserError("--live is for people", "programs read metrics.jsonl of: nemotron runs --json")
         return watch(look.store, path or look.store.home / "reports" / "live.html")
-    family = look.family if evaluation is None else evaluation.manifest.name.removesuffix(f"-{RESULTS}")
+    family = (prefix_of(evaluation.manifest.name) if evaluation else None) or look.family
     build_report(look.store, family, path, results=evaluation).print(as_json=look.json, whole=True)
     return 0
 

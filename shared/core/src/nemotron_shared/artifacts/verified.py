@@ -15,6 +15,7 @@ from pathlib import Path
 from nemotron_shared.artifacts.artifact import STRAY, Artifact, manifest_change, problems
 from nemotron_shared.artifacts.manifest import DAMAGED, MANIFEST, Manifest
 from nemotron_shared.stages import DEFAULT_FAMILY, PACKAGE, STAGES
+from nemotron_shared.system.console import clear_renewed
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError, printable
 from nemotron_shared.system.file_cache import FileCache
@@ -129,6 +130,7 @@ def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path
         if begun >= ANNOUNCED_BYTES and not announced:
             announced = True
             line = f"[{label}] hashing {begun / 1e9:.0f} GB and more: once, until something changes"
+            clear_renewed()
             print(printable(line), file=sys.stderr, flush=True)
         return file_digest(path)
 

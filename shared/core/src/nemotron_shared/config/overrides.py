@@ -10,6 +10,7 @@ Hydra's grammar reserves some characters that occur in paths, so values that it 
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from nemotron_shared.system.errors import UserError
 COMMAND_LINE = "command line"
 PLAIN = re.compile(r"[/.]*[A-Za-z][\w./:@-]*", re.ASCII)
 OTHER_VALUES = ("null", "true", "false", "nan", "inf")
+BEGINNING = re.compile(r"[~+]*[A-Za-z_][\w.@/-]*=")
+"""Of an override: its key."""
+IN_QUOTES = re.compile(r"""(['"])(?:\\.|(?!\1)[^\\])*(?:\1|\Z)""", re.DOTALL)
 
 
 class Said(str):
@@ -66,22 +70,29 @@ def require_key(override: str) -> None:
         raise UserError(f"{who_says(override, None)}: '{override}' names no setting", "write key=value")
 
 
-def require_whole(words: Sequence[str]) -> None:
+def require_unsplit(words: Sequence[str]) -> None:
     """Refuse an override that the shell took apart at its spaces, as `rewards=[{path:` and `mine.py:right}]`.
+
+    A bracket is one of the grammar only where the value begins with one, and outside of quotes; an override ends at
+    the latest where the next begins.
 
     Raises:
         UserError: with the override in quotes.
     """
     for at, word in enumerate(words):
-        for end in range(at + 1, len(words)) if "=" in word and _open(word) else ():
-            if not _open(whole := " ".join(words[at : end + 1])):
+        rest = takewhile(lambda other: not BEGINNING.match(other), words[at + 1 :])
+        for whole in accumulate(rest, "{} {}".format, initial=word) if _open(word) else ():
+            if not _open(whole):
                 what = f"{COMMAND_LINE}: '{word}' and '{words[at + 1]}' are two words to the shell"
                 raise UserError(what, f"put it in quotes: {shlex.quote(whole)}")
 
 
 def _open(text: str) -> bool:
-    """Whether brackets are open at the end of a text."""
-    return sum(map(text.count, "[{")) > sum(map(text.count, "]}"))
+    """Whether a text is an override whose value is a list or a mapping that does not end."""
+    begun = BEGINNING.match(text)
+    value = text[begun.end() :] if begun else ""
+    outside = IN_QUOTES.sub("", value) if value.startswith(("[", "{")) else ""
+    return sum(map(outside.count, "[{")) > sum(map(outside.count, "]}"))
 
 
 def require_once(overrides: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from nemotron_shared.config.overrides import Said, require_once, require_whole
+from nemotron_shared.config.overrides import Said, require_once, require_unsplit
 from nemotron_shared.system.errors import UserError
 
 # Short forms used in commands: `sample=1000` and `force=true`; in the config these keys have a section.
@@ -134,7 +134,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    require_whole(values["overrides"])
+    require_unsplit(values["overrides"])
     overridden = overrides_of(values, values["overrides"])
     asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
     hidden = values["config_alone"], values["in_pipeline"], values["rehearse"], values["composed"], values["rehearsed"]

@@ -30,7 +30,7 @@ from nemotron_shared.step.places import show_result, show_run
 from nemotron_shared.step.plan import identify, made_meanwhile, require_intact_result
 from nemotron_shared.step.preflight import after, complete, preflight
 from nemotron_shared.step.records import ask_git, processes_of, producer, promises_bytes, segments_of_result
-from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart
+from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart, to_rehearse
 from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import from_here, say, tell_json
@@ -71,7 +71,9 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
     if arguments.dry_run and distributed.rank() != 0:
         return 0
     if arguments.rehearse:
-        say(f"[{step.stage}] {_rehearsed(load(step, replace(arguments, dry_run=True)))}")
+        start, prepare = to_rehearse(step, arguments), step.prepare
+        preparation = preflight(of_step(start, prepare)) if prepare is not None else None
+        say(f"[{step.stage}] {rehearse(start, preparation, make)}")
         return 0
     if arguments.dry_run:
         shown = look_at(load(step, arguments))
@@ -94,9 +96,6 @@ def _run(step: Step, words: Sequence[str] | None) -> int:
 def look_at(start: Start[Any]) -> Preview:
     """What a dry run shows: everything that a start would meet, found without writing."""
     start = preflight(start)
-    if start.arguments.json and not start.machine.profile:  # the text has them at its end, and so has a job's
-        for line in start.notes:
-            say(line)
     if not start.problems and not start.prepares and start.is_decided and not start.arguments.config_alone:
         start = with_result(start)
     if not start.refused and start.machine.sees_files and is_rehearsed(start):
@@ -108,12 +107,6 @@ def _of_rehearsal(start: Start[Any]) -> Iterator[Finding]:
     """What one step of this training fails with, or a note. A run that has begun is not rehearsed."""
     if start.prepares or not start.is_decided or not has_begun(identify(start)):
         yield note(rehearse_apart(start))
-
-
-def _rehearsed(start: Start[Any]) -> str:
-    """What a rehearsal says, in its own process."""
-    start, prepare = preflight(start), start.step.prepare
-    return rehearse(start, preflight(of_step(start, prepare)) if prepare is not None else None, make)
 
 
 def _kept(start: Start[Any], keeping: ExitStack) -> Start[Any]:

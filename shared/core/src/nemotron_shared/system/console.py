@@ -88,11 +88,16 @@ def say(line: str) -> None:
         print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}\n", end="", file=sys.stderr, flush=True)
 
 
+def below_here(path: Path) -> Path:
+    """A path, relative to the working folder if it is below that."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def from_here(path: Path) -> str:
     """A path in a line on stderr: on a terminal relative if it is below the working folder; whole in a log, which is
     read elsewhere."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if sys.stderr.isatty() and path.is_relative_to(here) else path)
+    return str(below_here(path) if sys.stderr.isatty() else path)
 
 
 def tell(text: str = "", *, end: str = "\n", out: TextIO | None = None) -> None:

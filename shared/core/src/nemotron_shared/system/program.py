@@ -23,6 +23,8 @@ COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _format_record, _format_warning = logging.Handler.format, warnings.formatwarning
 READER_LEFT = 141
 """Exit code a shell reports for a program killed by SIGPIPE, as in `nemotron artifacts | head`."""
+INTERRUPTED, INTERRUPTED_EXIT_CODE = "interrupted; ", 130
+"""How the message of Ctrl-C begins, and the exit code of a program that it ended."""
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
@@ -48,8 +50,9 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return UserError.exit_code
     except KeyboardInterrupt as interrupt:
         clear_renewed()
-        print(f"interrupted; {str(interrupt) or 'run the same command again to continue'}", file=sys.stderr, flush=True)
-        return 130
+        said = str(interrupt) or "run the same command again to continue"
+        print(f"{INTERRUPTED}{said}", file=sys.stderr, flush=True)
+        return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

@@ -21,7 +21,7 @@ from nemotron_data.prep.losses import listed
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import Heartbeat, ShardReader, read_heartbeats
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
-from nemotron_shared.system.console import CLEAR, bar, clock, renew
+from nemotron_shared.system.console import bar, clear_renewed, clock, renew
 from nemotron_shared.system.digest import json_digest
 from nemotron_shared.system.disk import size
 from nemotron_shared.system.errors import UserError
@@ -44,7 +44,6 @@ class Progress:
         self._begun = time.monotonic()
         self._in_place = sys.stderr.isatty()
         self._next = self._begun + (TERMINAL_SECONDS if self._in_place else LOG_SECONDS)
-        self._written = False
 
     def finished(self, shard: Shard, receipt: Receipt) -> None:
         """Record a finished shard."""
@@ -62,7 +61,6 @@ class Progress:
         line = self._line(now - self._begun)
         if self._in_place:
             renew(line)
-            self._written = True
         else:
             self._setting.announce(line)
 
@@ -88,8 +86,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._written:
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+        clear_renewed()
         if kind is None:
             seconds = max(1e-3, time.monotonic() - self._begun)
             tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
