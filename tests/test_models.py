@@ -59,9 +59,10 @@ def test_trust_remote_code_is_answered_with_a_line_where_no_code_is_needed(run, 
     (folder.parent / "theirs.yaml").write_text(text)
     for words in (("-c", "theirs.yaml"), ("model.trust_remote_code=true",), ("+engine.trust_remote_code=true",)):
         done = look(run, f"run.model={folder}", *words)
-        assert "trust_remote_code is not needed: transformers knows the model; no code of it runs" in done.stderr
-        assert not of_the_reference(done)
-        assert words[0] != "-c" or "theirs.yaml:3: model.trust_remote_code" in done.stderr
+        (note,) = [one for one in last_json(done)["notes"] if "trust_remote_code" in one]
+        assert "trust_remote_code is not needed: transformers knows the model; no code of it runs" in note
+        assert not of_the_reference(done) and note not in done.stderr
+        assert words[0] != "-c" or note.startswith("theirs.yaml:3: model.trust_remote_code")
 
 
 def test_code_that_is_needed_is_trusted_on_the_command_line_and_nowhere_else(run, folder: Path) -> None:
@@ -81,18 +82,19 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 NANO = "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 
 
-def one_problem(run, *words: str) -> tuple[str, str]:
-    """The only problem of a dry run, and what it wrote to standard error."""
+def one_problem(run, *words: str) -> tuple[str, list[str]]:
+    """The only problem of a dry run, and its notes."""
     command = ("super3", "sft", "-c", "tiny", "--dry-run", "--json", *words)
     done = run(*nemotron(*command), ok=False, env=OFFLINE)
-    (problem,) = last_json(done)["problems"]
-    return problem, done.stderr
+    shown = last_json(done)
+    (problem,) = shown["problems"]
+    return problem, shown["notes"]
 
 
 @pytest.mark.parametrize("name", [f"nvidia/{NANO}", "local/tiny", "local/tiny@v2"])
 def test_the_bare_name_of_a_hub_model_is_its_address(run, folder: Path, name: str) -> None:
-    problem, said = one_problem(run, f"run.model={name}")
-    assert f"run.model: {name}: no folder or artifact here has that name: taken as hf://{name}" in said
+    problem, notes = one_problem(run, f"run.model={name}")
+    assert f"run.model: {name}: no folder or artifact here has that name: taken as hf://{name}" in "".join(notes)
     assert problem.startswith(f"run.model: hf://{name}: not in the local cache, and offline mode is set")
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def test_what_a_developer_has_of_wandb_makes_no_row_true(
     else:
         monkeypatch.setenv(kept, "offline")
     assert can_log(os.environ), "or nothing would be shown"
-    asked = f"{sys.executable} -c 'from nemotron_shared.tracking.trackers import can_log; print(can_log())'"
+    asked = "python -c 'from nemotron_shared.tracking.trackers import can_log; print(can_log())'"
     assert run_in(tmp_path, store, asked, "").stdout == "False\n"
 
 
