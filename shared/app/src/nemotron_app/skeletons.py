@@ -26,17 +26,18 @@ REWARD = '''"""A reward: a number for an answer, from 0 to 1. docs/rewards.md sa
 
 
 def {name}(completion, expected):
-    """1 for the expected answer as the last word; half of it for an answer that has it elsewhere."""
-    answer = completion.rpartition("</think>")[2].strip()
-    if answer.split()[-1:] == [expected]:
+    """1 for the expected answer as the last word; a tenth for another answer of one word, as a first step."""
+    words = completion.rpartition("</think>")[2].split()
+    if words[-1:] == [expected]:
         return 1.0
-    return 0.5 if expected in answer.split() else 0.0
+    return 0.1 if len(words) == 1 else 0.0
 
 
-if __name__ == "__main__":  # one that is right, one that is wrong, and one that tries to cheat
+if __name__ == "__main__":  # one that is right, one that is wrong, and two that try to cheat
     assert {name}("<think>3+4=7</think>The answer is 7", "7") == 1
-    assert {name}("8", "7") == 0
+    assert {name}("8", "7") == 0.1
     assert {name}("<think>7 7 7</think>", "7") == 0
+    assert {name}("5 6 7 8", "7") == 0
     print("{name}: all answers have the rewards that they should have")
 '''
 TASK = '''"""A task of an evaluation: rows with questions. docs/rewards.md lists the fields that a row may have.

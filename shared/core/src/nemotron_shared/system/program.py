@@ -51,7 +51,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt as interrupt:
         clear_renewed()
         said = str(interrupt) or "run the same command again to continue"
-        print(f"{INTERRUPTED}{said}", file=sys.stderr, flush=True)
+        print(printable(f"{INTERRUPTED}{said}"), file=sys.stderr, flush=True)
         return INTERRUPTED_EXIT_CODE
     except BrokenPipeError:
         poll = select.poll()
