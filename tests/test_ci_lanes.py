@@ -1,6 +1,7 @@
 """CI runs every lane, also after one that failed, and its last lines say which."""
 
 import importlib.util
+import re
 import sys
 from types import ModuleType
 
@@ -62,3 +63,9 @@ def test_every_engine_with_an_environment_has_a_lane(lanes: ModuleType) -> None:
     of_none = {"ordinary", "slow", "checks", "clients"}
     assert {each.name for each in ENVIRONMENTS} - others == lanes.LANES.keys() - of_none
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith("ci/lanes.py")
+
+
+def test_what_mends_a_check_runs_in_the_projects_environment() -> None:
+    script = (ROOT / "ci" / "check.sh").read_text(encoding="utf-8")
+    mends = re.findall(r'^check "([^"]+)" ', script, re.MULTILINE)
+    assert len(mends) >= 4 and [mend for mend in mends if not mend.startswith("uv run ")] == []
