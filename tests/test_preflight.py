@@ -509,7 +509,8 @@ def test_a_layout_of_another_family_is_refused(tmp_path: Path) -> None:
 
 def test_a_later_phase_names_the_command_of_the_first(tmp_path: Path) -> None:
     for name in ("super3_phase2", "super3_long_context"):
-        assert "make it: nemotron super3 pretrain -c super3 (or" in told("pretrain", "super3", name, home=tmp_path)[1]
+        said = told("pretrain", "super3", name, home=tmp_path)[1]
+        assert f"make it: nemotron super3 pretrain -c super3 run.home={tmp_path} (or" in said
 
 
 def test_a_task_that_the_data_will_not_have(tmp_path: Path) -> None:

@@ -386,6 +386,40 @@ expectations:
     assert {one["id"]: one["verdict"] for one in found["judged"]} == {"cut": "pass", "up": "fail"}
 
 
+@pytest.mark.parametrize(
+    ("equal", "different", "verdicts"),
+    [
+        (0.79, 0.06, ("pass", "pass")),
+        (0.81, 0.04, ("watch", "watch")),
+        (1.0, 0.05, ("watch", "pass")),  # no fault where all rewards are full
+    ],
+)
+def test_the_end_of_a_training_on_own_rows_is_judged(
+    home: Path, capsys, equal: float, different: float, verdicts: tuple[str, str]
+) -> None:
+    figures = [(0.0, 1.0)] * 32 + [(equal, different)] * 8
+    entries = [
+        {"step": step, "reward": 1.0, "zero_advantage_fraction": zero, "distinct_completions": distinct}
+        for step, (zero, distinct) in enumerate(figures, 1)
+    ]
+    write_metrics(home / "metrics.jsonl", entries)
+    code, found = check(capsys, home / "metrics.jsonl", "--expect", "rl/local")
+    judged = {one["id"]: one["verdict"] for one in found["judged"]}
+    assert (judged["rewards-vary-still"], judged["distinct-answers"]) == verdicts
+    assert code == 0
+
+
+def test_a_difference_that_was_always_0_names_both_metrics(home: Path, capsys) -> None:
+    expected = written(
+        home / "mine.yaml",
+        "title: t\nwhen: {}\nexpectations:\n- {id: apart, what: w, metric: loss, minus: valid_loss, how: change, "
+        "pass: {at_least: 0.1}, remedy: r}\n",
+    )
+    write_metrics(home / "metrics.jsonl", [{"step": step, "loss": 2.0, "valid_loss": 2.0} for step in range(1, 7)])
+    _, found = check(capsys, home / "metrics.jsonl", "--expect", str(expected))
+    assert found["judged"][0]["why"] == "loss less valid_loss was 0 at every step"
+
+
 def test_a_run_that_no_expectations_fit_says_what_differs(home: Path) -> None:
     folder = tiny_run(home, [9.0, 5.0])
     (folder / "config.yaml").write_text(CONFIG.replace("transformers", "automodel"))

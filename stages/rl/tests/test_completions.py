@@ -3,16 +3,19 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from support import last_values_win, short
 
+from nemotron_data.gym.episodes import Episode
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import Completion, read_completions
 from stages.rl import train
-from stages.rl.engines.trl.completions import Answer, Batch, Likeness, Silence, chosen, kept
+from stages.rl.engines.trl import trainer
+from stages.rl.engines.trl.completions import Answer, Batch, Compared, Likeness, Silence, chosen, kept
 from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
@@ -130,16 +133,79 @@ def test_a_reward_is_silent_after_some_completions_or_steps() -> None:
     assert told(once, [[0, 1]] * 8) == [] and told(never, [[0, -1]] * 8)[0].startswith("WARNING: the reward 'strict'")
 
 
+def completions(different: int, expected: int | None = None, prompts: int = 16, each: int = 8) -> list[Compared]:
+    """Those of a step, with so many different texts and expected answers."""
+    wanted = [None if expected is None else str(number % expected) for number in range(prompts)]
+    return [
+        Compared.of(Answer(f"p{row // each}", f"c{row % different}", wanted[row // each], 1, "stopped"))
+        for row in range(prompts * each)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("different", "told_at"),
-    [([30, 7, 7, 8, 7, 7, 7, 7, 1, 1, 1, 1, 1, 1], 9), ([7, 7, 7, 7], None), ([8] * 9, None), ([1] * 5, 5)],
+    ("different", "expected", "told_at"),
+    [
+        ([30, 7, 7, 8, 7, 7, 7, 7, 1, 1, 1, 1, 1, 1], None, 9),
+        ([7, 7, 7, 7], None, None),
+        ([8] * 9, None, None),
+        ([1] * 5, None, 5),
+        ([4] * 9, 4, None),  # choices A to D
+        ([2] * 9, 4, None),
+        ([1] * 5, 4, 5),  # of them one alone
+        ([7] * 5, 16, 5),
+        ([1] * 9, 2, None),  # yes and no
+    ],
 )
-def test_answers_that_stay_alike_are_told_once(different: list[int], told_at: int | None) -> None:
+def test_answers_that_stay_alike_are_told_once(different: list[int], expected: int | None, told_at: int | None) -> None:
     said: list[str] = []
     likeness = Likeness(said.append)
     for step, count in enumerate(different, 1):
-        likeness.hear(step, count, 128, 16)
+        likeness.hear(step, completions(count, expected))
         assert bool(said) == (told_at is not None and step >= told_at)
     assert len(said) == (told_at is not None)
     if said:
-        assert said[0].startswith(f"WARNING: step {told_at}: the model answers its prompts alike: 1 different ")
+        assert said[0].startswith(
+            f"WARNING: step {told_at}: the model answers its prompts alike: {different[told_at - 1]} "
+        )
+        assert "among 128 completions of 16 prompts" in said[0] and "grpo.reference_policy_kl_penalty=0.01" in said[0]
+
+
+def test_a_penalty_is_not_advised_where_one_is_set() -> None:
+    said: list[str] = []
+    likeness = Likeness(said.append, has_penalty=True)
+    for step in range(1, 6):
+        likeness.hear(step, completions(1))
+    assert "a smaller optimizer.lr helps, or a reward" in said[0] and "kl_penalty" not in said[0]
+
+
+def noted(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Answer], others: list[Answer]
+) -> tuple[list[float], list[int]]:
+    """The share that a step notes, and how many completions are heard, with answers of another process."""
+    figures, heard = list[float](), list[int]()
+    monkeypatch.setattr(trainer, "gather_object", lambda own: [*own, *map(Compared.of, others)])
+    one: Any = SimpleNamespace(
+        sampled=[SimpleNamespace(answers=answers)],
+        learns_from_rewards=True,
+        rehearses=False,
+        likeness=SimpleNamespace(hear=lambda step, compared: heard.append(len(compared))),
+        _note=lambda mode, distinct_completions: figures.append(distinct_completions),
+    )
+    trainer.StepTrainer._note_variety(one, 1)
+    return figures, heard
+
+
+def test_the_completions_of_all_processes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, others = ([Answer("p", text, None, 1, "stopped") for text in texts] for texts in ("aab", "bca"))
+    assert noted(monkeypatch, own, others) == ([3 / 6], [6])
+
+
+def test_episodes_are_compared_by_all_that_the_model_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    def episode(ids: list[int], ended: Any = "answered") -> Answer:
+        played: Any = Episode(SimpleNamespace(), 0, [1], ids=ids, own=[1, 0, 1], ended=ended)
+        return Answer("p", "the last turn", None, 2, ended, played)
+
+    played = [episode([5, 7, 9]), episode([6, 7, 9]), episode([5, 8, 9])]
+    failed = [episode([2, 2, 2], "failed")]
+    assert noted(monkeypatch, [*played, *failed], []) == ([2 / 3], [3]), "the environment's tokens tell nothing"
+    assert noted(monkeypatch, failed, []) == ([], [])

@@ -1,6 +1,7 @@
 """Steps and validations at their edges: every completion cut, a short last pass; trainings that learn nothing."""
 
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from support import last_values_win, short
 
 from nemotron_shared.system.atomic import read_json
 from stages.rl import train
-from stages.rl.engines.trl.train import fallen
+from stages.rl.engines.trl.train import conclusions, fallen
 from stages.rl.rewards import Judge
 
 main = last_values_win(train.main)
@@ -65,19 +66,53 @@ def test_random_weights_are_warned_of_where_answers_alone_teach(
     assert ("make it: nemotron super3 pipeline -c tiny" in said and "run.home=FOLDER" in said) is warned
 
 
+FELL = [0.58, 0.67, 0.84, 0.71, 0.39, 0.2, 0.1, 0.05, 0.02, 0.09, 0.04, 0.06]
+
+
+def with_rewards(rewards: list[float]) -> Any:
+    """A run with these rewards and a validation."""
+    entries = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
+    return SimpleNamespace(metrics=SimpleNamespace(read=lambda: [*entries, {"step": 9, "valid_reward": 1.0}]))
+
+
 @pytest.mark.parametrize(
     ("rewards", "said"),
     [
-        ([0.58, 0.67, 0.84, 0.39, 0.2, 0.1, 0.05, 0.02, 0.09], "fell from 0.697 to 0.0533, its means in the first"),
-        ([0.1, 0.2, 0.1, 0.8, 0.9, 0.8, 0.1, 0.2, 0.2], "fell from 0.833 to 0.167, its means in the middle"),
-        ([0.58, 0.6, 0.7, 0.72, 0.9, 0.84, 0.97, 0.91, 0.78], None),
-        ([0.5, 0.6, 0.4, 0.5, 0.6, 0.4, 0.5, 0.5, 0.4], None),  # noise
-        ([0.0] * 9, None),
-        ([1.0, 1.0, 0.0], None),  # too few to tell
+        (FELL, "fell from 0.7 to 0.0525, its means in the first"),
+        (
+            [0.1, 0.2, 0.1, 0.2, 0.8, 0.9, 0.8, 0.9, 0.1, 0.2, 0.2, 0.1],
+            "fell from 0.85 to 0.15, its means in the middle",
+        ),
+        ([-0.1, -0.12, -0.1, -0.12, *[-0.5] * 4, -0.9, -0.92, -0.9, -0.92], "fell from -0.11 to -0.91"),
+        (FELL[:11], None),  # too few to tell
+        ([0.58, 0.6, 0.7, 0.72, 0.8, 0.9, 0.84, 0.97, 0.91, 0.78, 0.9, 0.93], None),
+        ([0.5, 0.501, 0.45, 0.4, 0.45, 0.47, 0.472] * 2, None),  # noise
+        ([0.97] * 6 + [0.95] * 6, None),  # sure, and nothing
+        ([0.5, 0.501] * 2 + [0.5] * 4 + [0.456, 0.457] * 2, None),  # less than a tenth
+        ([0.0] * 12, None),
     ],
 )
-def test_a_reward_that_fell_is_told_with_its_height(rewards: list[float], said: str | None) -> None:
-    entries = [{"step": step, "reward": reward} for step, reward in enumerate(rewards, 1)]
-    run: Any = SimpleNamespace(metrics=SimpleNamespace(read=lambda: [*entries, {"step": 9, "valid_reward": 1.0}]))
-    found = list(fallen(run))
+def test_a_reward_that_fell_far_is_told_with_its_height(rewards: list[float], said: str | None) -> None:
+    found = list(fallen(with_rewards(rewards)))
     assert len(found) == (said is not None) and all(said in line for line in found if said)
+
+
+def test_rewards_without_a_trend_have_hardly_ever_fallen() -> None:
+    drawn = random.Random(0)
+    trainings = [[drawn.gauss(0.5, 0.1) for _ in range(12)] for _ in range(1000)]
+    assert sum(bool(list(fallen(with_rewards(rewards)))) for rewards in trainings) < 15
+
+
+@pytest.mark.parametrize(
+    ("learns", "penalty", "advised"),
+    [(True, 0.0, "=0.01"), (True, 0.1, "a smaller optimizer.lr helps"), (False, 0.0, None)],
+)
+def test_a_training_ends_with_the_height_that_its_reward_fell_from(
+    learns: bool, penalty: float, advised: str | None
+) -> None:
+    trainer: Any = SimpleNamespace(
+        learns_from_rewards=learns, steps_with={False: 0, True: 12}, stage_run=with_rewards(FELL)
+    )
+    config: Any = SimpleNamespace(grpo=SimpleNamespace(reference_policy_kl_penalty=penalty))
+    said = list(conclusions(trainer, config))
+    assert len(said) == (advised is not None) and all(line.endswith(advised) for line in said if advised)

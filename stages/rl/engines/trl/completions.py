@@ -9,6 +9,7 @@ texts are sent around.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Answer:
-    """One completion of this process; `episode` where it has several turns."""
+    """One completion of this process; `episode` where it has several turns, of which `completion` is the last."""
 
     prompt: str
     completion: str
@@ -39,6 +40,32 @@ class Answer:
     tokens: int
     ended: Ended
     episode: Episode | None = None
+
+    @property
+    def written(self) -> str:
+        """What the model wrote: the text, or of an episode the ids of the model's tokens in all turns."""
+        if self.episode is None:
+            return self.completion
+        return str([token for token, own in zip(self.episode.ids, self.episode.own, strict=True) if own])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What tells a completion from others: digests of what was written, of its prompt, and of the expected answer."""
+
+    written: bytes
+    prompt: bytes
+    expected: bytes | None
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Compared":
+        """Of one completion."""
+        expected = None if answer.expected is None else _digest(answer.expected)
+        return cls(_digest(answer.written), _digest(answer.prompt), expected)
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -182,30 +209,40 @@ class Silence:
 
 class Likeness:
     """Tells once if a model has come to answer its prompts alike: `STEPS` steps in a row had fewer different answers
-    than half of their prompts.
+    than half of their prompts, or of their different expected answers where those are fewer, as with choices A to D.
+
+    With one or two prompts a step, or expected answers such as yes and no, there is always half of them.
 
     Args:
         say: prints a line.
+        has_penalty: whether a KL penalty holds the model already, and need not be advised.
     """
 
     STEPS = 5
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._alike, self._told = say, 0, False
+    def __init__(self, say: Callable[[str], None], *, has_penalty: bool = False) -> None:
+        self._say, self._advice, self._alike, self._told = say, steadier(has_penalty), 0, False
 
-    def hear(self, step: int, different: int, completions: int, prompts: int) -> None:
-        """Count the different texts among the completions of a step, those of all processes."""
-        self._alike = self._alike + 1 if 2 * different < prompts else 0
+    def hear(self, step: int, completions: Sequence[Compared]) -> None:
+        """Count the different answers among the completions of a step, those of all processes."""
+        different, prompts = (len({getattr(one, name) for one in completions}) for name in ("written", "prompt"))
+        expected = {one.expected for one in completions}
+        wanted = prompts if None in expected else min(prompts, len(expected))
+        self._alike = self._alike + 1 if 2 * different < wanted else 0
         if self._alike != self.STEPS or self._told:
             return
         self._told = True
         answers = "1 different answer" if different == 1 else f"{different:,} different answers"
         self._say(
-            f"WARNING: step {step}: the model answers its prompts alike: {answers} among {completions:,} completions "
-            f"of {prompts:,} prompts, and as few in the {self.STEPS - 1} steps before; a smaller optimizer.lr helps, "
-            "grpo.reference_policy_kl_penalty=0.01, or a reward that one answer to every question does not earn; "
-            "questions that have so few answers are no fault"
+            f"WARNING: step {step}: the model answers its prompts alike: {answers} among {len(completions):,} "
+            f"completions of {prompts:,} prompts, and as few in the {self.STEPS - 1} steps before; {self._advice}, or a "
+            "reward that one answer to every question does not earn; questions that have so few answers are no fault"
         )
+
+
+def steadier(has_penalty: bool) -> str:
+    """What holds a model near its beginning, without the KL penalty where there is one."""
+    return "a smaller optimizer.lr helps" + ("" if has_penalty else ", or grpo.reference_policy_kl_penalty=0.01")
 
 
 def _listed(names: Sequence[str]) -> str:

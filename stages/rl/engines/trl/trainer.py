@@ -15,7 +15,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -33,7 +32,7 @@ from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.completions import CompletionsLog, is_kept
 from stages.rl.engines.trl.batches import Batches, advantages_of, mean_and_spread, overlong_penalty
-from stages.rl.engines.trl.completions import Answer, Batch, Likeness, Silence, kept
+from stages.rl.engines.trl.completions import Answer, Batch, Compared, Likeness, Silence, kept
 from stages.rl.engines.trl.library import GRPOTrainer
 from stages.rl.rewards import MODEL, NO_ROW, Judge
 
@@ -353,13 +352,17 @@ class StepTrainer(JudgedTrainer):
         return made
 
     def _note_variety(self, step: int) -> None:
-        """Share of different texts among the step's completions, and a warning where they stay few; collective."""
-        texts = [answer.completion for batch in self.sampled for answer in batch.answers]
-        written = gather_object([blake2b(text.encode(), digest_size=16).digest() for text in texts])
-        different = len(set(written))
-        self._note("train", distinct_completions=different / len(written))
+        """Share of different ones among the step's completions, and a warning where they stay few; collective.
+
+        Episodes that failed are left out, as they are of the reward.
+        """
+        answers = [answer for batch in self.sampled for answer in batch.answers if answer.ended != "failed"]
+        completions = gather_object([Compared.of(answer) for answer in answers])
+        if not completions:
+            return
+        self._note("train", distinct_completions=len({one.written for one in completions}) / len(completions))
         if self.learns_from_rewards and not self.rehearses:
-            self.likeness.hear(step, different, len(written), len(self.sampled) * self.batches.per_step)
+            self.likeness.hear(step, completions)
 
     def _keep(self, step: int) -> None:
         """Keep a few completions of the step, and tell if a reward has never fired; collective."""

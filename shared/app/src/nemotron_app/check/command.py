@@ -121,7 +121,7 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
         return judged("fail", value, "not a finite number", NO_NUMBER)
     is_to_rise = expectation.within.at_least is not None and expectation.watch != Limits()
     if expectation.how == "change" and is_to_rise and not any(number for _, number in _points(expectation, situation)):
-        return judged("fail", value, f"{expectation.metric} was 0 at every step")
+        return judged("fail", value, f"{' less '.join(_metrics(expectation))} was 0 at every step")
     if expectation.within.hold(value):
         return judged("pass", value)
     verdict: Verdict = "watch" if expectation.watch is not None and expectation.watch.hold(value) else "fail"
@@ -182,9 +182,14 @@ def _points(expectation: Expectation, situation: Situation) -> list[tuple[int, f
             if before:
                 points.append((step, value - mean(before)))
     if not points:
-        names = " and ".join(filter(None, (expectation.metric, expectation.minus)))
+        names = " and ".join(_metrics(expectation))
         raise NotYet(f"no {names} in what was read" + (f": {expectation.told_by}" if expectation.told_by else ""))
     return points
+
+
+def _metrics(expectation: Expectation) -> list[str]:
+    """Names of the metric and of the one that is subtracted, if any."""
+    return [name for name in (expectation.metric, expectation.minus) if name]
 
 
 def _change(values: list[float]) -> float:

@@ -26,7 +26,7 @@ from nemotron_shared.artifacts.store import HOME_VARIABLE
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.overrides import flat, override_key
+from nemotron_shared.config.overrides import Said, flat, override_key
 from nemotron_shared.config.schema import Section
 from nemotron_shared.engine.spec import DATA
 from nemotron_shared.families import families
@@ -63,11 +63,21 @@ def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
     # the other stage's config of the same name, else the first phase of the family's recipe; a later phase of the
     # same stage starts from an earlier one, which its own command would not make
     recipes = sorted((name for name in known if name.startswith(family)), key=lambda name: (len(name), name))
-    same = () if before == step.stage else (start.arguments.config,)
+    same = () if before == step.stage else bases(start)
     name = next((name for name in (*same, family, *recipes) if name in known), None)
     hub = families()[family].hub if family in families() else None
     given = f"give run.{role}={f'hf://{hub}, or a ' if hub else ''}FOLDER"
     return f"{MAKE_IT}nemotron {family} {before} -c {name}{force} (or {given})" if name else given
+
+
+def bases(start: Start[Any]) -> list[str]:
+    """The stage's own configs that this one is or builds on, the nearest first: `tiny`, `local` of a file upon tiny.
+
+    Without `default`, which all build on and which is no recipe, unless the user asks for it.
+    """
+    folder = (start.step.directory / "config").resolve()
+    names = [file.stem for file in reversed(start.composed.files) if file.parent == folder]
+    return [name for name in names if name != "default" or start.arguments.config == "default"]
 
 
 def how_to_prepare(start: Start[Any]) -> str:
@@ -90,7 +100,9 @@ def how_to_prepare(start: Start[Any]) -> str:
 def _there(start: Start[Any]) -> str:
     """The words by which a command runs where this start would, and names its artifacts as this one does."""
     name = f" run.name={start.run.name}" if start.run.name != start.run.family else ""
-    return name + (f" --batch {start.machine.profile}" if start.machine.profile else "")
+    typed = [text for text in start.arguments.overrides if not isinstance(text, Said)]
+    home = "".join(f" {shlex.quote(text)}" for text in typed if override_key(text) == "run.home")
+    return name + home + (f" --batch {start.machine.profile}" if start.machine.profile else "")
 
 
 class Recipe(NamedTuple):
@@ -263,11 +275,11 @@ def _random_weights(start: Start[Any], reference: str) -> str:
     told = f"[{reference}] not there: starting from random weights (run.missing_model=random)"
     if start.arguments.in_pipeline or not start.step.reinforces(start.composed.tree):
         return told
-    config, stages = start.arguments.config, start.step.directory.parent
+    stages, config = start.step.directory.parent, next(iter(bases(start)), "")
     everywhere = all((stages / stage / "config" / f"{config}.yaml").is_file() for stage in STAGES)
     whole = f"make it: nemotron {start.run.family} pipeline -c {config}{_there(start)} (or give run.model=FOLDER)"
     return (
-        f"WARNING: {told}, which write noise, and no reward can teach noise; "
+        f"WARNING: {told}, which write noise, and there is nothing in noise for a reward to reinforce; "
         f"{whole if everywhere else how_to_make(start, 'model')}, "
         f"or name the store that holds one: run.home=FOLDER, or {HOME_VARIABLE}"
     )
