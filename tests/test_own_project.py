@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from documents import blocks
-from support import ROOT
+from support import ROOT, make_model
 
 from nemotron_app.main import main
 
@@ -27,15 +27,40 @@ def ran(name: str) -> str:
     return subprocess.run([sys.executable, name], check=True, capture_output=True, text=True).stdout
 
 
-def test_the_files_of_the_page_work(written: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_files_of_the_page_work(written: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made = ran("make.py")
     assert made.startswith(written["pears.jsonl"]) and len(made.splitlines()) == 208
     ran("pears.py")
     Path("pears.jsonl").write_text(made)
     answers = [json.loads(line)["expected_answer"] for line in made.splitlines()]
     assert max(answers.count(one) for one in answers) < 0.2 * len(answers), "one answer for everything would pay"
-    assert main(["super3", "rl", "-c", "pears.yaml", "--trust-code", "--dry-run"]) == 0
-    said = capfd.readouterr()
-    assert "none: this could run" in said.out
-    assert "[super3-sft-model:latest] not there: starting from random weights" in said.out + said.err
-    assert main(["super3", "rl", "-c", "pears.yaml", "--dry-run"]) == 1, "without the consent"
+    start = ["super3", "rl", "-c", "pears.yaml", "--dry-run"]
+    assert main([*start, "--trust-code"]) == 1
+    assert "run.model: no artifact 'super3-sft-model' in " in capfd.readouterr().out
+    make_model(tmp_path / "model")
+    assert main(["super3", "model", "import", "sft", "./model"]) == 0
+    capfd.readouterr()
+    assert main([*start, "--trust-code"]) == 0
+    said = capfd.readouterr().out
+    assert "none: this could run" in said and "# makes\npears-rl-model" in said
+    assert main(start) == 1, "without the consent"
+
+
+@pytest.mark.parametrize(
+    ("base", "words", "told"),
+    [
+        ("tiny", [], "nemotron super3 pipeline -c tiny (or "),
+        ("tiny", ["run.home=here"], "nemotron super3 pipeline -c tiny run.home=here (or "),
+        ("dpo_tiny", ["run.missing_model=error"], "nemotron super3 sft -c tiny (or "),
+        ("super3_rlvr", [], "nemotron super3 sft -c super3 (or "),
+        ("default", [], "nemotron super3 sft -c super3 (or "),
+    ],
+)
+def test_a_missing_model_is_made_with_the_config_that_ones_own_builds_on(
+    written: dict[str, str], capfd: pytest.CaptureFixture[str], base: str, words: list[str], told: str
+) -> None:
+    Path("mine.yaml").write_text(f"defaults: [{base}, _self_]\n")
+    main(["super3", "rl", "-c", "mine.yaml", *words, "--dry-run", "--json"])
+    said = json.loads(capfd.readouterr().out)
+    (model,) = (line for line in [*said["problems"], *said["notes"]] if "super3-sft-model" in str(line))
+    assert f"make it: {told}" in str(model)
