@@ -52,7 +52,6 @@ def test_the_files_of_the_page_work(written: dict[str, str], tmp_path: Path, cap
         ("tiny", [], "nemotron super3 pipeline -c tiny (or "),
         ("tiny", ["run.home=here"], "nemotron super3 pipeline -c tiny run.home=here (or "),
         ("dpo_tiny", ["run.missing_model=error"], "nemotron super3 sft -c tiny (or "),
-        ("super3_rlvr", [], "nemotron super3 sft -c super3 (or "),
         ("default", [], "nemotron super3 sft -c super3 (or "),
     ],
 )
