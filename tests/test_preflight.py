@@ -521,8 +521,8 @@ def test_a_task_that_the_data_will_not_have(tmp_path: Path) -> None:
 
 def test_commands_for_what_is_missing_exist(tmp_path: Path) -> None:
     said = told("sft", "nano3", "nano3_lora", home=tmp_path)[1]
-    assert "nemotron nano3 pretrain -c nano3 (or give run.model=FOLDER)" in said
-    assert "nemotron nano3 data prep sft -c nano3_lora\n" in f"{said}\n"
+    assert f"nemotron nano3 pretrain -c nano3 run.home={tmp_path} (or give run.model=FOLDER)" in said
+    assert f"nemotron nano3 data prep sft -c nano3_lora run.home={tmp_path}\n" in f"{said}\n"
     said = told("pretrain", "super3", "local", home=tmp_path)[1]
     assert "data prep pretrain -c local data_prep.source=FILE data_prep.tokenizer.model=FOLDER" in said
     said = told("sft", "super49b", "super49b", home=tmp_path)[1]
