@@ -235,8 +235,8 @@ class Likeness:
         answers = "1 different answer" if different == 1 else f"{different:,} different answers"
         self._say(
             f"WARNING: step {step}: the model answers its prompts alike: {answers} among {len(completions):,} "
-            f"completions of {prompts:,} prompts, and as few in the {self.STEPS - 1} steps before; {self._advice}, or a "
-            "reward that one answer to every question does not earn; questions that have so few answers are no fault"
+            f"completions of {prompts:,} prompts, and as few in the {self.STEPS - 1} steps before; {self._advice}, or "
+            "a reward that one answer to every question does not earn; questions that have so few answers are no fault"
         )
 
 
