@@ -34,8 +34,8 @@ from nemotron_shared.models.importing import find
 from nemotron_shared.models.references import name_from_outside, parse_outside, spelled_out
 from nemotron_shared.stages import DEFAULT_FAMILY
 from nemotron_shared.step.arguments import Arguments, parse_arguments
-from nemotron_shared.step.preflight import preflight
-from nemotron_shared.step.rehearsal import BEFORE, has_passed, to_rehearse
+from nemotron_shared.step.preflight import preflight, to_rehearse
+from nemotron_shared.step.rehearsal import BEFORE, has_passed
 from nemotron_shared.step.start import load
 from nemotron_shared.system.console import say
 from nemotron_shared.system.digest import json_digest

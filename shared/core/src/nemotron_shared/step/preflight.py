@@ -27,7 +27,9 @@ from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.engine import engine_of, findings_of, problems_of
 from nemotron_shared.engine.needs import NOT_ESTIMATED, Needs, missing
+from nemotron_shared.engine.spec import Step
 from nemotron_shared.models.folder import OPTION
+from nemotron_shared.step.arguments import Arguments
 from nemotron_shared.step.inputs import (
     DataChoice,
     find_inputs,
@@ -43,7 +45,7 @@ from nemotron_shared.step.own_code import digests_in, own_code_problems
 from nemotron_shared.step.places import place_problems, store_problems
 from nemotron_shared.step.plan import identify
 from nemotron_shared.step.records import differences, listed
-from nemotron_shared.step.start import Input, Start, of_step
+from nemotron_shared.step.start import Input, Start, load, of_step
 from nemotron_shared.system.disk import size
 from nemotron_shared.system.errors import Finding, UserError, note
 from nemotron_shared.system.redaction import redact_values
@@ -59,6 +61,11 @@ def preflight(start: Start[Any]) -> Start[Any]:
     if module not in start.checked:
         start.checked[module] = _preflight(replace(start, findings=start.reported))
     return start.checked[module]
+
+
+def to_rehearse(step: Step, arguments: Arguments) -> Start[Any]:
+    """The start that a training with `--rehearse` has: checked like that of a dry run."""
+    return preflight(load(step, replace(arguments, dry_run=True)))
 
 
 def _preflight(start: Start[Any]) -> Start[Any]:

@@ -34,7 +34,6 @@ from nemotron_shared.engine.engine import Engine, engine_of, import_libraries, r
 from nemotron_shared.engine.spec import Step
 from nemotron_shared.models.folder import config_of, needs_code
 from nemotron_shared.step.arguments import Arguments
-from nemotron_shared.step.preflight import preflight
 from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
 from nemotron_shared.step.start import Start, load
 from nemotron_shared.system.console import say
@@ -104,11 +103,6 @@ def rehearse_apart(start: Start[Any]) -> str:
         raise UserError(message or f"the rehearsal ended with exit code {done.returncode}", remedy.strip() or None)
     told = f"[{start.step.stage}] "  # libraries may say something after it
     return next(line.removeprefix(told) for line in reversed(said.splitlines()) if line.startswith(told))
-
-
-def to_rehearse(step: Step, arguments: Arguments) -> Start[Any]:
-    """The start that a training with `--rehearse` has: checked like that of a dry run."""
-    return preflight(load(step, replace(arguments, dry_run=True)))
 
 
 def has_passed(start: Start[Any]) -> bool:

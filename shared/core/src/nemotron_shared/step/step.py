@@ -28,9 +28,9 @@ from nemotron_shared.step.attempts import begin, finish, finish_again, has_begun
 from nemotron_shared.step.dry_run import CANNOT_RUN, Preview, preview, show
 from nemotron_shared.step.places import show_result, show_run
 from nemotron_shared.step.plan import identify, made_meanwhile, require_intact_result
-from nemotron_shared.step.preflight import after, complete, preflight
+from nemotron_shared.step.preflight import after, complete, preflight, to_rehearse
 from nemotron_shared.step.records import ask_git, processes_of, producer, promises_bytes, segments_of_result
-from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart, to_rehearse
+from nemotron_shared.step.rehearsal import is_rehearsed, rehearse, rehearse_apart
 from nemotron_shared.step.start import Start, load, of_step
 from nemotron_shared.system import distributed
 from nemotron_shared.system.console import from_here, say, tell_json
