@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nemotron_app.completions import without_shared
 from nemotron_app.main import dispatch
 from nemotron_app.report.compare import training_in
 from nemotron_app.wording import short_path, table_lines
@@ -283,3 +284,30 @@ def test_a_version_means_the_run_that_made_it(home: Path, capsys: pytest.Capture
             main([verb, "rl:v1"])
     assert caught.value.remedy is not None and "nemotron runs show super3-rl-model-aaaa" in caught.value.remedy
     assert run(capsys, "show", "super3-rl-model-aaaa")[1].startswith("super3-rl-model-aaaa: ")
+
+
+def test_the_last_column_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("pass", "mean reward, last third less first third"), ("fail", "none")]
+    assert table_lines(("verdict", "what"), rows, wrapped=True) == [
+        "verdict  what",
+        "pass     mean reward, last third less",
+        "         first third",
+        "fail     none",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (["A lift is at 9-8. Which?", "A lift is at 1+3. Which?"], ["… 9-8. …", "… 1+3. …"]),
+        (["2+2?", "Why?"], ["2+2?", "Why?"]),
+        (["one two", "one two three"], ["…", "… three"]),
+        (["the same", "the same"], ["the same", "the same"]),
+        (["", "x"], ["", "x"]),
+        ([], []),
+    ],
+)
+def test_words_that_all_texts_share_are_left_out(texts: list[str], shown: list[str]) -> None:
+    assert without_shared(texts) == shown

@@ -82,6 +82,24 @@ def in_one_line(text: str, most: int) -> str:
     return flat if len(flat) <= most else f"{flat[: most // 2 - 2]} … {flat[-(most // 2 - 1) :]}"
 
 
+def without_shared(texts: Sequence[str]) -> list[str]:
+    """The texts without the words that all of them begin or end with: `… 9-8+7-3. …` of questions in one wording."""
+    if len(set(texts)) < 2:
+        return list(texts)
+    words = [text.split() for text in texts]
+    first = _shared_words(words)
+    rest = [one[first:] for one in words]
+    last = _shared_words([one[::-1] for one in rest])
+    begin, end = ["…"] if first else [], ["…"] if last else []
+    return [" ".join([*begin, *one[: len(one) - last], *end]) for one in rest]
+
+
+def _shared_words(texts: Sequence[Sequence[str]]) -> int:
+    """Words that all texts begin with."""
+    places = enumerate(zip(*texts, strict=False))
+    return next((at for at, words in places if len(set(words)) > 1), min(map(len, texts)))
+
+
 def spread(steps: Sequence[int], most: int) -> list[int]:
     """The first and the last of some steps, and others evenly between them."""
     last = len(steps) - 1

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -135,23 +136,39 @@ def last_turn(question: str) -> tuple[str, list[str]]:
 # otherwise an escape sequence could rewrite the terminal.
 
 
+LEAST_WRAPPED = 24
+"""Characters of a column that goes on in the next line."""
+
+
 def table_lines(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str] = (),
+    spare: Sequence[str] = (),
+    *,
+    wrapped: bool = False,
 ) -> list[str]:
     """Aligned columns.
 
     Args:
         right: columns that are right-aligned.
         spare: columns that a terminal may be too narrow for, the first to be left out first.
+        wrapped: whether a terminal continues the last column in further lines.
     """
     clean = [headings, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
-    kept = kept_columns(headings, widths, spare, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    there = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    kept = kept_columns(headings, widths, spare, there)
     clean = [[row[at] for at in kept] for row in clean]
     # build the pattern once, because a store may list ten thousand lines
     columns = [f"{{:{'>' if headings[at] in right else '<'}{widths[at]}}}" for at in kept]
     line = (" " * GAP).join(columns).format
-    return [line(*row).rstrip() for row in clean]
+    if not wrapped or there is None:
+        return [line(*row).rstrip() for row in clean]
+    room = max(LEAST_WRAPPED, there - width_of(widths, kept[:-1]) - GAP)
+    empty = [""] * (len(kept) - 1)
+    parts = ((row, textwrap.wrap(row[-1], room) or [""]) for row in clean)
+    return [line(*(empty if at else row[:-1]), part).rstrip() for row, texts in parts for at, part in enumerate(texts)]
 
 
 def width_of(widths: Sequence[int], columns: Sequence[int]) -> int:

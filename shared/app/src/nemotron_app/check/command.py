@@ -296,9 +296,8 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
         (one.verdict, one.expectation.id, _found(one, readings), str(one.expectation.within), one.expectation.what)
         for one in judged
     ]
-    lines += table_lines(
-        ("verdict", "expectation", "found", "expected", "what"), rows, right=("found",), spare=("expected",)
-    )
+    headings = ("verdict", "expectation", "found", "expected", "what")
+    lines += table_lines(headings, rows, right=("found",), spare=("expected",), wrapped=True)
     for one in judged:
         if one.verdict != "pass":
             found = "  found: " if one.verdict != "not judged" and one.finding.message else "  "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nemotron_app import output, wording
-from nemotron_app.completions import in_one_line, spread
+from nemotron_app.completions import in_one_line, spread, without_shared
 from nemotron_app.output import open_console, print_table, text_of
 from nemotron_app.report import compare
 from nemotron_app.report.collect import STEPS, Collected, collect, seconds_of
@@ -81,12 +81,13 @@ def print_completions(collected: Collected, console: "Console") -> None:
         ones = [one for step in spread(list(kept.steps), 2) for one in kept.steps[step]]
         if not ones:
             continue
+        prompts = [wording.plain_turns(one.prompt).rpartition("user: ")[2] for one in ones]
         columns = {
             "step": [str(one.step) for one in ones],
             "which": [one.which for one in ones],
             "reward": ["none" if one.reward is None else f"{one.reward:.3g}" for one in ones],
             "tokens": [str(one.tokens) for one in ones],
-            "prompt": [in_one_line(wording.plain_turns(one.prompt).rpartition("user: ")[2], PROMPT) for one in ones],
+            "prompt": [in_one_line(prompt, PROMPT) for prompt in without_shared(prompts)],
             "written": [],
             "expected": [in_one_line(one.expected or "", EXPECTED) for one in ones],
         }
