@@ -206,7 +206,7 @@ def test_a_dry_run_writes_nothing(run, tmp_path) -> None:
 
 def test_options_stand_before_or_after(run) -> None:
     before = run(*nemotron("-c", "tiny", "--dry-run", "--json", "super3", "rl"))
-    after = run(*nemotron("super3", "rl", "--json", "-c", "tiny", "--dry-run"))
+    after = run(*nemotron("super3", "rl", "--json", "--config", "tiny", "-d"))
     assert last_json(before)["config"] == last_json(after)["config"]
 
 

@@ -39,6 +39,10 @@ def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
     assert [f"{number}/7" in first.stderr for number in range(1, 8)] == [True] * 7
     told = first.stderr.partition("7/7")[2].count("mamba: ")
     assert told == torch.cuda.is_available(), "once, also where half of the models are asked in a copy"
+    for later, earlier in (("sft", "pretrain"), ("rl", "sft")):
+        manifest = json.loads((home / "artifacts" / f"super3-{later}-model" / "v1" / "manifest.json").read_text())
+        parents = {parent["role"]: parent["reference"] for parent in manifest["parents"]}
+        assert parents["model"] == f"super3-{earlier}-model:v1"
     page = (home / "reports" / "super3.html").read_text()
     results = json.loads((home / "artifacts" / "super3-eval-results" / "v1" / "results.json").read_text())
     assert [entry["model"] for entry in results["scores"]][:4] == ["random", "base", "sft", "rl"]

@@ -95,6 +95,8 @@ def test_the_pipeline_is_a_chain_of_jobs_with_a_report_at_its_end(desk: Desk) ->
     assert [record["after"] for record in records[1:]] == [[record["id"]] for record in records[:-1]]
     codes = {record["name"]: desk.wait(record["id"], minutes=20) for record in records}
     assert set(codes.values()) == {0}, codes
+    made = {path.parent.name for path in desk.folder.glob("store/artifacts/*/v1")}
+    assert {f"super3-{stage}-data" for stage in SHORT} | {"super3-sft-model", "super3-rl-model"} <= made
     assert (desk.folder / "store/report.html").exists() or list(desk.folder.glob("store/**/*.html"))
 
 

@@ -106,6 +106,7 @@ SICK = [
     ("validation", "fail", sft_log(50, HEALTHY, valid=0.9), "learns its rows by heart"),
     ("validation", "watch", sft_log(50, HEALTHY, valid=0.35), "learns its rows by heart"),
     ("step-time", "fail", sft_log(50, HEALTHY, seconds=900), "NCCL_DEBUG=INFO"),
+    ("step-time", "watch", sft_log(50, HEALTHY, seconds=310), "NCCL_DEBUG=INFO"),
     ("total-time", "watch", sft_log(50, HEALTHY, seconds=290), "more time"),
     ("no-oom", "fail", sft_log(3, HEALTHY) + "torch.OutOfMemoryError: CUDA out of memory. Tried\n", "cpu_offload=true"),
     ("parallel-plan", "fail", "ModuleNotFoundError: No module named 'custom_parallel'\n", "PYTHONPATH=$PWD"),
@@ -134,6 +135,8 @@ def test_gpus_that_idle_are_a_failure_and_unseen_ones_are_not_judged(tmp_path: P
     gpus = written(tmp_path / "gpus.txt", nvidia_smi(12))
     code, found = check(capsys, log, gpus, "--expect", "sft/super49b")
     assert (code, verdicts(found)["gpus"], value(found, "gpus")) == (1, "fail", 12)
+    written(gpus, nvidia_smi(79))
+    assert verdicts(check(capsys, log, gpus, "--expect", "sft/super49b")[1])["gpus"] == "watch"
     use = {f"ray/node.{node}.gpu.{gpu}.util": {10: 85.0, 20: 95.0} for node in range(2) for gpu in range(2)}
     write_events(tmp_path / "logs" / "exp_004" / "tensorboard", use)
     found = check(capsys, log, tmp_path / "logs", "--expect", "sft/super49b")[1]
@@ -199,9 +202,10 @@ def test_grpo_of_super_49b_needs_the_kl_of_tensorboard(tmp_path: Path, capsys) -
         write_events(folder, {"train/kl_penalty": {step: highest * step / 10 for step in steps}})
         code, found = check(capsys, log, folder, "--expect", "rl/super49b")
         assert verdicts(found)["kl"] == verdict and code == (verdict == "fail")
-    falls = "".join(grpo_step(step, 0.5 - 0.03 * step, 0.01 * step) for step in steps)
+    falls = "".join(grpo_step(step, 0.5 - 0.03 * step, 0.01 * step, seconds=1900) for step in steps)
     found = check(capsys, written(tmp_path / "worse.log", falls), "--expect", "rl/super49b")[1]
     assert (verdicts(found)["reward"], verdicts(found)["policy-loss"]) == ("fail", "watch")
+    assert verdicts(found)["step-time"] == "fail"
 
 
 def nano_job(tmp_path: Path, bar: str, *, actors: int = 256, events_minutes: float = 1.0) -> tuple[Path, ...]:

@@ -278,10 +278,13 @@ def test_both_sides_get_a_row(total: int, rows: int | None, fraction: float | No
     assert rows_held_out(total, Holdout(rows=rows, fraction=fraction)) == held_out
 
 
-@pytest.mark.parametrize(("total", "rows", "fraction"), [(99, 99, None), (9, 99, None), (1, 1, None), (1, None, 0.5)])
+@pytest.mark.parametrize(
+    ("total", "rows", "fraction"), [(99, 99, None), (500, 1000, None), (1, 1, None), (1, None, 0.5)]
+)
 def test_too_few_rows_to_hold_out_some_is_an_error(total: int, rows: int | None, fraction: float | None) -> None:
-    with pytest.raises(UserError, match=r"none of the|too few rows"):
+    with pytest.raises(UserError, match=r"none of the|too few rows") as caught:
         rows_held_out(total, Holdout(rows=rows, fraction=fraction))
+    assert total == 1 or "or a share: data_prep.holdout.fraction" in caught.value.remedy
 
 
 def test_a_count_and_a_share_contradict_each_other() -> None:
