@@ -1,5 +1,6 @@
 """The scripts of `airgap scripts`, submitted on a real Slurm whose nodes have no network."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -55,6 +56,10 @@ def test_one_process_trains_without_torchrun(desk: Desk) -> None:
     log = submit(desk, "test_training_simple.slurm")
     assert "published super3-sft-model:v1" in log
     assert not (desk.folder / "calls").exists()
+    script = (desk.folder / "scripts" / "test_training_simple.slurm").read_text()
+    assert script.count("torchrun") == script.count("without torchrun") == 1, "its comment alone names it"
+    (manifest,) = desk.folder.glob("*/artifacts/super3-sft-model/v1/manifest.json")
+    assert [one["machine"]["processes"] for one in json.loads(manifest.read_text())["segments"]] == [1]
 
 
 QUEUE = (
