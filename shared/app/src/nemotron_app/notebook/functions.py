@@ -58,7 +58,7 @@ def train(
         UserError: the config, an input or the machine is not fit for it.
         KeyboardInterrupt: interrupted; the same call goes on from what was saved.
     """
-    words = [family, known(stage), *_words(config, overrides, home, trust_code), *(["--force"] if force else [])]
+    words = [family, known(stage), *_words(config, overrides, home, trust_code, force)]
     return made_at(answer_of(words, quiet=quiet)["path"])
 
 
@@ -73,8 +73,8 @@ def prepare(
     quiet: bool = False,
 ) -> Artifact:
     """Prepare the data of a stage. The arguments are those of `train`."""
-    words = _words(config, overrides, home, trust_code) + (["--force"] if force else [])
-    return made_at(answer_of([family, "data", "prep", known(stage), *words], quiet=quiet)["path"])
+    words = [family, "data", "prep", known(stage), *_words(config, overrides, home, trust_code, force)]
+    return made_at(answer_of(words, quiet=quiet)["path"])
 
 
 def dry_run(
@@ -115,7 +115,7 @@ def evaluate(
     The other arguments are those of `train`.
     """
     given = () if model is None else ({"run.model": model},)
-    words = _words(config, (*given, *overrides), home, trust_code) + (["--force"] if force else [])
+    words = _words(config, (*given, *overrides), home, trust_code, force)
     words += [word for task in tasks for word in ("--task", task)]
     return made_at(answer_of([family, "eval", *words], quiet=quiet)["path"])
 
@@ -313,11 +313,13 @@ def _artifacts_in(value: Any) -> Iterator[Artifact]:
             yield from _artifacts_in(one)
 
 
-def _words(config: str | Path | None, overrides: Sequence[Override], home: Home, trust_code: bool) -> list[str]:
+def _words(
+    config: str | Path | None, overrides: Sequence[Override], home: Home, trust_code: bool, force: bool = False
+) -> list[str]:
     """The words after a step's name."""
     home, words = home_of(home, *overrides), [] if config is None else ["-c", str(config)]
     words += overrides_of(overrides) + ([] if home is None else [override("run.home", str(home))])
-    return [*words, *(["--trust-code"] if trust_code else [])]
+    return [*words, *(["--trust-code"] if trust_code else []), *(["--force"] if force else [])]
 
 
 def _options(home: Home, trust_code: bool) -> list[str]:
