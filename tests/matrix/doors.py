@@ -561,7 +561,8 @@ def finetune(bench: Bench, cell: Cell) -> Compared:
         bench, "finetune", f"./{cell.dtype}", "chats.jsonl", "--again", "train.train_iters=4", "run.threads=1",
         "logger.tensorboard=false", f"engine.dtype={cell.dtype}",
     )  # fmt: skip
-    made["results"] = f"super3-eval-results:{bench.newest('super3-eval-results').name}"
+    results = f"{cell.dtype}-eval-results"  # named after the model's folder
+    made["results"] = f"{results}:{bench.newest(results).name}"
     bench.place.joinpath("finetuned.json").write_text(json.dumps(made))
     by_question = {chat[0]["content"]: chat for chat in CHATS}
     shown = [(one, next(chat for asked, chat in by_question.items() if asked in one["question"]))

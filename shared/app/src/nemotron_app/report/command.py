@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 PLAIN = str.maketrans("–−", "--")
 
 COLUMNS = ("made", "time", "amount", "key metric")
+"""Of the printed table, before the score. The README shows a sample."""
 SPARE = ("amount",)
 """Left out of a narrow terminal."""
-"""Of the printed table, before the score. The README shows a sample."""
 
 
 def print_report(collected: Collected, html_path: Path, console: "Console", *, whole: bool = False) -> None:
