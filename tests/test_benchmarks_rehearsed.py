@@ -85,17 +85,25 @@ def judged_by_peers(measured: list[dict[str, Any]], text: str) -> None:
 
 
 @pytest.mark.slow
-def test_against(tmp_path: Path) -> None:
-    text = rehearse("against.py", "--rehearse", "--json", str(tmp_path / "json"), measures=True)
-    lines = json.loads((tmp_path / "json").read_text(encoding="utf-8"))["answers"]
-    assert [(line["model"], line["sampled"]) for line in lines] == [
+def test_against(work: Path, tmp_path: Path) -> None:
+    text = rehearse(
+        "against.py", "--rehearse", "--work", str(work), "--json", str(tmp_path / "json"), measures=True
+    )  # fmt: skip
+    found = json.loads((tmp_path / "json").read_text(encoding="utf-8"))
+    answers, training = found["answers"], found["training"]
+    assert [(line["model"], line["sampled"]) for line in answers] == [
         (model, sampled) for model in ("llama", "nemotron_h") for sampled in (False, True)
     ]
-    assert all(line["same"] for line in lines if not line["sampled"])
-    assert (
-        len(re.findall(r"^\| \w+ \| (?:greedy, same answers|sampled) \| 2 (?:\| [\d,]+ ){3}\| [\d.]+ \|$", text, re.M))
-        == 4
-    )
+    assert all(line["same"] for line in answers if not line["sampled"])
+    row = r"^\| \w+ \| (?:greedy, same answers|sampled) \| 2 (?:\| [\d,]+ ){3}\| [\d.]+ \|$"
+    assert len(re.findall(row, text, re.MULTILINE)) == 4
+    assert [len(line["ours"]) for line in training] == [len(line["trl"]) for line in training] == [1, 1, 1]
+    assert [(line["peer"].split(",")[0], len(line["theirs"])) for line in found["data"]] == [
+        *[("gigatoken encode_files", 1)] * 3, ("datasets.map", 1),
+    ]  # fmt: skip
+    assert [(line["loop"], len(line["seconds"])) for line in found["environments"]] == [("ours", 1), ("TRL", 1)]
+    memory = next(line for line in training if line["figure"].startswith("peak"))
+    assert min(memory["ours"] + memory["trl"]) > 100  # a step of a rehearsal is too short to be timed
 
 
 def test_mamba_cpu() -> None:
