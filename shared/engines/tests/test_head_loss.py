@@ -1,21 +1,37 @@
 """The loss in chunks against the loss over all logits: values and gradients."""
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import NemotronHConfig, NemotronHForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from nemotron_engines.modeling import head_loss
+from nemotron_engines.transformers.supervised import losses_of_rows
 
 torch.set_num_threads(1)
 
 
-def small_model() -> NemotronHForCausalLM:
+SIZES = {"hidden_size": 16, "vocab_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+         "intermediate_size": 16, "pad_token_id": 0}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "nemotron_h": {"hybrid_override_pattern": "*-"},
+    "llama": {"num_hidden_layers": 1, "tie_word_embeddings": True},
+    "qwen3_moe": {"num_hidden_layers": 1, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+}
+
+
+def small_model(kind: str = "nemotron_h", **more: Any) -> Any:
     torch.manual_seed(0)
-    config = NemotronHConfig(
-        hybrid_override_pattern="*-", hidden_size=16, vocab_size=32, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=8, intermediate_size=16,
-    )  # fmt: skip
-    return NemotronHForCausalLM._from_config(config, attn_implementation="sdpa").train()
+    config = AutoConfig.for_model(kind, **SIZES | MODELS.get(kind, {"num_hidden_layers": 1}) | more)
+    return AutoModelForCausalLM.from_config(config).train()
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+    """Chunks of four rows, whatever their size."""
+    monkeypatch.setitem(head_loss.LARGE, "cpu", 0)
+    monkeypatch.setitem(head_loss.CHUNK, "cpu", 32 * 4)
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -27,12 +43,11 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize("count", [None, 11])
-def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, autocast, count):
-    monkeypatch.setattr(head_loss, "LARGE", 0)
-    monkeypatch.setattr(head_loss, "CHUNK", 32 * 4)  # four rows at a time
+@pytest.mark.parametrize("kind", MODELS)
+def test_loss_and_gradients_are_those_of_all_logits(few_at_once, kind, autocast, count):
     found = []
     for chunked in (False, True):
-        model, inputs = small_model(), batch()
+        model, inputs = small_model(kind), batch()
         if chunked:
             inputs = head_loss.chunk_head_loss(model, lambda given: given)(inputs)
             assert len(inputs["head_targets"]) == (inputs["labels"] != -100).sum() > 4
@@ -44,18 +59,53 @@ def test_loss_and_gradients_are_those_of_all_logits(monkeypatch, autocast, count
         assert (found[1][name] - expected).norm() <= (2e-2 if autocast else 1e-5) * expected.norm(), name
 
 
-def test_few_logits_and_validation_are_computed_as_usual(monkeypatch):
-    model = small_model()
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_validation_has_the_losses_of_all_logits(few_at_once, kind):
+    model, inputs = small_model(kind).eval(), batch()
+    inputs["labels"][1] = -100  # a row of which nothing is trained
+    with torch.no_grad():
+        plain = model(**inputs, use_cache=False)
+        chunked = model(**head_loss.chunk_head_loss(model, lambda given: given)(inputs), use_cache=False)
+    assert chunked.logits.shape == (2, 2)
+    expected = losses_of_rows(plain.logits, inputs["labels"])
+    assert expected[1].tolist() == [0, 0]
+    assert torch.allclose(losses_of_rows(chunked.logits, inputs["labels"]), expected)
+    assert torch.allclose(chunked.loss, plain.loss)
+
+
+def test_few_logits_are_computed_as_usual(few_at_once, monkeypatch):
+    monkeypatch.setitem(head_loss.LARGE, "cpu", 2 * 9 * 32 + 1)
+    collate = head_loss.chunk_head_loss(small_model(), lambda given: given)
+    assert collate(batch()).keys() == batch().keys()
+    monkeypatch.setitem(head_loss.LARGE, "cpu", 2 * 9 * 32)
+    assert collate(batch()).keys() > batch().keys()
+
+
+def scaled(model: Any) -> None:
+    """Let a model change its logits in a way that its config does not tell."""
+    plain = model.loss_function
+    model.loss_function = lambda logits, **given: plain(logits=2 * logits, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("gemma2", lambda model: None),  # caps its logits
+        ("cohere", lambda model: None),  # scales them
+        ("llama", scaled),
+        ("llama", lambda model: setattr(model, "lm_head", torch.nn.Linear(16, 32))),  # with a bias
+    ],
+)
+def test_a_model_that_does_more_to_its_logits_keeps_its_loss(few_at_once, kind, change):
+    model = small_model(kind)
+    change(model)
+    expected = model(**batch(), use_cache=False).loss
     collate = head_loss.chunk_head_loss(model, lambda given: given)
     assert collate(batch()).keys() == batch().keys()
-    monkeypatch.setattr(head_loss, "LARGE", 0)
-    inputs = collate(batch())
-    assert model(**inputs).logits is None
-    assert model.eval()(**inputs).logits.shape == (2, 9, 32)
+    assert model.training and model(**batch(), use_cache=False).loss == expected
 
 
-def test_a_frozen_head_has_no_gradient(monkeypatch):
-    monkeypatch.setattr(head_loss, "LARGE", 0)
+def test_a_frozen_head_has_no_gradient(few_at_once):
     model = small_model()
     model.lm_head.requires_grad_(False)
     model(**head_loss.chunk_head_loss(model, lambda given: given)(batch())).loss.backward()

@@ -2,16 +2,17 @@
 
 A row of 8,192 tokens and a vocabulary of 131,072 give 4 GiB of logits in float32, which the loss reads and writes
 several times, mostly for prompts that are not trained. Here the head is applied to one chunk of trained tokens at a
-time, and the chunk's gradients are computed right away.
+time, and in training the chunk's gradients are computed right away.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import NemotronHForCausalLM
+from torch.nn.functional import cross_entropy
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.packed import IGNORED
@@ -19,16 +20,22 @@ from nemotron_engines.kernels.experts import mixed_type
 from nemotron_engines.lora.kinds import without_adapters
 
 Collator = Callable[[Any], dict[str, Tensor]]
-LARGE = 2**26
-"""Smallest number of logits in a micro batch for which this pays off: 256 MiB in float32."""
-CHUNK = 2**28
+LARGE = {"cpu": 2**22, "cuda": 2**26}
+"""Smallest number of logits in a micro batch that is computed in chunks: 16 MiB in float32 on a CPU, where chunks that
+stay in its caches cost no time; 256 MiB on a GPU, below which they do."""
+CHUNK = {"cpu": 2**20, "cuda": 2**28}
 """Logits per chunk."""
+SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
+"""Fields of transformers' configs (5.23) with which a model changes its logits after the head."""
+ALIKE = 1e-3
+"""Relative difference of two losses that are the same, in any type."""
 
 
 def chunk_head_loss(model: Any, collate: Collator) -> Collator:
-    """Change a NemotronH model, with or without adapters, to compute its training loss in chunks of trained tokens.
+    """Change a model of transformers, with or without adapters, to compute its loss in chunks of trained tokens.
 
-    Models of other classes, and heads with an adapter, stay as they are.
+    In validation, its logits are then those of `row_losses`. Models that do more to their logits than a head without
+    bias does, heads with an adapter, and classes of other packages stay as they are.
 
     Args:
         collate: makes a batch with `labels`, aligned with the logits.
@@ -37,26 +44,71 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
         The collate function for the changed model.
     """
     base = without_adapters(model)
-    if type(base) is not NemotronHForCausalLM or type(base.lm_head) is not nn.Linear:
+    if not _has_plain_head(base):
         return collate
-    plain, vocabulary = base.forward, base.lm_head.out_features
+    plain, head = base.forward, base.get_output_embeddings()
 
     def forward(head_positions: Any = None, head_targets: Any = None, **given: Any) -> Any:
-        if head_positions is None or not base.training:
+        if head_positions is None:
             return plain(**given)
         count = given.pop("num_items_in_batch", None)
         given = {name: value for name, value in given.items() if name not in ("labels", "shift_labels")}
-        hidden = base.model(**given).last_hidden_state.flatten(0, 1).index_select(0, head_positions)
-        total = HeadLoss.apply(hidden, base.lm_head.weight, head_targets)
-        return CausalLMOutput(loss=total / (max(1, len(head_targets)) if count is None else count))
+        rows = len(given["input_ids"])
+        hidden = getattr(base, base.base_model_prefix)(**given).last_hidden_state
+        length = hidden.shape[1]
+        hidden = hidden.flatten(0, 1).index_select(0, head_positions)
+        if base.training:
+            total, logits = HeadLoss.apply(hidden, head.weight, head_targets), None
+        else:
+            each = losses(hidden, head.weight, head_targets)
+            total, logits = each.sum(), row_losses(each, head_positions // length, rows)
+        return CausalLMOutput(loss=total / (max(1, len(head_targets)) if count is None else count), logits=logits)
 
     def collate_with_head(rows: Any) -> dict[str, Tensor]:
         batch = collate(rows)
-        large = batch["labels"].numel() * vocabulary >= LARGE
+        large = batch["labels"].numel() * head.out_features >= LARGE.get(base.device.type, LARGE["cuda"])
         return batch | head_inputs(batch["labels"]) if large else batch
 
     base.forward = forward
-    return collate_with_head
+    if _is_alike(base):
+        return collate_with_head
+    base.forward = plain
+    return collate
+
+
+def _has_plain_head(base: Any) -> bool:
+    """Whether a model is one of transformers' own that multiplies by its head and does nothing more."""
+    own, head = type(base), base.get_output_embeddings()
+    known = own.__module__.startswith("transformers.models.") and own.__name__.endswith("ForCausalLM")
+    if not known or type(head) is not nn.Linear or head.bias is not None:
+        return False
+    config = base.config.get_text_config()
+    takes = inspect.signature(base.forward).parameters.values()
+    counts = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes)  # the Trainer gives it the tokens of a step
+    return counts and all(getattr(config, name, None) in (None, 1.0) for name in SCALES)
+
+
+@torch.no_grad()
+def _is_alike(base: Any) -> bool:
+    """Whether a changed model has the loss of a few tokens that it had before; every process computes it."""
+    training, size = base.training, base.get_output_embeddings().out_features
+    ids = torch.arange(8, device=base.device)[None] % size
+    labels = ids.roll(1)
+    base.eval()
+    own = float(base(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss)
+    found = float(base(input_ids=ids, use_cache=False, **head_inputs(labels)).loss)
+    base.train(training)
+    return abs(found - own) <= ALIKE * abs(own)
+
+
+def row_losses(each: Tensor, row: Tensor, rows: int) -> Tensor:
+    """Summed loss and number of trained tokens of each row, (rows, 2) float64.
+
+    Args:
+        each: (n,) losses of trained tokens, in the rows `row` (n,).
+    """
+    found = each.new_zeros(rows, 2, dtype=torch.float64)
+    return found.index_add_(0, row, torch.stack([each.double(), torch.ones_like(each, dtype=torch.float64)], 1))
 
 
 def head_inputs(labels: Tensor) -> dict[str, Tensor]:
@@ -68,6 +120,21 @@ def head_inputs(labels: Tensor) -> dict[str, Tensor]:
     targets = labels.flatten()
     positions = (targets != IGNORED).nonzero()[:, 0]
     return {"head_positions": positions, "head_targets": targets[positions]}
+
+
+def losses(hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """Cross entropy of hidden (n, d) with the head (vocabulary, d) at targets (n,): (n,) float32, without gradients."""
+    dtype, size = mixed_type(hidden.device.type) or head.dtype, _rows_of_chunk(head)
+    rows, weight = hidden.to(dtype), head.to(dtype)
+    found = [
+        cross_entropy((part @ weight.T).float(), target, reduction="none")
+        for part, target in zip(rows.split(size), targets.split(size), strict=True)
+    ]
+    return torch.cat(found) if found else hidden.new_zeros(0, dtype=torch.float32)
+
+
+def _rows_of_chunk(head: Tensor) -> int:
+    return max(1, CHUNK.get(head.device.type, CHUNK["cuda"]) // len(head))
 
 
 class HeadLoss(torch.autograd.Function):
@@ -84,7 +151,7 @@ class HeadLoss(torch.autograd.Function):
         rows_gradient = torch.empty_like(rows) if wanted_rows else None
         head_gradient = torch.zeros_like(head) if wanted_head else None
         total = hidden.new_zeros((), dtype=torch.float32)
-        size = max(1, CHUNK // len(head))
+        size = _rows_of_chunk(head)
         for start in range(0, len(rows), size):
             part, target = rows[start : start + size], targets[start : start + size, None]
             logps = torch.log_softmax(part @ weight.T, dim=-1, dtype=torch.float32)

@@ -84,10 +84,13 @@ def losses_of_rows(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torc
     """Summed loss and number of trained tokens of each row, shape (rows, 2).
 
     Args:
-        logits: shape (rows, tokens, vocabulary), alone or before the model's other outputs.
+        logits: shape (rows, tokens, vocabulary), alone or before the model's other outputs; or, of a model that
+            computes its loss in chunks, the result already.
         labels: shape (rows, tokens), aligned with the logits; -100 is not trained.
     """
     predictions = logits if isinstance(logits, torch.Tensor) else logits[0]
+    if predictions.dim() == 2:
+        return predictions
     losses = cross_entropy(predictions.transpose(1, 2).float(), labels, reduction="none", ignore_index=IGNORED)
     return torch.stack([losses.sum(1, dtype=torch.float64), (labels != IGNORED).sum(1)], dim=1)
 
