@@ -84,7 +84,8 @@ def _has_plain_head(base: Any) -> bool:
         return False
     config = base.config.get_text_config()
     takes = inspect.signature(base.forward).parameters.values()
-    counts = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes)  # the Trainer gives it the tokens of a step
+    # the Trainer tells it the tokens of a step
+    counts = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes)
     return counts and all(getattr(config, name, None) in (None, 1.0) for name in SCALES)
 
 
