@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import advised
+import forked_rehearsals
 import parsed_once
 import pytest
 
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop(UNDER_UV, None)  # `uv run pytest` is not how the commands below are started
     parsed_once.install()
     advised.install()
+    forked_rehearsals.install()
     if hasattr(config, "workerinput"):
         return
     folder = Path(tempfile.mkdtemp(prefix="fork-"))

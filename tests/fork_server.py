@@ -81,6 +81,7 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
                         getattr(found, function)()
                 importlib.import_module("parsed_once").install(modules)
                 importlib.import_module("advised").install()
+                importlib.import_module("forked_rehearsals").install()
                 gc.collect()
                 gc.freeze()  # or each fork copies these pages as soon as its collector looks at them
                 note_cpu(path, time.process_time(), "imports")

@@ -1,14 +1,17 @@
 """A training is rehearsed before anything is prepared: what would fail is said, and nothing stays behind."""
 
 import json
+import subprocess
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked_rehearsals
 import pytest
 import torch
-from support import last_values, make_model, short
+from support import call_here, last_values, make_model, short
 from test_zoo import write_chats
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from zoo import write
@@ -24,6 +27,7 @@ from nemotron_shared.step import rehearsal
 from nemotron_shared.step.rehearsal import BEFORE
 from nemotron_shared.step.remembered import remember
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import ending_with_us
 from stages.sft import data_prep, train
 
 
@@ -62,11 +66,13 @@ def test_a_large_model_is_rehearsed_small_and_leaves_nothing_behind(
 
 @pytest.mark.slow
 def test_dry_runs_and_starts_rehearse_a_model_from_elsewhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, short = write("qwen3", tmp_path / "model"), ["train.train_iters=2", "checkpoint.save_interval=1"]
     asked = [*words(folder, *short), "--dry-run"]
-    assert train.main(asked) == 0
+    with monkeypatch.context() as as_users_have_it:  # in a new process
+        forked_rehearsals.change(partial(as_users_have_it.setattr, rehearsal), ending_with_us, subprocess)
+        assert train.main(asked) == 0
     told = capsys.readouterr()
     assert "rehearsed: one step" in told.out and told.err.count("rehearsing one step") == 1, "it takes a while"
     assert not any((tmp_path / "home").glob("artifacts/*"))
@@ -105,6 +111,7 @@ def test_adapters_that_finetune_chooses_are_rehearsed(
     needed = TRAINING_BYTES * parameters_in(folder).total
     small = replace(here, memory=int(needed / 0.8))  # enough to train all weights, but not for anything besides
     monkeypatch.setattr(Machine, "here", lambda *_: small)
+    monkeypatch.setattr("nemotron_app.finetune.plan.run_process", call_here)
     words = ["finetune", str(folder), str(tmp_path / "chats.jsonl"), "--dry-run", "data_prep.chat_template=plain"]
     assert main([*words, f"run.home={tmp_path / 'home'}"]) == 0
     assert "rehearsed: one step" in capfd.readouterr().err
