@@ -22,6 +22,8 @@ pytest_plugins = ["slurm_support", "browser"]
 """A real Slurm and a browser, for the tests of every member."""
 
 SERVER = Path(__file__).parent / "tests" / "fork_server.py"
+LONGEST = ("test_learning.py",)
+"""Files whose tests take minutes each: begun last, one would keep the other workers waiting."""
 SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()
 
 
@@ -47,12 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
         time.sleep(0.01)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m slow`, import only files that mark a test as slow: importing the others takes each worker 5 s."""
+    if config.option.markexpr == "slow" and collection_path.suffix == ".py":
+        return True if "slow" not in collection_path.read_text(encoding="utf-8").lower() else None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that measure figures, for `pytest -m measured`."""
+    """Mark the tests that measure figures, for `pytest -m measured`, and begin with those that take minutes."""
     for item in items:
         if "measure" in getattr(item, "fixturenames", ()):
             item.add_marker("measured")
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture

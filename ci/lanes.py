@@ -1,7 +1,8 @@
 """Run all test lanes, continuing after failures, and print a summary.
 
-The slow lane spends much of its time waiting, for schedulers and for processes that are to be killed. The lanes of
-checks and engines run in parallel to it, one after the other, and print their output when they have ended.
+The ordinary lane and then the slow one print as they run. Both wait for much of their time: for the disk, for
+schedulers and for processes that are to be killed. So the lanes of engines and checks run in parallel to them, one
+after the other, and print their output when they have ended; and the slow lane has three workers for two cores.
 
     python3 ci/lanes.py                       all lanes that can run here
     python3 ci/lanes.py checks automodel      some of them
@@ -28,10 +29,10 @@ ORDINARY, SLOW = "ordinary", "slow"
 ENGINES = ("automodel", "megatron", "evaluator", "nemo_run", "nemo_gym", "llama_cpp", "vllm_cpu", "modelopt", "clients")
 LANES = {
     ORDINARY: ["uv", "run", "pytest", DURATIONS],
-    SLOW: ["uv", "run", "pytest", "-m", "slow", DURATIONS],
-    "checks": ["ci/check.sh"],
+    SLOW: ["uv", "run", "pytest", "-m", "slow", "-n3", DURATIONS],
     **{name: ["ci/engine.sh", name, DURATIONS] for name in ENGINES},
     "nemo_rl": ["ci/engine.sh", "nemo_rl", DURATIONS],
+    "checks": ["ci/check.sh"],  # last: it brings the environment of the ordinary lane up to date, too
 }
 CHECKOUTS = "NEMO_RL_CHECKOUTS"
 CLOSING = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
@@ -124,11 +125,11 @@ def main(names: list[str]) -> int:
     left_out = {name: why for name, why in not_run().items() if name in (names or LANES)}
     chosen = {name: command for name, command in LANES.items() if name in (names or LANES) and name not in left_out}
     began = time.monotonic()
-    outcomes = [run(ORDINARY, chosen[ORDINARY], beside=False)] if ORDINARY in chosen else []
-    others = [name for name in chosen if name not in (ORDINARY, SLOW)]
+    shown = [name for name in (ORDINARY, SLOW) if name in chosen]
+    others = [name for name in chosen if name not in shown]
     with ThreadPoolExecutor() as pool:
-        rest = pool.submit(lambda: [run(name, chosen[name], beside=SLOW in chosen) for name in others])
-        outcomes += [run(SLOW, chosen[SLOW], beside=False)] if SLOW in chosen else []
+        rest = pool.submit(lambda: [run(name, chosen[name], beside=bool(shown)) for name in others])
+        outcomes = [run(name, chosen[name], beside=False) for name in shown]
         outcomes += rest.result()
     print("\n" + summary(outcomes, left_out, time.monotonic() - began), flush=True)
     return int(any(one.code for one in outcomes))
