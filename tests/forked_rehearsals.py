@@ -4,6 +4,7 @@ tests/test_rehearsal.py has one rehearsal in a new process, as users have it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,12 +14,14 @@ from typing import Any
 from nemotron_shared.stages import STAGES
 from nemotron_shared.step import rehearsal
 
+NEEDED = ("nemotron_app", "trl", "lm_eval", "stages", *(f"stages.{stage}" for stage in STAGES))
+"""What a fork server imports. A member of the workspace by itself lacks some, and so do engines' environments."""
+
 
 def install() -> None:
-    """Use it for rehearsals that this process and its forks start, where the fork servers have all stages."""
-    if None in map(find_spec, ("nemotron_app", *(f"stages.{stage}" for stage in STAGES))):
-        return  # a member of the workspace by itself
-    change(lambda name, value: setattr(rehearsal, name, value), list, SimpleNamespace(run=run_in_fork))
+    """Do so in this process and in its forks, where the fork servers can."""
+    if None not in map(find_spec, NEEDED):
+        change(partial(setattr, rehearsal), list, SimpleNamespace(run=run_in_fork))
 
 
 def change(set_: Callable[[str, Any], object], ending_with_us: Callable[..., list[str]], subprocess: Any) -> None:
