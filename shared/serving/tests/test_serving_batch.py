@@ -20,7 +20,7 @@ from transformers.generation.logits_process import (
 
 from nemotron_serving.batch import Batch, End, Full
 from nemotron_serving.model import Model, ready
-from nemotron_serving.sampling import Chooser, Sampling, Token, choose
+from nemotron_serving.sampling import Chooser, Sampling, Token, choose, exponential
 from nemotron_shared.artifacts import Store
 from nemotron_shared.models.importing import import_folder
 from nemotron_shared.system.errors import UserError
@@ -119,6 +119,16 @@ def test_the_choice_for_all_requests_at_once_is_that_for_each_alone(size: int) -
         kept[falling < one.min_p * falling[0]] = 0
         drawn = torch.multinomial(kept, 1, generator=torch.Generator().manual_seed(one.seed or 0))
         assert found == Token(int(order[drawn]))
+
+
+@pytest.mark.parametrize("size", [7, 8192])
+def test_random_numbers_are_those_of_torch(size: int) -> None:
+    choosers = [Chooser(Sampling(1, 1.0, seed=seed)) for seed in range(3)]
+    found = torch.cat([exponential(choosers, size) for _ in range(2)], 1)
+    for seed, row in enumerate(found):
+        generator = torch.Generator().manual_seed(seed)
+        expected = [torch.empty(size).exponential_(generator=generator) for _ in range(2)]
+        assert torch.equal(row, torch.cat(expected))
 
 
 def test_a_cancelled_request_leaves_and_the_others_go_on(never_ends: Model) -> None:
