@@ -1,29 +1,33 @@
 """Decoding of known architectures in few and large operations, on memory that is written in place.
 
 The step of a small model in transformers 5.23 is mostly calls: 46 operations in a layer of a Llama, not counting views,
-with masks and positions made anew for each token, and keys that are copied to append one. Here it takes 27: queries,
-keys and values are one product, as are gate and up; a key is written into its column; rotations come from a table; and
-residuals are added by the products. Matrices are held in the layouts that a product with few rows reads fastest.
+with masks and positions made anew for each token, and keys that are copied to append one. Here it takes 19: queries,
+keys and values are one product, as are gate and up; the weights of a norm are part of the product after it; a pair of
+rotated channels is a complex number, so that all heads are turned by one multiplication; key and value are written into
+their column together; and residuals are added by the products. Tokens are sorted by expert, so that all experts are one
+grouped product. Matrices are held in the layouts that a product with few rows reads fastest. No step waits for a value,
+and each has the same operations and shapes until the memory grows.
 
 Supported are float32 models on a CPU without hooks, adapters or patches, of the classes in `DIRECT` with full
 attention (`why_not` gives the reason for others). Results differ from transformers' by the rounding of sums.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.mistral.modeling_mistral import MistralForCausalLM
-from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausalLM
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts, NemotronHForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from nemotron_engines.decoding.general import General, cache_rows, joins
+from nemotron_engines.exact.layers import chosen
 from nemotron_engines.kernels.mamba_install import is_older
-from nemotron_engines.kernels.mamba_ops import causal_conv1d_update, rmsnorm_fn, selective_state_update
 
 DIRECT = (LlamaForCausalLM, MistralForCausalLM, NemotronHForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -45,7 +49,7 @@ def why_not(model: Any) -> str | None:
     """Why a model cannot be decoded directly; None if it can."""
     if type(model) not in DIRECT:
         return f"{type(model).__name__} has no direct step"
-    config, modules = model.config, [*model.modules()]
+    config, modules, hybrid = model.config, [*model.modules()], isinstance(model, NemotronHForCausalLM)
     kinds = {(parameter.device.type, parameter.dtype) for parameter in model.parameters()}
     rope = getattr(config, "rope_parameters", None) or {}
     reasons = {
@@ -62,35 +66,44 @@ def why_not(model: Any) -> str | None:
         "some of its layers are not plain matrices": any(
             isinstance(module, nn.Linear) and type(module) is not nn.Linear for module in modules
         ),
-        "the installed transformers is too old": isinstance(model, NemotronHForCausalLM) and is_older(),
+        "its experts' widths are not multiples of 4": any(  # `F.grouped_mm` of torch 2.13 takes no others
+            size % 4 for module in modules if isinstance(module, NemotronHExperts) for size in module.up_proj.shape[1:]
+        ),
+        "the installed transformers is too old": hybrid and is_older(),
+        "the installed torch is too old": hybrid and not hasattr(F, "grouped_mm"),
     }
     return next((reason for reason, is_so in reasons.items() if is_so), None)
 
 
 class Product:
-    """Several `nn.Linear` of the same input as one product: (rows, a) -> (rows, sum of their b).
+    """Several linear layers of the same input as one product: (rows, a) -> (rows, sum of their b).
 
     Args:
         copied: hold the matrix twice: transposed for few rows, and in the layout of oneDNN for more.
+        scale: (a) factors of the input, such as a norm's weight.
+        shift: (sum of b) what is added besides the layers' own biases.
+        order: (sum of b) the order of the results.
     """
 
-    def __init__(self, *linears: nn.Linear, copied: bool) -> None:
-        self._linears = linears
-        self.widths = [linear.out_features for linear in linears]
-        self._matrix = self._packed = self._bias = None
+    def __init__(
+        self, *linears: Any, copied: bool, scale: Tensor | None = None, shift: Tensor | None = None,
+        order: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self._linears, self._scale, self._order = linears, scale, order
+        self.widths = [len(linear.weight) for linear in linears]
+        self._bias = _joined_biases(linears, shift)
+        self._matrix = self._packed = None
         if copied:
             whole = torch.cat([linear.weight.detach() for linear in linears])
+            whole = whole if scale is None else whole * scale
+            if order is not None:
+                whole, self._bias = whole[order], self._bias if self._bias is None else self._bias[order]
             self._matrix = whole.t().contiguous()
             self._packed = ONEDNN._reorder_linear_weight(whole, MANY) if ONEDNN_IS_HERE else None
-            if any(linear.bias is not None for linear in linears):
-                zero = whole.new_zeros(())
-                biases = [zero.expand(n.out_features) if n.bias is None else n.bias.detach() for n in linears]
-                self._bias = torch.cat(biases)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._matrix is None:
-            parts = [linear(x) for linear in self._linears]
-            return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+            return self._uncopied(x)
         if self._packed is not None and len(x) >= MANY:
             return ONEDNN._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return torch.mm(x, self._matrix) if self._bias is None else torch.addmm(self._bias, x, self._matrix)
@@ -98,35 +111,55 @@ class Product:
     def added(self, to: Tensor, x: Tensor) -> Tensor:
         """The sum with `to` (rows, b)."""
         if self._matrix is None:
-            return to + self(x)
+            return to + self._uncopied(x)
         if self._packed is not None and len(x) >= MANY:
             return ONEDNN._linear_pointwise.binary(x, to, self._packed, self._bias, "add")
         return torch.addmm(to if self._bias is None else to + self._bias, x, self._matrix)
 
+    def _uncopied(self, x: Tensor) -> Tensor:
+        x = x if self._scale is None else x * self._scale
+        whole = torch.cat([F.linear(x, linear.weight) for linear in self._linears], -1)
+        whole = whole if self._bias is None else whole.add_(self._bias)
+        return whole if self._order is None else whole[:, self._order]
+
+
+def _joined_biases(linears: Sequence[Any], shift: Tensor | None) -> Tensor | None:
+    own = [getattr(linear, "bias", None) for linear in linears]
+    if shift is None and all(bias is None for bias in own):
+        return None
+    pairs = zip(linears, own, strict=True)
+    whole = torch.cat([n.weight.new_zeros(len(n.weight)) if bias is None else bias.detach() for n, bias in pairs])
+    return whole if shift is None else whole + shift
+
 
 class Norm:
-    """Root-mean-square norm of (..., d), in half of the operations that `F.rms_norm` of torch 2.13 takes on a CPU."""
+    """Root-mean-square norm of (..., d) in three operations.
 
-    def __init__(self, module: Any) -> None:
-        self._weight, self._epsilon = module.weight.detach(), torch.tensor(module.variance_epsilon)
-        self._mean = torch.full_like(self._weight, 1 / len(self._weight))
+    Attributes:
+        scale: (d) factors that are still missing, for the product that follows.
+    """
+
+    def __init__(self, module: Any, size: int | None = None) -> None:
+        size = size or len(module.weight)
+        self._floor = torch.tensor(module.variance_epsilon * size).sqrt()
+        self.scale = module.weight.detach() * size**0.5
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalised x."""
-        power = torch.addmv(self._epsilon, (x * x).flatten(0, -2), self._mean)
-        return (x * power.rsqrt_().view(*x.shape[:-1], 1)).mul_(self._weight)
+        """Normalised x, without `scale`."""
+        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self._floor)
 
 
 class Columns:
     """Where sequences stand in the memory of keys: the newest token of each is in the column before `end`.
 
     Attributes:
+        steps: number of tokens that each sequence could have been given so far.
         lengths: (sequences,) tokens of each.
         bias: (sequences, capacity): 0 for the columns of a sequence, -inf for all others.
     """
 
     def __init__(self) -> None:
-        self.end = 0
+        self.end = self.steps = 0
         self.lengths = torch.zeros(0, dtype=torch.long)
         self._make_bias(0)
 
@@ -163,144 +196,155 @@ class Columns:
     def advance(self) -> None:
         """The column at `end` has been written."""
         self.end += 1
+        self.steps += 1
         self.lengths += 1
 
-    def moved(self, tensor: Tensor, end: int, rows: Tensor | None = None) -> Tensor:
-        """Memory (sequences, heads, capacity, d) whose columns up to `end` now end at `self.end`.
-
-        Args:
-            rows: the sequences to take; all if it is None.
-        """
-        taken = tensor if rows is None else tensor[rows]
+    def moved(self, memory: Tensor, end: int) -> Tensor:
+        """Memory (2, sequences, groups, capacity, d) whose columns up to `end` now end at `self.end`."""
         many = min(end, self.end)
-        new = tensor.new_zeros(len(taken), tensor.shape[1], self.capacity, tensor.shape[3])
-        new[:, :, self.end - many : self.end] = taken[:, :, end - many : end]
+        new = memory.new_empty(*memory.shape[:3], self.capacity, memory.shape[4])
+        new[:, :, :, : self.end - many] = new[:, :, :, self.end :] = 0  # hidden, and finite
+        new[:, :, :, self.end - many : self.end] = memory[:, :, :, end - many : end]
         return new
 
 
 class Rotations:
-    """Rotary embedding from a table of all positions."""
+    """Rotary embedding from a table of all positions, for heads of which some are turned and the others are not.
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._cos = self._sin = torch.zeros(0, 0)
+    A channel of the first half of a head and its partner of the second half are a complex number.
+    """
 
-    def at(self, positions: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
-        """Factors of a vector and of its exchanged halves at positions (sequences,): both (sequences, 1, d)."""
-        if len(self._cos) < capacity:
-            cos, sin = self._module(torch.zeros(1), torch.arange(capacity)[None])
-            first, second = sin[0].chunk(2, -1)
-            self._cos, self._sin = cos[0], torch.cat([-first, second], -1)
-        return self._cos[positions][:, None], self._sin[positions][:, None]
+    def __init__(self, module: Any, attention: "Attention") -> None:
+        self._module, self._turned, self._straight = module, attention.turned, attention.groups
+        self._table = torch.zeros(0, 0, dtype=torch.complex64)
+
+    def at(self, positions: Tensor, capacity: int) -> Tensor:
+        """Factors of all heads at positions (sequences,): (sequences, heads, d / 2)."""
+        if len(self._table) < capacity:
+            cos, sin = (one[0].chunk(2, -1)[0] for one in self._module(torch.zeros(1), torch.arange(capacity)[None]))
+            self._table = torch.complex(cos, sin)
+        found = self._table[positions][:, None].repeat(1, self._turned + self._straight, 1)
+        found[:, self._turned :] = 1
+        return found
 
 
-def rotated(x: Tensor, factors: tuple[Tensor, Tensor]) -> Tensor:
-    """Vectors (sequences, heads, d) turned by their positions."""
-    cos, sin = factors
-    exchanged = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
-    return torch.addcmul(x * cos, exchanged, sin)
+def interleaved(size: int) -> Tensor:
+    """The channels of a head, each followed by its partner."""
+    return torch.arange(size).view(2, -1).t().flatten()
+
+
+def turned(heads: Tensor, factors: Tensor) -> Tensor:
+    """Heads (sequences, heads, d) of interleaved channels, turned by their positions."""
+    return torch.view_as_real(torch.view_as_complex(heads.unflatten(-1, (-1, 2))) * factors).flatten(-2)
 
 
 class Attention:
     """Attention of a Llama or a NemotronH, with its keys and values."""
 
-    def __init__(self, module: Any, number: int, copied: bool) -> None:
-        self._into = Product(module.q_proj, module.k_proj, module.v_proj, copied=copied)
+    def __init__(self, module: Any, number: int, copied: bool, scale: Tensor, *, rotated: bool = False) -> None:
+        linears = (module.q_proj, module.k_proj, module.v_proj)
+        size = module.head_dim
+        heads, self.groups, _ = (len(linear.weight) // size for linear in linears)
+        self.turned = heads + self.groups
+        self._channels = interleaved(size) if rotated else torch.arange(size)
+        order = torch.cat([self._channels + size * head for head in range(self.turned)])
+        order = torch.cat([order, torch.arange(size * self.turned, size * (self.turned + self.groups))])
+        self._into = Product(*linears, copied=copied, scale=scale, order=order if rotated else None)
         self._out = Product(module.o_proj, copied=copied)
-        self._norms = [Norm(norm) for norm in _head_norms(module)]
-        self._scaling, self._size, self._number = module.scaling, module.head_dim, number
-        self._heads, self._groups = (width // module.head_dim for width in self._into.widths[:2])
-        self._keys = self._values = torch.zeros(0, self._groups, 0, self._size)
+        self._norm = self._norm_scale = None
+        if hasattr(module, "q_norm"):
+            norms = [Norm(module.q_norm)] * heads + [Norm(module.k_norm)] * self.groups
+            self._norm, self._norm_scale = norms[0], torch.stack([norm.scale[self._channels] for norm in norms])
+        self._scaling, self._size, self._number = module.scaling, size, number
+        self._hold(torch.zeros(2, 0, self.groups, 0, size))
 
-    def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _hold(self, memory: Tensor) -> None:
+        """Keys and values (2, sequences, groups, capacity, d)."""
+        self._memory = memory
+        self._keys, self._values = memory[0].flatten(0, 1).mT, memory[1].flatten(0, 1)
+
+    def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: Tensor | None) -> Tensor:
         """The sum of `residual` and the layer's output for the next tokens x, both (sequences, width)."""
         heads = self._into(x).view(len(x), -1, self._size)
-        both, values = heads[:, : self._heads + self._groups], heads[:, self._heads + self._groups :]
-        if self._norms:
-            parts = both.split([self._heads, self._groups], 1)
-            both = torch.cat([norm(part) for part, norm in zip(parts, self._norms, strict=True)], 1)
-        both = both if factors is None else rotated(both, factors)
-        self._keys[:, :, columns.end] = both[:, self._heads :]
-        self._values[:, :, columns.end] = values
-        seen = self._attend(both[:, : self._heads], columns.hidden(self._groups))
-        return self._out.added(residual, seen)
-
-    def _attend(self, queries: Tensor, hidden: Tensor) -> Tensor:
-        """Over all columns, because whole tensors are read faster than parts of them."""
-        keys, values = self._keys.flatten(0, 1), self._values.flatten(0, 1)
-        tiles = queries.reshape(len(keys), -1, self._size)
-        scores = torch.baddbmm(hidden, tiles, keys.mT, alpha=self._scaling)
-        return torch.bmm(scores.softmax(-1), values).view(len(queries), -1)
+        if self._norm is not None:
+            both = heads[:, : self.turned]
+            both.copy_(self._norm(both).mul_(self._norm_scale))
+        heads = heads if factors is None else turned(heads, factors)
+        queries, new = heads[:, : -2 * self.groups], heads[:, -2 * self.groups :]
+        self._memory[:, :, :, columns.end] = new.unflatten(1, (2, -1)).transpose(0, 1)
+        # over all columns, because whole tensors are read faster than parts of them
+        tiles = queries.reshape(len(self._values), -1, self._size)
+        scores = torch.baddbmm(columns.hidden(self.groups), tiles, self._keys, alpha=self._scaling)
+        return self._out.added(residual, torch.bmm(scores.softmax(-1), self._values).view(len(x), -1))
 
     def add(self, cache: Any, length: int, before: tuple[int, int], columns: Columns) -> None:
         """Put the keys of prefilled prompts of this length behind those of `before`: (sequences, end)."""
         layer = cache.layers[self._number]
-        parts = []
-        for old, new in ((self._keys, layer.keys), (self._values, layer.values)):
-            joined = [columns.moved(old[: before[0]], before[1])] if before[0] else []
-            parts.append(torch.cat([*joined, columns.moved(new, length)]))
-        self._keys, self._values = parts
+        new = columns.moved(torch.stack([layer.keys[..., self._channels], layer.values]), length)
+        old = [columns.moved(self._memory[:, : before[0]], before[1])] if before[0] else []
+        self._hold(torch.cat([*old, new], 1) if old else new)
 
     def move(self, rows: Tensor | None, end: int, columns: Columns) -> None:
         """Keep these sequences, or all, and place them anew."""
-        self._keys, self._values = (columns.moved(one, end, rows) for one in (self._keys, self._values))
-
-
-def _head_norms(module: Any) -> list[Any]:
-    """Norms of queries and keys, if the architecture has them."""
-    return [module.q_norm, module.k_norm] if hasattr(module, "q_norm") else []
+        self._hold(columns.moved(self._memory if rows is None else self._memory[:, rows], end))
 
 
 class Mamba:
-    """A `NemotronHMamba2Mixer`, with its state."""
+    """A `NemotronHMamba2Mixer`, with its state, and a ring of the last inputs of its convolution."""
 
-    def __init__(self, mixer: Any, number: int, copied: bool) -> None:
-        self._mixer, self._number = mixer, number
-        self._into, self._out = (Product(one, copied=copied) for one in (mixer.in_proj, mixer.out_proj))
-        self._splits = [mixer.intermediate_size, mixer.conv_dim, mixer.num_heads]
-        wide = mixer.n_groups * mixer.ssm_state_size
-        self._inner = [mixer.intermediate_size, wide, wide]
-        self._taps = mixer.conv1d.weight.detach().squeeze(1)
-        shape = (mixer.num_heads, mixer.head_dim)
-        self._decay = (-mixer.A_log.detach().exp())[:, None, None].expand(*shape, mixer.ssm_state_size)
-        self._skip, self._step = (one.detach()[:, None].expand(shape) for one in (mixer.D, mixer.dt_bias))
-        self._window = self._state = torch.zeros(0)
+    def __init__(self, mixer: Any, number: int, copied: bool, scale: Tensor) -> None:
+        self._number, self._act = number, mixer.act
+        inner, self._heads, self._groups = mixer.intermediate_size, mixer.num_heads, mixer.n_groups
+        self._splits = [inner, mixer.conv_dim, self._heads]
+        wide = self._groups * mixer.ssm_state_size
+        self._inner = [inner, wide, wide]
+        shift = torch.cat([torch.zeros(inner + mixer.conv_dim), mixer.dt_bias.detach()])
+        self._into = Product(mixer.in_proj, copied=copied, scale=scale, shift=shift)
+        self._norm = Norm(mixer.norm, mixer.norm.group_size)
+        self._out = Product(mixer.out_proj, copied=copied, scale=self._norm.scale)
+        taps = mixer.conv1d.weight.detach().squeeze(1).t()  # (w, channels), that of the newest input last
+        self._taps = [taps.roll(newest + 1, 0) for newest in range(len(taps))]
+        self._bias = None if mixer.conv1d.bias is None else mixer.conv1d.bias.detach()
+        self._decay, self._skip = -mixer.A_log.detach().exp(), mixer.D.detach()[:, None]
+        self._ring = self._state = torch.zeros(0)
 
     def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: Any) -> Tensor:
         """The sum of `residual` and the layer's output for the next tokens x, both (sequences, width)."""
-        mixer, rows = self._mixer, len(x)
         gate, mixed, dt = self._into(x).split(self._splits, -1)
-        mixed = causal_conv1d_update(mixed, self._window, self._taps, mixer.conv1d.bias, mixer.activation)
-        inner, B, C = mixed.split(self._inner, -1)
-        y = selective_state_update(
-            self._state, inner.view(rows, mixer.num_heads, -1), dt[..., None].expand(-1, -1, mixer.head_dim),
-            self._decay, B.view(rows, mixer.n_groups, -1), C.view(rows, mixer.n_groups, -1), self._skip,
-            dt_bias=self._step, dt_softplus=True,
-        )  # fmt: skip
-        norm = mixer.norm
-        y = rmsnorm_fn(
-            y.flatten(1), norm.weight, None, gate, norm.variance_epsilon, norm.group_size, norm_before_gate=False
-        )
+        newest = columns.steps % len(self._taps)
+        self._ring[:, newest] = mixed
+        mixed = (self._ring * self._taps[newest]).sum(1)
+        mixed = self._act(mixed if self._bias is None else mixed.add_(self._bias))
+        inner, B, C = (part.unflatten(-1, (self._groups, -1)) for part in mixed.split(self._inner, -1))
+        dt = F.softplus(dt)
+        self._state.mul_((dt * self._decay).exp_()[..., None, None])
+        by_group = self._state.view(*B.shape[:2], -1, B.shape[-1])  # (rows, groups, channels of a group, state size)
+        inner = inner.view(*dt.shape, -1)
+        by_group.addcmul_((inner * dt[..., None]).view(*B.shape[:2], -1, 1), B[:, :, None])
+        y = torch.bmm(C.reshape(-1, 1, C.shape[-1]), by_group.flatten(0, 1).mT).view(inner.shape)
+        y = self._act(gate).mul_(y.addcmul_(inner, self._skip).view(gate.shape))
+        y = self._norm(y.unflatten(-1, (self._groups, -1))).flatten(1)
         return self._out.added(residual, y)
 
     def add(self, cache: Any, length: int, before: tuple[int, int], columns: Columns) -> None:
         """Put the states of prefilled prompts behind those of `before`: (sequences, end)."""
         layer = cache.layers[self._number]
-        old = [self._window, self._state] if before[0] else []
-        new = [layer.conv_states[0], layer.recurrent_states[0]]
-        self._window, self._state = (torch.cat(pair) for pair in zip(*([old] if old else []), new, strict=True))
+        ring = layer.conv_states[0].mT.roll(columns.steps, 1)  # so that the next step replaces the oldest input
+        old = [self._ring, self._state] if before[0] else []
+        new = [ring.contiguous(), layer.recurrent_states[0].contiguous()]
+        self._ring, self._state = (torch.cat(pair) for pair in zip(*([old] if old else []), new, strict=True))
 
     def move(self, rows: Tensor | None, end: int, columns: Columns) -> None:
         """Keep these sequences, or all."""
         if rows is not None:
-            self._window, self._state = self._window[rows], self._state[rows]
+            self._ring, self._state = self._ring[rows], self._state[rows]
 
 
 class Gated:
     """The MLP of a Llama: down(act(gate(x)) * up(x))."""
 
-    def __init__(self, module: Any, copied: bool) -> None:
-        self._into = Product(module.gate_proj, module.up_proj, copied=copied)
+    def __init__(self, module: Any, copied: bool, scale: Tensor) -> None:
+        self._into = Product(module.gate_proj, module.up_proj, copied=copied, scale=scale)
         self._out, self._act = Product(module.down_proj, copied=copied), module.act_fn
 
     def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: Any) -> Tensor:
@@ -312,48 +356,65 @@ class Gated:
 class Squared:
     """The MLP of a NemotronH: down(act(up(x)))."""
 
-    def __init__(self, module: Any, copied: bool) -> None:
-        self._up, self._down = (Product(one, copied=copied) for one in (module.up_proj, module.down_proj))
-        self._act = module.act_fn
+    def __init__(self, module: Any, copied: bool, scale: Tensor) -> None:
+        self._up = Product(module.up_proj, copied=copied, scale=scale)
+        self._down, self._act = Product(module.down_proj, copied=copied), module.act_fn
 
     def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: Any) -> Tensor:
         """The sum of `residual` and the layer's output for x, both (sequences, width)."""
         return self._down.added(residual, self._act(self._up(x)))
 
 
+class ExpertsProduct:
+    """A product for each expert: (rows, a) in the order of their experts -> (rows, b).
+
+    Args:
+        weight: (experts, b, a)
+        scale: (a) factors of the input.
+    """
+
+    def __init__(self, weight: Tensor, copied: bool, scale: Tensor | None = None) -> None:
+        self._matrices, self._scale = weight.detach().mT, scale
+        if copied:
+            self._matrices = (self._matrices if scale is None else self._matrices * scale[:, None]).contiguous()
+            self._scale = None
+
+    def __call__(self, x: Tensor, ends: Tensor) -> Tensor:
+        """`ends` (experts,): number of rows of each expert and of those before it, int32."""
+        return F.grouped_mm(x if self._scale is None else x * self._scale, self._matrices, offs=ends)
+
+
 class Experts:
     """A `NemotronHMoE`: each token's experts in the latent space, if there is one, and the shared one."""
 
-    def __init__(self, mixer: Any, copied: bool) -> None:
-        self._gate, experts = mixer.gate, mixer.experts
-        self._shared = Squared(mixer.shared_experts, copied)
-        latent = [one for one in (mixer.fc1_latent_proj, mixer.fc2_latent_proj) if isinstance(one, nn.Linear)]
-        self._latent = [Product(one, copied=copied) for one in latent]
-        self._up, self._down = (one.detach().mT for one in (experts.up_proj, experts.down_proj))
-        if copied:
-            self._up, self._down = self._up.contiguous(), self._down.contiguous()
-        self._act = experts.act_fn
+    def __init__(self, mixer: Any, copied: bool, scale: Tensor) -> None:
+        shared, experts = mixer.shared_experts, mixer.experts
+        latent = isinstance(mixer.fc1_latent_proj, nn.Linear)
+        into = [mixer.gate, shared.up_proj, *([mixer.fc1_latent_proj] if latent else [])]
+        self._into = Product(*into, copied=copied, scale=scale)
+        self._up = ExpertsProduct(experts.up_proj, copied, None if latent else scale)
+        self._down = ExpertsProduct(experts.down_proj, copied)
+        self._out = Product(mixer.fc2_latent_proj, copied=copied) if latent else None
+        self._shared = Product(shared.down_proj, copied=copied)
+        self._gate, self._act, self._shared_act = mixer.gate, experts.act_fn, shared.act_fn
+        self._every = torch.arange(len(experts.up_proj))
 
     def step(self, residual: Tensor, x: Tensor, columns: Columns, factors: Any) -> Tensor:
         """The sum of `residual` and the layer's output for x, both (sequences, width)."""
-        _, weights, index = self._gate(x)
-        inner = self._latent[0](x) if self._latent else x
-        mixed = self._mixed(inner, index.tolist(), weights)
-        shared = self._shared.step(residual, x, columns, factors)
-        return self._latent[1].added(shared, mixed) if self._latent else shared.add_(mixed)
+        scores, shared, *latent = self._into(x).split(self._into.widths, -1)
+        index, weights = chosen(self._gate, scores.sigmoid())
+        residual = self._shared.added(residual, self._shared_act(shared))
+        if self._out is None:
+            return self._mixed(residual, x, index, weights)
+        return self._out.added(residual, self._mixed(torch.zeros_like(latent[0]), latent[0], index, weights))
 
-    def _mixed(self, x: Tensor, index: list[list[int]], weights: Tensor) -> Tensor:
-        """The weighed sum of each row's experts; only those that some row has chosen are computed."""
-        rows: dict[int, list[tuple[int, int]]] = {}
-        for row, chosen in enumerate(index):
-            for place, expert in enumerate(chosen):
-                rows.setdefault(expert, []).append((row, place))
-        mixed = torch.zeros_like(x)
-        for expert in sorted(rows):
-            taken, places = torch.tensor(rows[expert]).unbind(1)
-            inner = self._act(torch.mm(x[taken], self._up[expert]))
-            mixed.index_add_(0, taken, torch.mm(inner, self._down[expert]).mul_(weights[taken, places, None]))
-        return mixed
+    def _mixed(self, to: Tensor, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        """The sum of `to` and of each row's experts, weighed; rows are sorted by expert, and wait for nothing."""
+        experts, order = index.flatten().sort()
+        ends = torch.searchsorted(experts, self._every, right=True, out_int32=True)
+        row = order // index.shape[1]
+        found = self._down(self._act(self._up(x[row], ends)), ends)
+        return to.index_add_(0, row, found.mul_(weights.flatten()[order, None]))
 
 
 Part = tuple[Norm, Attention | Mamba | Gated | Squared | Experts]
@@ -370,8 +431,9 @@ class Direct:
         self._embeddings = model.get_input_embeddings()
         self._parts = _of_hybrid(body, copied) if hybrid else _of_llama(body, copied)
         self._norm = Norm(body.norm_f if hybrid else body.norm)
-        self._head = Product(model.get_output_embeddings(), copied=copied)
-        self._rotations = None if hybrid else Rotations(body.rotary_emb)
+        self._head = Product(model.get_output_embeddings(), copied=copied, scale=self._norm.scale)
+        first: Any = self._parts[0][1]
+        self._rotations = None if hybrid else Rotations(body.rotary_emb, first)
         self.clear()
 
     def clear(self) -> None:
@@ -421,16 +483,21 @@ def sequences_of(model: Any) -> Direct | General:
 def _of_llama(body: Any, copied: bool) -> list[Part]:
     found: list[Part] = []
     for number, layer in enumerate(body.layers):
-        found.append((Norm(layer.input_layernorm), Attention(layer.self_attn, number, copied)))
-        found.append((Norm(layer.post_attention_layernorm), Gated(layer.mlp, copied)))
+        norms = Norm(layer.input_layernorm), Norm(layer.post_attention_layernorm)
+        found.append((norms[0], Attention(layer.self_attn, number, copied, norms[0].scale, rotated=True)))
+        found.append((norms[1], Gated(layer.mlp, copied, norms[1].scale)))
     return found
 
 
 def _of_hybrid(body: Any, copied: bool) -> list[Part]:
-    made: dict[str, Callable[[Any, int], Any]] = {
-        "full_attention": lambda mixer, number: Attention(mixer, number, copied),
-        "linear_attention": lambda mixer, number: Mamba(mixer, number, copied),
-        "moe": lambda mixer, number: Experts(mixer, copied),
-        "mlp": lambda mixer, number: Squared(mixer, copied),
+    made: dict[str, Callable[[Any, int, Tensor], Any]] = {
+        "full_attention": lambda mixer, number, scale: Attention(mixer, number, copied, scale),
+        "linear_attention": lambda mixer, number, scale: Mamba(mixer, number, copied, scale),
+        "moe": lambda mixer, number, scale: Experts(mixer, copied, scale),
+        "mlp": lambda mixer, number, scale: Squared(mixer, copied, scale),
     }
-    return [(Norm(layer.norm), made[layer.block_type](layer.mixer, number)) for number, layer in enumerate(body.layers)]
+    norms = [Norm(layer.norm) for layer in body.layers]
+    return [
+        (norm, made[layer.block_type](layer.mixer, number, norm.scale))
+        for number, (norm, layer) in enumerate(zip(norms, body.layers, strict=True))
+    ]

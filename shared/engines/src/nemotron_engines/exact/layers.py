@@ -245,10 +245,14 @@ def _latent(module: nn.Module, x: Tensor) -> Tensor:
 
 def route(gate: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """The experts of each row, ascending, and their weights; both (rows, k). See `NemotronHTopkRouter`."""
-    scores = TiledProduct.apply(x.float(), gate.weight.float()).sigmoid()
+    return chosen(gate, TiledProduct.apply(x.float(), gate.weight.float()).sigmoid())
+
+
+def chosen(gate: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from the scores (rows, experts) of a `NemotronHTopkRouter`."""
     choice = scores.detach() + gate.e_score_correction_bias
     if gate.num_group > 1:
-        grouped = choice.view(len(x), gate.num_group, -1)
+        grouped = choice.view(len(scores), gate.num_group, -1)
         best = grouped.topk(2, dim=-1)[0].sum(-1).topk(gate.topk_group, dim=-1)[1]
         allowed = torch.zeros_like(grouped[..., 0]).scatter_(1, best, 1)[..., None]
         choice = grouped.masked_fill(allowed == 0, -torch.inf).flatten(1)
