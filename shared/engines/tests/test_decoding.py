@@ -1,5 +1,7 @@
 """Sequences that join, grow and leave get the logits of a plain pass over all of their tokens."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,8 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from nemotron_engines.decoding.direct import BLOCK, Direct, sequences_of, why_not
-from nemotron_engines.decoding.general import General, joins, prefill
+from nemotron_engines.decoding.direct import BLOCK, Columns, Direct, sequences_of, why_not
+from nemotron_engines.decoding.general import SHARED, General, joins, prefill
 from nemotron_engines.decoding.greedy import likeliest
 from nemotron_engines.kernels.mamba_install import install_cpu_ops, lift_time_step_limit
 
@@ -83,7 +85,7 @@ class Compared:
 
     def join(self, *prompts: list[int]) -> None:
         logits, memory = prefill(self.model, prompts)
-        self.sequences.add(memory, len(prompts[0]))
+        self.sequences.add((memory, len(prompts[0])))
         self.ids += [list(prompt) for prompt in prompts]
         self.compare(logits, self.ids[-len(prompts) :])
 
@@ -133,7 +135,7 @@ def test_a_key_is_written_in_place(kind: type) -> None:
     model = made("llama")
     sequences: Any = kind(model)
     _, memory = prefill(model, [[1, 2, 3], [4, 5, 6]])
-    sequences.add(memory, 3)
+    sequences.add((memory, 3))
     places = set()
     for token in range(BLOCK - 4):
         sequences.step(torch.tensor([token, token + 1]))
@@ -160,7 +162,7 @@ class Counted(TorchDispatchMode):
 def steps_of(model: Any, kind: type, count: int) -> list[list[tuple[str, list[tuple[int, ...]]]]]:
     """The operations of each step after the first, for two sequences."""
     sequences: Any = kind(model)
-    sequences.add(prefill(model, [[1, 2, 3], [4, 5, 6]])[1], 3)
+    sequences.add((prefill(model, [[1, 2, 3], [4, 5, 6]])[1], 3))
     sequences.step(torch.tensor([7, 8]))  # makes the table of rotations
     steps = []
     for _ in range(count):
@@ -208,6 +210,43 @@ def test_equal_prompts_are_read_once() -> None:
     assert rows == [2]
     assert (logits[0] == logits[2]).all() and not (logits[0] == logits[1]).all()
     assert (memory.layers[0].keys[3] == memory.layers[0].keys[0]).all()
+
+
+@pytest.mark.parametrize("kind", [Direct, General])
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_a_shared_beginning_is_read_once_and_long_prompts_in_parts(
+    name: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(name)
+    seen = Compared(model, kind(model))
+    begun = seen.drawn(SHARED + 3)
+    prompts = [begun + seen.drawn(23) for _ in range(3)]
+    monkeypatch.setattr("nemotron_engines.decoding.general.TOGETHER", 32)
+    with passes(model) as read:
+        seen.join(prompts[0], *prompts)
+        assert read[:5] == [(1, 32), (1, 3), (3, 10), (3, 10), (3, 3)]
+    seen.step(2)
+
+
+@contextmanager
+def passes(model: Any) -> Generator[list[tuple[int, ...]]]:
+    """Rows and tokens of each pass of a model."""
+    found: list[tuple[int, ...]] = []
+    hook = model.base_model.register_forward_pre_hook(
+        lambda module, args, kwargs: found.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    yield found
+    hook.remove()
+
+
+def test_the_prompts_of_an_evaluation_are_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each of their lengths: that copied the keys of all before each time."""
+    model, placed = made("llama"), []
+    plain = Columns.placed
+    monkeypatch.setattr(Columns, "placed", lambda self, parts: placed.append(len(parts)) or plain(self, parts))
+    likeliest(model, Direct(model), [[1], [2, 3], [4, 5, 6], [7]], 1, lambda ids: False)
+    assert placed == [3] * model.config.num_hidden_layers
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "nemotron_h"])

@@ -231,7 +231,7 @@ class Batch:
         """Add prefilled requests to the batch, and tell their first tokens."""
         before = len(self._running)
         self._running += answers  # first, so that they are told if there is no memory for them
-        self._sequences.add(memory, len(answers[0].ids))
+        self._sequences.add((memory, len(answers[0].ids)))
         tokens = self._tell(answers, logits)
         self._next += [token or 0 for token in tokens]
         self._leave_out([row for row, token in enumerate(tokens, before) if token is None])

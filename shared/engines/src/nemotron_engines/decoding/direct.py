@@ -8,28 +8,22 @@ their column together; and residuals are added by the products. Tokens are sorte
 grouped product. Matrices are held in the layouts that a product with few rows reads fastest. No step waits for a value,
 and each has the same operations and shapes until the memory grows.
 
-Supported are float32 models on a CPU without hooks, adapters or patches, of the classes in `DIRECT` with full
+Supported are float32 models on a CPU without hooks, adapters or patches, of the classes in `KNOWN` with full
 attention (`why_not` gives the reason for others). Results differ from transformers' by the rounding of sums.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache
-from transformers.models.llama.modeling_llama import LlamaForCausalLM
-from transformers.models.mistral.modeling_mistral import MistralForCausalLM
-from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts, NemotronHForCausalLM
-from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
-from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausalLM, NemotronHMoE
 
-from nemotron_engines.decoding.general import General, cache_rows, joins
+from nemotron_engines.decoding.general import KNOWN, General, Prefilled, cache_rows, joins
 from nemotron_engines.exact.layers import chosen
 from nemotron_engines.kernels.mamba_install import is_older
 
-DIRECT = (LlamaForCausalLM, MistralForCausalLM, NemotronHForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angles do not depend on the length of the sequence."""
 BLOCK = 32
@@ -47,7 +41,7 @@ ONEDNN_IS_HERE = torch.backends.mkldnn.is_available() and all(
 
 def why_not(model: Any) -> str | None:
     """Why a model cannot be decoded directly; None if it can."""
-    if type(model) not in DIRECT:
+    if type(model) not in KNOWN:
         return f"{type(model).__name__} has no direct step"
     config, modules, hybrid = model.config, [*model.modules()], isinstance(model, NemotronHForCausalLM)
     kinds = {(parameter.device.type, parameter.dtype) for parameter in model.parameters()}
@@ -67,7 +61,10 @@ def why_not(model: Any) -> str | None:
             isinstance(module, nn.Linear) and type(module) is not nn.Linear for module in modules
         ),
         "its experts' widths are not multiples of 4": any(  # `F.grouped_mm` of torch 2.13 takes no others
-            size % 4 for module in modules if isinstance(module, NemotronHExperts) for size in module.up_proj.shape[1:]
+            size % 4
+            for module in modules
+            if isinstance(module, NemotronHMoE)
+            for size in module.experts.up_proj.shape[1:]
         ),
         "the installed transformers is too old": hybrid and is_older(),
         "the installed torch is too old": hybrid and not hasattr(F, "grouped_mm"),
@@ -199,13 +196,27 @@ class Columns:
         self.steps += 1
         self.lengths += 1
 
-    def moved(self, memory: Tensor, end: int) -> Tensor:
-        """Memory (2, sequences, groups, capacity, d) whose columns up to `end` now end at `self.end`."""
-        many = min(end, self.end)
-        new = memory.new_empty(*memory.shape[:3], self.capacity, memory.shape[4])
-        new[:, :, :, : self.end - many] = new[:, :, :, self.end :] = 0  # hidden, and finite
-        new[:, :, :, self.end - many : self.end] = memory[:, :, :, end - many : end]
-        return new
+    def placed(self, parts: Sequence["KeysAndValues"]) -> Tensor:
+        """Keys and values of all sequences (2, sequences, groups, capacity, d), each up to its column before `end`."""
+        like = parts[0].keys
+        memory = like.new_empty(2, len(self.lengths), like.shape[1], self.capacity, like.shape[3])
+        memory[:, :, :, self.end :] = 0  # hidden, and finite
+        first = 0
+        for keys, values, end in parts:
+            rows, many = slice(first, first + len(keys)), min(end, self.end)
+            memory[:, rows, :, : self.end - many] = 0
+            for target, source in zip(memory, (keys, values), strict=True):
+                target[rows, :, self.end - many : self.end] = source[:, :, end - many : end]
+            first = rows.stop
+        return memory
+
+
+class KeysAndValues(NamedTuple):
+    """Those of some sequences (sequences, groups, columns, d); the newest are in the column before `end`."""
+
+    keys: Tensor
+    values: Tensor
+    end: int
 
 
 class Rotations:
@@ -277,16 +288,18 @@ class Attention:
         scores = torch.baddbmm(columns.hidden(self.groups), tiles, self._keys, alpha=self._scaling)
         return self._out.added(residual, torch.bmm(scores.softmax(-1), self._values).view(len(x), -1))
 
-    def add(self, cache: Any, length: int, before: tuple[int, int], columns: Columns) -> None:
-        """Put the keys of prefilled prompts of this length behind those of `before`: (sequences, end)."""
-        layer = cache.layers[self._number]
-        new = columns.moved(torch.stack([layer.keys[..., self._channels], layer.values]), length)
-        old = [columns.moved(self._memory[:, : before[0]], before[1])] if before[0] else []
-        self._hold(torch.cat([*old, new], 1) if old else new)
+    def add(self, prefilled: Sequence[Prefilled], before: tuple[int, int], columns: Columns) -> None:
+        """Put the keys of prefilled prompts behind those of `before`: (sequences, end)."""
+        parts = [KeysAndValues(*self._memory[:, : before[0]], before[1])] if before[0] else []
+        for cache, length in prefilled:
+            layer: Any = cache.layers[self._number]
+            parts.append(KeysAndValues(layer.keys[..., self._channels], layer.values, length))
+        self._hold(columns.placed(parts))
 
     def move(self, rows: Tensor | None, end: int, columns: Columns) -> None:
         """Keep these sequences, or all, and place them anew."""
-        self._hold(columns.moved(self._memory if rows is None else self._memory[:, rows], end))
+        memory = self._memory if rows is None else self._memory[:, rows]
+        self._hold(columns.placed([KeysAndValues(*memory, end)]))
 
 
 class Mamba:
@@ -326,13 +339,14 @@ class Mamba:
         y = self._norm(y.unflatten(-1, (self._groups, -1))).flatten(1)
         return self._out.added(residual, y)
 
-    def add(self, cache: Any, length: int, before: tuple[int, int], columns: Columns) -> None:
+    def add(self, prefilled: Sequence[Prefilled], before: tuple[int, int], columns: Columns) -> None:
         """Put the states of prefilled prompts behind those of `before`: (sequences, end)."""
-        layer = cache.layers[self._number]
-        ring = layer.conv_states[0].mT.roll(columns.steps, 1)  # so that the next step replaces the oldest input
-        old = [self._ring, self._state] if before[0] else []
-        new = [ring.contiguous(), layer.recurrent_states[0].contiguous()]
-        self._ring, self._state = (torch.cat(pair) for pair in zip(*([old] if old else []), new, strict=True))
+        parts = [(self._ring, self._state)] if before[0] else []
+        for cache, _ in prefilled:
+            layer: Any = cache.layers[self._number]
+            ring = layer.conv_states[0].mT.roll(columns.steps, 1)  # so that the next step replaces the oldest input
+            parts.append((ring, layer.recurrent_states[0]))
+        self._ring, self._state = (torch.cat(states) for states in zip(*parts, strict=True))
 
     def move(self, rows: Tensor | None, end: int, columns: Columns) -> None:
         """Keep these sequences, or all."""
@@ -440,14 +454,15 @@ class Direct:
         """Forget all sequences."""
         self._columns = Columns()
 
-    def add(self, cache: DynamicCache, length: int) -> None:
-        """Add prefilled prompts of this length."""
+    def add(self, *prefilled: Prefilled) -> None:
+        """Add prefilled prompts."""
         columns = self._columns
         before = (len(columns.lengths), columns.end)
-        columns.place(torch.cat([columns.lengths, torch.full((cache_rows(cache),), length)]), BLOCK)
+        lengths = [torch.full((cache_rows(cache),), length) for cache, length in prefilled]
+        columns.place(torch.cat([columns.lengths, *lengths]), BLOCK)
         for _, layer in self._parts:
             if isinstance(layer, Attention | Mamba):
-                layer.add(cache, length, before, columns)
+                layer.add(prefilled, before, columns)
 
     def step(self, ids: Tensor) -> Tensor:
         """Logits (sequences, vocabulary) after the next token of each sequence."""

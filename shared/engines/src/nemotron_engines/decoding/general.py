@@ -18,7 +18,20 @@ from transformers.cache_utils import (
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
 )
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+from transformers.models.mistral.modeling_mistral import MistralForCausalLM
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
+from nemotron_engines.kernels.mamba_install import is_older
+
+KNOWN = (LlamaForCausalLM, MistralForCausalLM, NemotronHForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+"""Architectures whose step we compute ourselves, and whose prompts are read in parts."""
+TOGETHER = 4096
+"""Tokens, of all rows, that are read in one pass: it bounds the memory of a long prompt."""
+SHARED = 32
+"""Tokens of a common beginning, from which on it is read once for all prompts."""
 BLOCK = 32
 """Columns by which the memory of keys grows."""
 
@@ -60,24 +73,55 @@ def _with_room(held: Tensor, tokens: int) -> Tensor:
 
 JOINED = (DummyLayer, DynamicLayer, Growing, LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
 STATES = ("conv_states", "recurrent_states")
+Prefilled = tuple[DynamicCache, int]
+"""The memory of prompts of one length, and this length."""
 
 
 def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, DynamicCache]:
     """Read prompts of one length: logits after each (prompts, vocabulary), and the model's memory of them.
 
-    A prompt that occurs several times is read once.
+    A prompt that occurs several times is read once, and so is a long beginning that all prompts share, such as a system
+    prompt or examples.
     """
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     ids = torch.tensor(distinct, device=model.device)
     cache = DynamicCache(config=model.config)
     cache.layers = [Growing() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    logits = model(input_ids=ids, **_taken(model, cache), use_cache=True, logits_to_keep=1).logits[:, -1]
+    shared = _shared(distinct) if reads_in_parts(model) else 0
+    if shared >= SHARED:
+        _read(model, ids[:1, :shared], cache)
+        keep(cache, [0] * len(distinct), shared)
+        ids = ids[:, shared:]
+    logits = _read(model, ids, cache)
     if len(distinct) < len(prompts):
         number = {prompt: row for row, prompt in enumerate(distinct)}
         rows = [number[tuple(prompt)] for prompt in prompts]
         keep(cache, rows, len(prompts[0]))
         logits = logits[rows]
     return logits, cache
+
+
+def _shared(prompts: list[tuple[int, ...]]) -> int:
+    """Number of tokens with which all of several prompts begin; each has at least one more."""
+    if len(prompts) == 1:
+        return 0
+    first, last = min(prompts), max(prompts)  # all others are between them
+    return next(place for place, (one, other) in enumerate(zip(first, last, strict=True)) if one != other)
+
+
+def _read(model: Any, ids: Tensor, cache: DynamicCache) -> Tensor:
+    """Continue the sequences of a cache by ids (rows, tokens): logits after them (rows, vocabulary)."""
+    many = max(1, TOGETHER // len(ids)) if reads_in_parts(model) else ids.shape[1]
+    logits = ids.new_zeros(0)
+    for part in ids.split(many, 1):
+        logits = model(input_ids=part, **_taken(model, cache), use_cache=True, logits_to_keep=1).logits[:, -1]
+    return logits
+
+
+def reads_in_parts(model: Any) -> bool:
+    """Whether several tokens can be read after others; transformers' own step of other models may not allow it."""
+    older = isinstance(model, NemotronHForCausalLM) and is_older()
+    return type(model) in KNOWN and joins(model) and not older
 
 
 def only_states(model: Any) -> bool:
@@ -154,8 +198,12 @@ class General:
         self._cache: DynamicCache | None = None
         self._mask = torch.zeros(0, 0, dtype=torch.long)
 
-    def add(self, cache: DynamicCache, length: int) -> None:
-        """Add prefilled prompts of this length; more than one sequence only where `joins` allows it."""
+    def add(self, *prefilled: Prefilled) -> None:
+        """Add prefilled prompts; more than one sequence only where `joins` allows it."""
+        for cache, length in prefilled:
+            self._add(cache, length)
+
+    def _add(self, cache: DynamicCache, length: int) -> None:
         count = cache_rows(cache)
         if self._cache is None:
             self._cache, self._mask = cache, torch.ones(count, length, dtype=torch.long)

@@ -49,9 +49,8 @@ def _read(model: Any, sequences: Direct, prompts: Sequence[Sequence[int]]) -> tu
     of_length: dict[int, list[int]] = defaultdict(list)
     for number, prompt in enumerate(prompts):
         of_length[len(prompt)].append(number)
-    found: list[Tensor] = []
-    for length, numbers in of_length.items():
-        logits, memory = prefill(model, [prompts[number] for number in numbers])
-        sequences.add(memory, length)
-        found.append(logits)
-    return [number for numbers in of_length.values() for number in numbers], torch.cat(found)
+    read = {length: prefill(model, [prompts[one] for one in numbers]) for length, numbers in of_length.items()}
+    sequences.add(*((memory, length) for length, (_, memory) in read.items()))
+    return [number for numbers in of_length.values() for number in numbers], torch.cat(
+        [one for one, _ in read.values()]
+    )
