@@ -141,7 +141,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     return importlib.import_module(program).main(words)
 
 
-def run_again(command: list[str], stdout: Any = None) -> int:
+def run_again(command: list[str], stdout: Any = None, libraries: object = None) -> int:
     """Replacement for the function with which `nemotron` starts a step."""
     from support import Forked
 

@@ -179,7 +179,7 @@ def test_finetune_asks_no_process_for_a_rehearsal_that_has_passed_and_one_for_an
     write_chats(tmp_path / "chats.jsonl")
     home, remembered = tmp_path / "home", list[str]()
 
-    def passes(command: list[str]) -> int:
+    def passes(command: list[str], libraries: object = None) -> int:
         """The step's own rehearsal, of which only the training is left out."""
         started.append(command)
         module, words = module_and_words(command)

@@ -122,7 +122,7 @@ def start_copies() -> None:
     subprocess.run = captured  # ty: ignore[invalid-assignment]
     launch = importlib.import_module("nemotron_app.launch")
 
-    def run_process(command: Sequence[str], stdout: Any = None) -> int:
+    def run_process(command: Sequence[str], stdout: Any = None, libraries: object = None) -> int:
         module = _module_of(command)
         assert module is not None, f"not one of our modules: {command}"
         sys.stdout.flush()

@@ -1,13 +1,15 @@
 """Run a stage's script as a child process, and forward the user's signals to it; or here, if it is only asked.
 
 A dry run takes as long as its imports, which this process has made already: it has composed the config. Other steps get
-a process of their own, and so do engines with an environment of their own.
+a process of their own, a fork of this one where a command starts several (`copies`), and so do engines with an
+environment of their own.
 """
 
 import importlib
 import importlib.util
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from nemotron_app.copies import copy_of, note_made
 from nemotron_app.request import Request
 from nemotron_shared.artifacts import Store
 from nemotron_shared.artifacts.starting import inputs_kept, named_inputs
@@ -27,6 +30,7 @@ from nemotron_shared.config.compose import Composed, compose, find_config, share
 from nemotron_shared.config.overrides import COMMAND_LINE, TRUST, is_at, is_group, override_key
 from nemotron_shared.config.references import engine_of, leaf_keys, resolve_section
 from nemotron_shared.config.translation import dialects, understanding
+from nemotron_shared.engine.engine import Engine
 from nemotron_shared.families import families
 from nemotron_shared.machine.environments import python_for_step
 from nemotron_shared.stages import STAGES
@@ -49,9 +53,11 @@ def ask_step(stage: str, verb: str, request: Request, *options: str) -> tuple[in
     """Run one step; returns its exit code and its JSON output, which is empty if it failed."""
     asked = replace(request, json=True)
     with tempfile.TemporaryFile() as answer, step_process(stage, verb, asked, *options) as command:
-        code = run_process(command, answer)
+        code = run_process(command, answer, libraries_of(stage, verb, request))
         answer.seek(0)
-        return code, {} if code else json.loads(answer.read())
+        told = {} if code else json.loads(answer.read())
+    note_made(told.get("reused", True))
+    return code, told
 
 
 def dry_run_of(
@@ -100,8 +106,8 @@ def _captured(command: Sequence[str]) -> tuple[int, str, str]:
 @contextmanager
 def step_process(stage: str, verb: str, request: Request, *options: str) -> Generator[list[str]]:
     """The command line of one step's process, which reads the composed config from a file as long as this is open."""
-    with tempfile.TemporaryDirectory(prefix="nemotron-step-") as folder, _inputs_kept(stage, request):
-        file = Path(folder) / "composed.yaml"
+    with _folder() as folder, _inputs_kept(stage, request):
+        file = folder / "composed.yaml"
         write_composed(file, composed(stage, request))
         command = [*start_command(stage, verb, request), "--composed", str(file)]
         command += ["--dry-run"] if request.dry_run else []
@@ -109,6 +115,16 @@ def step_process(stage: str, verb: str, request: Request, *options: str) -> Gene
         command += ["--json"] if request.json else []
         command += ["--trust-code"] if request.trust_code else []
         yield [*command, *options]
+
+
+@contextmanager
+def _folder() -> Generator[Path]:
+    """A temporary folder. Not a `TemporaryDirectory`: a copy of this process would remove that as it exits."""
+    folder = tempfile.mkdtemp(prefix="nemotron-step-")
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -169,18 +185,27 @@ def start_command(stage: str, verb: str, request: Request) -> list[str]:
     """
     module = f"stages.{stage}.{verb}"
     tree = composed(stage, request).tree
-    engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
     name = engine_of(tree)
-    if verb != "train" or name is None or name not in engines.places():
-        python, engine = sys.executable, None
-    else:
-        python, engine = python_for_step(name), engines.load(name)()
+    engine = _engine(stage, verb, name)
+    python = python_for_step(name) if engine and name else sys.executable
     if request.dry_run:  # a dry run needs only one process
         command = launch_command(module, 1)
     else:
         processes = int(resolve_section(tree, "run")["nproc_per_node"])
         command = engine.command(module, processes) if engine else launch_command(module, processes)
     return [python if word == sys.executable else word for word in command]
+
+
+def _engine(stage: str, verb: str, name: str | None) -> Engine[Any] | None:
+    """The engine of a step; None for data, which has none, and for an unknown one."""
+    engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
+    return engines.load(name)() if verb == "train" and name in engines.places() else None
+
+
+def libraries_of(stage: str, verb: str, request: Request) -> Sequence[str]:
+    """Modules that a step's work begins with, if they take long to import; empty for data."""
+    engine = _engine(stage, verb, engine_of(composed(stage, request).tree))
+    return engine.begins_with if engine else ()
 
 
 def is_ours(command: Sequence[str]) -> bool:
@@ -205,13 +230,17 @@ def run_here(command: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
+def run_process(command: Sequence[str], stdout: IO[bytes] | None = None, libraries: Sequence[str] = ()) -> int:
     """Run a command and return its exit code. Forwards every SIGTERM and SIGINT; the child dies with this process.
 
     The child gets Ctrl-C twice, from the terminal and from here; steps treat simultaneous signals as one request.
     A process that was killed by another signal cannot report it, so report it here.
+
+    Args:
+        libraries: see `copies.copy_of`.
     """
-    process = subprocess.Popen(ending_with_us(command), stdout=stdout)
+    copy = copy_of(*module_and_words(command), stdout, libraries) if is_ours(command) else None
+    process = copy or subprocess.Popen(ending_with_us(command), stdout=stdout)
     stopping = False
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from nemotron_app.copies import copying
 from nemotron_app.help import PIPELINE, PipelineStep
 from nemotron_app.launch import ask_step, composed, config_of, for_one_stage, run_step, stage_directory, stages_with
 from nemotron_app.request import Request
@@ -24,6 +25,7 @@ from nemotron_shared.system.stop import STOPPED_EXIT_CODE, end_on_sigterm
 from nemotron_shared.tracking.progress import heartbeat
 
 
+@copying()
 def run_pipeline(request: Request) -> int:
     """Run the steps of the family's stages until one fails; returns its exit code, or 0."""
     steps = [step for step in PIPELINE if step.stage in families()[request.family].stages]

@@ -18,6 +18,7 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
 
     settings = LMEvalEngine
     libraries = "stages.eval.engines.lm_eval.ask"  # it also takes the hub's libraries offline
+    begins_with = ("datasets", "lm_eval", "lm_eval.models.huggingface", "lm_eval.tasks")
 
     def notes(self, config: EvalConfig[LMEvalEngine], inputs: Inputs) -> Iterator[Finding]:
         """What the models' folders have that does not count: chat templates, and generation settings."""

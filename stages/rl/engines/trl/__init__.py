@@ -26,6 +26,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     settings = TRLEngine
     libraries = "stages.rl.engines.trl.train"
+    begins_with = ("transformers.trainer", "peft", "datasets", "stages.rl.engines.trl.library")
     rules = TRAINING
     unneeded = ("boto3", "scipy")
     small_models = "nemotron_engines.modeling.cut"

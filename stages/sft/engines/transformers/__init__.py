@@ -15,6 +15,7 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
 
     settings = TransformersEngine
     libraries = "stages.sft.engines.transformers.train"
+    begins_with = ("transformers.trainer", "peft")
     small_models = "nemotron_engines.modeling.cut"
     rules = TRAINING
     unneeded = ("boto3", "datasets", "scipy")

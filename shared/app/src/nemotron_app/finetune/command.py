@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from nemotron_app import completion
+from nemotron_app.copies import copying
 from nemotron_app.finetune.plan import choose_training, evaluate, make_plan, prepare, train
 from nemotron_app.store_options import Look, store_options
 from nemotron_app.wording import CONTROL, last_turn
@@ -234,6 +235,7 @@ USE = ("chat {model}", "serve {model}", "export {model} my-model")
 @click.option("--again", is_flag=True, help="discard the choices of an earlier run for the same model and data")
 @click.option("--trust-code", is_flag=True, help="run the Python files of a model that needs them")
 @store_options
+@copying()
 def command(
     look: Look,
     model: str,

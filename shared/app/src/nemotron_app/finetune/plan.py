@@ -10,7 +10,16 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nemotron_app.launch import ask_step, is_ours, module_and_words, run_process, stage_directory, step_process
+from nemotron_app.copies import note_made
+from nemotron_app.launch import (
+    ask_step,
+    is_ours,
+    libraries_of,
+    module_and_words,
+    run_process,
+    stage_directory,
+    step_process,
+)
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
@@ -163,7 +172,9 @@ class Plan:
         with step_process(self.stage, "train", request, "--rehearse") as command:
             if is_ours(command) and self._has_rehearsed(command):
                 say(f"[{self.stage}] {BEFORE}")
-            elif code := run_process(command):
+                return
+            note_made(reused=False)  # it trains
+            if code := run_process(command, libraries=libraries_of(self.stage, "train", request)):
                 raise SystemExit(code)
 
     def _has_rehearsed(self, command: Sequence[str]) -> bool:

@@ -44,6 +44,11 @@ class Engine(Protocol[ConfigT]):
     libraries: ClassVar[str | None] = None
     """The module `run` imports first, if packages in `unneeded` are to be hidden during its import."""
 
+    begins_with: ClassVar[tuple[str, ...]] = ()
+    """Modules that `libraries` imports in any case, and that change nothing for other engines. A command that starts
+    several steps imports them once, and forks the steps.
+    """
+
     unneeded: ClassVar[tuple[str, ...]] = ()
     """Packages that the libraries import if present, for features no run of this engine uses. Hiding them during the
     import makes it a quarter faster.
