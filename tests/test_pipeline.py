@@ -240,6 +240,53 @@ def test_a_stopped_pipeline_leaves_no_process_and_goes_on_when_it_is_asked_again
     assert versions(home) == dict.fromkeys(ARTIFACTS, 1)
 
 
+FORKED = """
+import sys
+from nemotron_app import launch
+from nemotron_app.copies import copying, note_made
+from nemotron_app.request import Request
+
+launch.ending_with_us = None  # a step in a process of its own would need it
+with copying():
+    note_made(reused=False)
+    for words in sys.argv[1:]:
+        stage, *overrides = words.split()
+        request = Request("super3", (stage,), "tiny", (*overrides, "run.family=super3"), False, False)
+        code, made = launch.ask_step(stage, "train", request)
+        print(code, stage, made["reused"])
+"""
+
+
+@pytest.mark.slow
+def test_forked_trainings_make_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+    """Those of the pipeline; those in processes of their own; and the last first, after all libraries were imported."""
+    home, stages = tmp_path / "home", ("pretrain", "sft", "rl")
+    made = alone(["pipeline", "-c", "tiny", *SHORT_PIPELINE], home)
+    told = made.stderr.read()
+    assert made.wait() == 0, told
+    for stage in stages:
+        again = alone([stage, "-c", "tiny", *SHORT[stage], "--force"], home)
+        told = again.stderr.read()
+        assert again.wait() == 0, told
+    asked = [" ".join([stage, *SHORT[stage], "run.force=true"]) for stage in reversed(stages)]
+    command = [sys.executable, "-c", FORKED, " ".join(["eval", *SHORT["eval"]]), *asked]
+    forked = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"NEMOTRON_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert forked.stdout.splitlines() == ["0 eval False", *(f"0 {stage} False" for stage in reversed(stages))], (
+        forked.stderr
+    )
+    for stage in stages:
+        versions_of = (home / "artifacts" / f"super3-{stage}-model").glob("v*/model.safetensors")
+        weights = [file.read_bytes() for file in versions_of]
+        assert len(weights) == 3 and len({*weights}) == 1, stage
+
+
 def _text(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(errors="replace")
