@@ -47,7 +47,9 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a start parses its words, composes, makes a preflight and validates a whole config."""
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
     monkeypatch.setattr(train, "run_engine", config_alone)
-    monkeypatch.setattr("nemotron_app.launch.run_process", lambda command, stdout=None, _=(): call_here(command, stdout))
+    monkeypatch.setattr(
+        "nemotron_app.launch.run_process", lambda command, stdout=None, _=(): call_here(command, stdout)
+    )
     found: Counter[str] = Counter()
 
     def count(module: Any, name: str, what: str) -> None:
@@ -93,7 +95,9 @@ def test_words_and_the_composed_file_give_the_same_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
-    monkeypatch.setattr("nemotron_app.launch.run_process", lambda command, stdout=None, _=(): call_here(command, stdout))
+    monkeypatch.setattr(
+        "nemotron_app.launch.run_process", lambda command, stdout=None, _=(): call_here(command, stdout)
+    )
     words = ["optimizer.lr=1e-3", "data_prep.sample=7"]
     assert train.main(["-c", "tiny", *words, "run.family=super3", "--dry-run", "--json"]) == 0
     by_words = capsys.readouterr().out
