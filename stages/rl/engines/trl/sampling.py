@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers.trainer_utils import EvalLoopOutput
 
 from nemotron_engines.checks import require_alike
 from nemotron_engines.exact.decode import sample
@@ -24,6 +25,7 @@ from nemotron_engines.lora.kinds import without_adapters
 from nemotron_engines.modeling.generation import alone, ends_of
 from nemotron_shared.system import distributed
 from nemotron_shared.tracking.metrics import Metric
+from stages.rl.engines.trl.generators import VLLM
 from stages.rl.engines.trl.library import add_fused_lm_head
 from stages.rl.engines.trl.routes import Routes, noting_routes
 from stages.rl.engines.trl.trainer import StepTrainer, own_tokens
@@ -122,7 +124,7 @@ class Differences:
         """The step's figures over all processes; collective."""
         sums = [self.tokens, self.differing, self.routed, self.flips, self.multiplied, self.sequences, self.ratios]
         whole, largest = torch.tensor(sums, dtype=torch.float64), torch.tensor(self.largest, dtype=torch.float64)
-        if torch.distributed.is_initialized():
+        if distributed.world_size() > 1:
             torch.distributed.all_reduce(whole)
             torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
         tokens, differing, routed, flips, multiplied, sequences, ratios = whole.tolist()
@@ -156,7 +158,7 @@ class TokenMeans:
         names = sorted(self._sums)
         whole = torch.tensor([self._tokens, *(self._sums[name] for name in names)], dtype=torch.float64)
         self.__init__()
-        if torch.distributed.is_initialized():
+        if distributed.world_size() > 1:
             torch.distributed.all_reduce(whole)
         tokens, *sums = whole.tolist()
         return {name: total / tokens for name, total in zip(names, sums, strict=True)} if tokens else {}
@@ -174,6 +176,8 @@ class SamplingTrainer(StepTrainer):
     mismatch_limit: float | None = None
     largest_weight: float | None = None
     """Largest weight of truncated importance sampling; None turns it off."""
+    generator: VLLM | None = None
+    """Draws the completions; None: this class does."""
     _exact: PreTrainedModel | None = None
     _inputs: dict[str, Any] | None = None
     """Inputs of the loss that is being computed."""
@@ -213,6 +217,8 @@ class SamplingTrainer(StepTrainer):
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         """Ids and log-probabilities of one completion per prompt; records the experts before each token."""
+        if self.generator is not None:
+            return self._generated(self.generator, prompt_ids)
         if (model := self._exact) is None:
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
             self.begin_to_draw(self.state.global_step, unwrapped.training, self.drawn_before + self.rows[0], *self.turn)
@@ -234,12 +240,37 @@ class SamplingTrainer(StepTrainer):
         self._sampled_experts = [code(torch.stack(answer.routes)) for answer in answers if answer.routes]
         return [answer.ids for answer in answers], [answer.logps for answer in answers]
 
-    def _draws(self, training: bool) -> Tensor:
-        """Random numbers for the tokens of this process's rows; functions of seed, step, row and turn alone."""
-        most = self.max_completion_length
+    def _generated(self, generator: VLLM, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[list[float]]]:
+        """Ids and log-probabilities of one completion per prompt, by the weights of this step."""
+        model = self.accelerator.unwrap_model(self.model)
+        seeds = [int(np.random.default_rng(key).integers(1 << 62)) for key in self._keys(model.training)]
+        drawn = generator.draw(model, self.state.global_step, prompt_ids, seeds)
+        return [ids for ids, _ in drawn], [logps for _, logps in drawn]
+
+    def _keys(self, training: bool) -> list[list[int]]:
+        """What the random numbers of this process's rows depend on: seed, step, row and turn alone."""
         first = self.drawn_before
-        keys = [[self.seed, training, self.state.global_step, first + row, *self.turn] for row in self.rows]
-        return torch.from_numpy(np.stack([np.random.default_rng(key).random(most) for key in keys]))
+        return [[self.seed, training, self.state.global_step, first + row, *self.turn] for row in self.rows]
+
+    def _draws(self, training: bool) -> Tensor:
+        """Random numbers for the tokens of this process's rows."""
+        most = self.max_completion_length
+        return torch.from_numpy(np.stack([np.random.default_rng(key).random(most) for key in self._keys(training)]))
+
+    def _sampled(self) -> list[dict[str, Any]]:
+        """Completions of a step, by pass; until the next one, what drew them may rest."""
+        made = super()._sampled()
+        if self.generator is not None:
+            self.generator.rest()
+        return made
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """See the base class; what drew the completions may rest."""
+        found = super().evaluation_loop(*args, **kwargs)
+        if self.generator is not None:
+            self.generator.rest()
+            self.generator.take_seconds()
+        return found
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Keep each row's experts with the row when rows are shuffled."""
@@ -295,6 +326,9 @@ class SamplingTrainer(StepTrainer):
             found["clipped_fraction"] = self._clipped(self._logps - before, inputs)
         if (start := inputs.get("ref_per_token_logps")) is not None:
             found["kl"] = (start - self._logps).exp() - (start - self._logps) - 1
+        if self.largest_weight is not None and self._exact is None:
+            weights = importance_weights(inputs, before, self.importance_sampling_level)
+            found["bounded_weights"] = weights > self.largest_weight
         return found
 
     def _clipped(self, log_ratios: Tensor, inputs: Mapping[str, Any]) -> Tensor:
@@ -315,6 +349,8 @@ class SamplingTrainer(StepTrainer):
         Raises:
             UserError: the differences exceed the configured limit.
         """
+        if "loss" in logs and self.generator is not None:
+            logs.update(self.generator.take_seconds())
         if "loss" in logs:
             found, self._differences = self._differences.figures(), Differences()
             logs.update(dict(found))
@@ -327,12 +363,19 @@ class SamplingTrainer(StepTrainer):
 
 
 def weighed(inputs: Mapping[str, Any], trained: Tensor, largest: float, level: str = "token") -> Tensor:
-    """Advantages (rows, tokens) for truncated importance sampling: each is multiplied by the token's probability in
-    training over that in sampling, at most `largest`; at the level "sequence", by those of the whole completion.
-    `trained`: (rows, tokens), nats.
+    """Advantages (rows, tokens) for truncated importance sampling: each is multiplied by the token's importance weight,
+    at most `largest`. `trained`: (rows, tokens), nats.
+    """
+    weights = importance_weights(inputs, trained, level)
+    return inputs["advantages"].view(len(weights), -1) * weights.clamp(max=largest)
+
+
+def importance_weights(inputs: Mapping[str, Any], trained: Tensor, level: str) -> Tensor:
+    """Probability of each token in training over that in sampling, (rows, tokens); at the level "sequence", that of the
+    whole completion; 1 where nothing is learnt.
     """
     mask = own_tokens(inputs)
     apart = (trained - inputs["sampling_per_token_logps"]).masked_fill(~mask, 0)
     if level == "sequence":
         apart = apart.sum(1, keepdim=True).expand_as(apart)
-    return inputs["advantages"].view(len(mask), -1) * apart.exp().clamp(max=largest)
+    return apart.exp()

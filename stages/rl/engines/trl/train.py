@@ -1,6 +1,7 @@
 """Train with TRL's GRPOTrainer."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
@@ -14,6 +15,7 @@ from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.engine.spec import Outcome, Task
+from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.run import Run
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.completions import Likeness, Silence, steadier
@@ -101,25 +103,49 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
         trainer.learn_from(load_teacher(task, begun.model, tokenizer), config.distillation.kl_type)
     elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(begun.reference(task), penalty)
-    made = train_to_end(trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    with generating(trainer, config, run):
+        made = train_to_end(
+            trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"}
+        )
     for line in conclusions(trainer, config):
         run.say(line)
     return made
+
+
+@contextmanager
+def generating(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], run: Run) -> Generator[None]:
+    """Let vLLM draw the completions inside this block, if the config wants it to."""
+    if not config.engine.wants_vllm:
+        yield
+        return
+    from stages.rl.engines.trl.generators import added_by_vllm, vllm_for
+
+    environments, model = config.engine.environments, trainer.accelerator.unwrap_model(trainer.model)
+    after = environments.max_episode_tokens if environments else config.grpo.max_new_tokens
+    longest = max(len(prompt.ids) for prompt in trainer.prompts.values()) + after
+    if config.engine.peft is not None:
+        run.say(f"adapters: {'added by vLLM' if added_by_vllm(model) else 'merged into the weights for vLLM'}")
+    with vllm_for(config, model, longest, trainer.eos_token_ids, run.directory / "vllm.log") as trainer.generator:
+        yield
 
 
 def begin_to_sample(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], model: Any) -> Iterator[str]:
     """Choose how completions are sampled; yields what a person should know about it.
 
     Raises:
-        UserError: in a rehearsal: what is sampled is not what TRL would train.
+        UserError: the config wants exact sampling, which is impossible; in a rehearsal: what is sampled is not what
+            TRL would train.
     """
     if config.distillation is None:
         require_same_head(trainer.model, config.grpo.temperature)
     dropout = config.engine.peft.dropout if config.engine.peft else 0.0
     if dropout:
         yield f"engine.peft.dropout={dropout:g}: completions are drawn without it and learnt with it"
-    if config.engine.exact_sampling:
+    if config.engine.wants_exact:
         reason = "adapters drop values in training" if dropout else trainer.sample_exactly()
+        if reason and config.engine.generation == "exact":
+            remedy = "change that, or set engine.generation=transformers"
+            raise UserError(f"engine.generation=exact: sampling is not bit-identical to training: {reason}", remedy)
         yield f"sampling: transformers' generate ({reason})" if reason else "sampling: bit-identical to training"
     if kind := unmeasured(model):
         yield f"router_flips are not measured: {kind} of this transformers does not say which experts it chose"

@@ -197,6 +197,8 @@ def _short(config: StageConfig) -> list[str]:
         f"grpo.overlong_buffer_length={min(grpo.overlong_buffer_length, 1)}",
         "grpo.overlong_filtering=false",  # answers of random weights are cut, and would teach nothing
         "grpo.sampling_mismatch_limit=null",
+        # vLLM would take longer to start than all the rest, and may not take the sizes of a small model
+        *(["engine.generation=null"] if getattr(config.engine, "generation", None) else []),
     ]
 
 

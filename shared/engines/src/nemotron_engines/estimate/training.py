@@ -207,7 +207,7 @@ def _rollout(config: GRPOConfig, layout: Layout, kind: str) -> Rollout:
         rows=-(-config.rows_per_step // layout.devices),
         row_tokens=layout.row_tokens,
         drawn=0 if on_pairs else _drawn(config),
-        exact=kind == NEMOTRON_H and getattr(engine, "exact_sampling", False) and config.run.threads == 1,
+        exact=kind == NEMOTRON_H and getattr(engine, "wants_exact", False) and config.run.threads == 1,
         forward=1 + compares,
         backward=backward * (1.0 if learns_all else LEARNT),
         passes=layout.passes,

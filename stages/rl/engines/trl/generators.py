@@ -1,0 +1,316 @@
+"""What draws the completions of a step, if that is vLLM: in this process, or in one of its own.
+
+    with vllm_for(task, trainer) as generator:
+        generator.take(model)                       the weights, before they are first drawn with
+        generator.draw(prompts, seeds)              [(ids, log-probabilities), ...]
+
+Both forms hand over the same weights under their names in a checkpoint, without a file. A process of its own has one
+end of a pair of sockets as its input, so nobody else can ask it, and it ends when the other end is closed.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from nemotron_engines.lora.export import save_adapter
+from nemotron_engines.lora.kinds import without_adapters
+from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.process import end_group, ending_with_us
+from stages.rl.engines.trl import vllm_program
+from stages.rl.engines.trl.vllm_needs import python_of
+from stages.rl.schema import RLConfig, TRLEngine
+
+SHARED_MEMORY = Path("/dev/shm")
+Drawn = list[tuple[list[int], list[float]]]
+"""Ids and log-probabilities in nats of each completion."""
+CONTINUE = "run the same command again, which goes on from the last checkpoint"
+LOOK_SECONDS, END_SECONDS = 0.5, 5.0
+
+
+class Calls(Protocol):
+    """What both forms can be asked."""
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Compute with these weights from now on."""
+
+    def take_adapter(self, folder: str, number: int) -> None:
+        """Add this adapter from now on, and no other."""
+
+    def draw(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], most: int) -> Drawn:
+        """A completion of each prompt."""
+        ...
+
+    def rest(self) -> None:
+        """Give memory free until weights are taken again."""
+
+
+class InProcess:
+    """vLLM in this process."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        with _in_a_sentence():
+            self._sampler = vllm_program.Sampler(str(folder), settings)
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """See `Calls`."""
+        with _in_a_sentence():
+            self._sampler.take(weights.items())
+
+    def take_adapter(self, folder: str, number: int) -> None:
+        """See `Calls`."""
+        self._sampler.take_adapter(folder, number)
+
+    def draw(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], most: int) -> Drawn:
+        """See `Calls`."""
+        with _in_a_sentence():
+            return self._sampler.draw(prompts, seeds, most)
+
+    def rest(self) -> None:
+        """See `Calls`."""
+        self._sampler.rest()
+
+
+@contextmanager
+def _in_a_sentence() -> Generator[None]:
+    """Whatever vLLM raises, as one sentence."""
+    try:
+        yield
+    except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError, KeyError) as error:
+        raise _failed(vllm_program.sentence(error)) from error
+
+
+def _failed(said: str) -> UserError:
+    smaller = "lower engine.vllm.gpu_memory_utilization" if "memory" in said.lower() else "set engine.generation=null"
+    return UserError(f"vLLM: {said}", f"{smaller}, or correct what it names; {CONTINUE}")
+
+
+class OwnProcess:
+    """vLLM in a process of its own, which this one starts, watches and ends.
+
+    Args:
+        program: what is started, before the folder and the file of settings.
+        log: file for its output.
+        patience: seconds that it may take for an answer.
+        variables: of its environment, besides ours.
+    """
+
+    def __init__(
+        self, program: Sequence[str], folder: Path, settings: dict[str, Any], log: Path, patience: float,
+        variables: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._log, self._patience, self._dtype = log, patience, settings["dtype"]
+        told = folder / "settings.json"
+        told.write_text(json.dumps(settings))
+        ours, theirs = socket.socketpair()
+        with theirs, log.open("wb") as file:
+            self._process = subprocess.Popen(
+                ending_with_us([*program, str(folder), str(told)], group=True),
+                stdin=theirs.fileno(), stdout=file, stderr=file, env={**os.environ, **variables},
+                start_new_session=True,
+            )  # fmt: skip
+        self._connection = Connection(ours.detach())
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the process that leads its group."""
+        return self._process.pid
+
+    def _ended(self) -> UserError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        code = self._process.poll()
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        return UserError(f"vLLM's process {': '.join([how, *lines[-1:]])}", f"see {self._log}; {CONTINUE}")
+
+    def _answer(self) -> Any:
+        until = time.monotonic() + self._patience
+        try:
+            while not self._connection.poll(LOOK_SECONDS):
+                if time.monotonic() > until:
+                    what = f"vLLM's process has not answered for {self._patience:g} s (engine.vllm.patience_seconds)"
+                    raise UserError(what, f"see {self._log}; {CONTINUE}")
+            how, value = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._ended() from error
+        if how == "failed":
+            raise _failed(value)
+        return value
+
+    def _ask(self, method: str, *arguments: Any, weights: Iterable[tuple[str, Tensor]] = ()) -> Any:
+        try:
+            self._connection.send((method, arguments))
+            vllm_program.send(self._connection, weights, self._dtype)
+        except (EOFError, ConnectionError) as error:
+            raise self._ended() from error
+        return self._answer()
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """See `Calls`."""
+        parts = [(name, self._dtype, [*value.shape]) for name, value in weights.items()]
+        self._ask("take", parts, weights=weights.items())
+
+    def take_adapter(self, folder: str, number: int) -> None:
+        """See `Calls`."""
+        self._ask("take_adapter", folder, number)
+
+    def draw(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], most: int) -> Drawn:
+        """See `Calls`."""
+        return self._ask("draw", [[*one] for one in prompts], [*seeds], most)
+
+    def rest(self) -> None:
+        """See `Calls`."""
+        self._ask("rest")
+
+    def close(self) -> None:
+        """End it, whatever it is doing."""
+        self._connection.close()
+        end_group(self._process)
+
+
+def weights_of(model: Any, *, merged: bool = True) -> dict[str, Tensor]:
+    """A model's weights by their names in a checkpoint.
+
+    Args:
+        merged: add its adapters to what they adapt; without, the frozen weights alone.
+    """
+    base = without_adapters(model)
+    tensors = {name.replace(".base_layer.", "."): value for name, value in base.state_dict().items()}
+    for name, layer in base.named_modules() if merged else ():
+        if isinstance(layer, LoraLayer):
+            whole = tensors[f"{name}.weight"]
+            tensors[f"{name}.weight"] = whole + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
+    tied = base.all_tied_weights_keys or {}
+    kept = {name: value for name, value in tensors.items() if ".lora_" not in name and name not in tied}
+    return revert_weight_conversion(base, kept)
+
+
+ADAPTED = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "in_proj"})
+"""Layers whose adapters vLLM adds by itself, in the lane `vllm_cpu` to a Qwen3 and a dense NemotronH."""
+
+
+def added_by_vllm(model: Any) -> int:
+    """The rank of a model's adapters if vLLM adds them; 0 if it has none, or if they are merged for vLLM."""
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, LoraLayer)}
+    alone = all(name.rpartition(".")[2] in ADAPTED for name in layers)
+    return max((rank for one in layers.values() for rank in one.r.values()), default=0) if alone else 0
+
+
+class VLLM:
+    """Draws completions by vLLM with the weights of a training.
+
+    Args:
+        calls: one of the two forms.
+        most: tokens of a completion.
+        adapters: folder in memory through which adapters are handed over; None: they are added to the weights.
+        sleeps: whether vLLM gives memory free between steps.
+    """
+
+    def __init__(self, calls: Calls, most: int, adapters: Path | None, *, sleeps: bool = False) -> None:
+        self._calls, self._most, self._adapters, self._sleeps = calls, most, adapters, sleeps
+        self._taken: int | None = None
+        self._number = 0
+        self.seconds = {"handover_seconds": 0.0, "generation_seconds": 0.0}
+        """Since they were last taken."""
+
+    def draw(self, model: Any, step: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Drawn:
+        """A completion of each prompt by the weights of this step; they are handed over once a step.
+
+        Args:
+            step: number of the updates that the weights have had.
+        """
+        begun = time.monotonic()
+        if step != self._taken:
+            self._hand_over(model)
+            self._taken = step
+        handed = time.monotonic()
+        found = self._calls.draw(prompts, seeds, self._most)
+        self.seconds["handover_seconds"] += handed - begun
+        self.seconds["generation_seconds"] += time.monotonic() - handed
+        return found
+
+    def _hand_over(self, model: Any) -> None:
+        with torch.no_grad():
+            if self._adapters is None:
+                self._calls.take(weights_of(model))
+                return
+            if self._taken is None:  # the frozen weights, once
+                self._calls.take(weights_of(model, merged=False))
+        self._number += 1
+        folder = self._adapters / f"{self._number}"
+        save_adapter(model, folder, None)
+        self._calls.take_adapter(str(folder), self._number)
+
+    def rest(self) -> None:
+        """Nothing is drawn until the next step: give memory free, where that was asked for."""
+        if self._sleeps:
+            self._calls.rest()
+            self._taken = None
+
+    def take_seconds(self) -> dict[str, float]:
+        """Time of the current step so far, which begins anew."""
+        found, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        return found
+
+
+@contextmanager
+def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequence[int], log: Path) -> Generator[VLLM]:
+    """vLLM as the config wants it, until the end of the block.
+
+    Args:
+        model: as it is trained, with its adapters.
+        longest: tokens of a prompt with its completion.
+        ends: tokens that end a completion.
+        log: file for the output of a process of its own.
+
+    Raises:
+        UserError: it does not start; the message has the reason.
+    """
+    told, grpo, base = config.engine.vllm, config.grpo, without_adapters(model)
+    with TemporaryDirectory(prefix="nemotron-vllm-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as place:
+        folder = Path(place)
+        described = deepcopy(base.config)
+        described.architectures = [type(base).__name__]
+        described.save_pretrained(folder)
+        settings = {
+            "dtype": config.engine.generation_dtype or config.engine.dtype,
+            "longest": longest,
+            "temperature": grpo.temperature,
+            "top_p": grpo.top_p,
+            "ends": [*ends],
+            "share": told.gpu_memory_utilization,
+            "cache_gib": told.cpu_cache_gib,
+            "sleeps": told.sleep,
+            "on_gpu": base.device.type == "cuda",
+            "rank": added_by_vllm(model),
+        }
+        adapters = folder if settings["rank"] else None
+        if config.engine.generation == "vllm":
+            yield VLLM(InProcess(folder, settings), grpo.max_new_tokens, adapters, sleeps=told.sleep)
+            return
+        program = [python_of(config), "-P", vllm_program.__file__]
+        variables = {} if told.gpus is None else {"CUDA_VISIBLE_DEVICES": told.gpus}
+        process = OwnProcess(program, folder, settings, log, told.patience_seconds, variables)
+        try:
+            yield VLLM(process, grpo.max_new_tokens, adapters, sleeps=told.sleep)
+        finally:
+            process.close()

