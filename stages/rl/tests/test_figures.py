@@ -169,6 +169,7 @@ def expected(seen: Seen, folder: Path, loss: str) -> dict[str, float]:
         "differing_tokens": 1.0,
         "logprob_difference": max(float(one.abs().max()) for one in apart_by),
         "token_mult_prob_error": mean([one.abs().exp() for one in apart_by]),
+        "bounded_weights": mean([(weight_of(loss, one) > WEIGHT).double() for one in counted]),
         "sequence_ratio": fsum(exp(float(one.sum())) for one in apart_by) / len(apart_by),
     }
     return figures | ({"clipped_fraction": mean([clipped(loss, one) for one in counted])} if loss != "sapo" else {})
@@ -186,13 +187,18 @@ def ratio_of(loss: str, one: Completion) -> Tensor:
     return (ratio.mean().expand_as(ratio) if loss == "gspo" else ratio).exp()
 
 
+def weight_of(loss: str, one: Completion) -> Tensor:
+    """The importance weight of each token, before it is bounded."""
+    apart_by = one.before - one.drawn
+    return (apart_by.sum().expand_as(apart_by) if loss == "gspo" else apart_by).exp()
+
+
 def loss_of(loss: str, part: list[Completion]) -> Tensor:
     """The loss of an update, by the table of the README."""
     terms = []
     for one in part:
         ratio, advantage = ratio_of(loss, one), one.advantage
-        apart_by = one.before - one.drawn
-        weight = (apart_by.sum().expand_as(apart_by) if loss == "gspo" else apart_by).exp().clamp(max=WEIGHT)
+        weight = weight_of(loss, one).clamp(max=WEIGHT)
         term = -torch.minimum(ratio * advantage, ratio.clamp(1 - LOW, 1 + HIGH) * advantage)
         if loss == "cispo":
             term = -ratio.clamp(max=1 + HIGH).detach() * advantage * one.now
