@@ -9,6 +9,7 @@ end of a pair of sockets as its input, so nobody else can ask it, and it ends wh
 """
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -38,6 +39,8 @@ SHARED_MEMORY = Path("/dev/shm")
 Drawn = list[tuple[list[int], list[float]]]
 """Ids and log-probabilities in nats of each completion."""
 CONTINUE = "run the same command again, which goes on from the last checkpoint"
+ANOTHER_MODEL = 1.05
+"""A step's `token_mult_prob_error` where both compute in float32 and vLLM has other weights; rounding makes 1.00001."""
 LOOK_SECONDS, END_SECONDS = 0.5, 5.0
 
 
@@ -199,8 +202,8 @@ def weights_of(model: Any, *, merged: bool = True) -> dict[str, Tensor]:
         if isinstance(layer, LoraLayer):
             whole = tensors[f"{name}.weight"]
             tensors[f"{name}.weight"] = whole + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
-    tied = base.all_tied_weights_keys or {}
-    kept = {name: value for name, value in tensors.items() if ".lora_" not in name and name not in tied}
+    # tied ones by both of their names: vLLM 0.32 packs a head on a CPU, and puts embeddings alone beside the old one
+    kept = {name: value for name, value in tensors.items() if ".lora_" not in name}
     return revert_weight_conversion(base, kept)
 
 
@@ -223,9 +226,13 @@ class VLLM:
         most: tokens of a completion.
         adapters: folder in memory through which adapters are handed over; None: they are added to the weights.
         sleeps: whether vLLM gives memory free between steps.
+        rounds: whether its type is another than that of training, or bfloat16.
     """
 
-    def __init__(self, calls: Calls, most: int, adapters: Path | None, *, sleeps: bool = False) -> None:
+    def __init__(
+        self, calls: Calls, most: int, adapters: Path | None, *, sleeps: bool = False, rounds: bool = False
+    ) -> None:
+        self._limit = math.inf if rounds else ANOTHER_MODEL
         self._calls, self._most, self._adapters, self._sleeps = calls, most, adapters, sleeps
         self._taken: int | None = None
         self._number = 0
@@ -266,6 +273,17 @@ class VLLM:
             self._calls.rest()
             self._taken = None
 
+    def require_same_model(self, step: int, error: float) -> None:
+        """Check a step's `token_mult_prob_error` for a vLLM that did not take the weights, and said nothing.
+
+        Raises:
+            UserError: it did not.
+        """
+        if error > self._limit:
+            what = f"step {step}: vLLM computes another model than the one that is trained: the probabilities of its"
+            what += f" tokens are {error:.3g} times apart, and rounding makes 1.00001 of that"
+            raise UserError(what, "set engine.generation=transformers: this version does not take such weights anew")
+
     def take_seconds(self) -> dict[str, float]:
         """Time of the current step so far, which begins anew."""
         found, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
@@ -304,13 +322,15 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
             "rank": added_by_vllm(model),
         }
         adapters = folder if settings["rank"] else None
+        rounds = "bfloat16" in (settings["dtype"], config.engine.dtype)
+        how: dict[str, bool] = {"sleeps": told.sleep, "rounds": rounds}
         if config.engine.generation == "vllm":
-            yield VLLM(InProcess(folder, settings), grpo.max_new_tokens, adapters, sleeps=told.sleep)
+            yield VLLM(InProcess(folder, settings), grpo.max_new_tokens, adapters, **how)
             return
         program = [python_of(config), "-P", vllm_program.__file__]
         variables = {} if told.gpus is None else {"CUDA_VISIBLE_DEVICES": told.gpus}
         process = OwnProcess(program, folder, settings, log, told.patience_seconds, variables)
         try:
-            yield VLLM(process, grpo.max_new_tokens, adapters, sleeps=told.sleep)
+            yield VLLM(process, grpo.max_new_tokens, adapters, **how)
         finally:
             process.close()

@@ -356,6 +356,8 @@ class SamplingTrainer(StepTrainer):
             logs.update(dict(found))
             self._note("train", **self._means.take())
             error, limit = found.get("token_mult_prob_error", 1.0), self.mismatch_limit
+            if self.generator is not None:
+                self.generator.require_same_model(self.state.global_step, error)
             if limit is not None and error > limit and distributed.rank() != 0:
                 raise SystemExit(2)  # the first process prints the reason
             require_alike(self.state.global_step, error, limit)
