@@ -134,6 +134,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     sys.argv = [program, *words]
     if program.endswith(".py"):
         subprocess.run = run_forked_where_possible
+        subprocess.Popen = InGroup  # type: ignore[misc]
         sys.path.insert(0, str(Path(program).parent))
         return runpy.run_path(program, run_name="__main__") and 0
     if program == OURS:
@@ -161,6 +162,19 @@ def run_forked_where_possible(command: Any, run: Any = subprocess.run, **options
     if not options.get("text"):
         done.stdout, done.stderr = done.stdout.encode(), done.stderr.encode()  # type: ignore[assignment]
     return done
+
+
+class InGroup(subprocess.Popen):
+    """Replacement for the class with which our own programs start one in a group of its own, and write into a file."""
+
+    def __new__(cls, command: Any, **options: Any) -> Any:
+        from support import Forked, can_be_forked
+
+        file = options.get("stdout")
+        grouped = options.get("start_new_session") and options.get("stderr") == subprocess.STDOUT
+        if grouped and hasattr(file, "fileno") and can_be_forked(command):
+            return Forked(command, options["cwd"], options["env"], file, file, group=True)
+        return super().__new__(cls)
 
 
 def start_rank(handler: Any, command: tuple[str, ...], environment: dict[str, str]) -> Any:

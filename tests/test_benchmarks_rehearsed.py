@@ -192,7 +192,7 @@ def test_gpu(tmp_path: Path) -> None:
     """All parts but Automodel's, which its own environment runs."""
     found = parts(tmp_path, REHEARSED, before=False, on_gpu=False)
     names = ",".join(part.name for part in found if part.engine != "automodel")
-    rehearse("gpu.py", str(tmp_path), "--rehearse", "--minutes", "30", "--only", names, measures=True)
+    rehearse("gpu.py", str(tmp_path), "--rehearse", "--minutes", "30", "--only", names)
     found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
     assert "rehearsal" in (tmp_path / "gpu.txt").read_text(encoding="utf-8")
     assert found
