@@ -1,8 +1,6 @@
 """Learning is real: the README's command, unshortened, and what each stage must have added."""
 
 import json
-import os
-import subprocess
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +13,7 @@ LEAST_OF_DPO, LEAST_OF_DISTILLATION, LEAST_OF_SCORES = 0.8, 0.8, 0.7
 
 @pytest.mark.slow
 def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
-    environment = os.environ | {"NEMOTRON_HOME": str(tmp_path / "home")}
-    command = nemotron("super3", "pipeline", "-c", "tiny")
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)  # as a user runs it: all that is done ahead too
+    run(*nemotron("super3", "pipeline", "-c", "tiny"))  # in new processes: tests/test_pipeline.py
     artifact = tmp_path / "home" / "artifacts" / "super3-eval-results" / "v1"
     results = json.loads((artifact / "results.json").read_text())
     assert results["tasks"]["sums"]["n_unique"] >= 200
