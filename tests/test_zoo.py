@@ -73,6 +73,7 @@ def test_an_architecture_goes_through_every_door(
     shutil.copytree(home / "artifacts" / "model-sft-data", stopped / "artifacts" / "model-sft-data")
     words = ["-c", str(Path(tuned["config"]) / "train-v1.yaml"), *SHORT, f"run.home={stopped}"]
     words += ["run.name=model", "run.data=model-sft-data:v1"]
+    rehearsed = [*words, "--rehearsed"]  # by the first command
     stopper = [
         sys.executable,
         str(Path(__file__).parent / "stopper.py"),
@@ -80,9 +81,9 @@ def test_an_architecture_goes_through_every_door(
         TURNS.get(name, "7"),
     ]
     with (tmp_path / "log").open("w") as log:
-        process = Forked([*stopper, "stages.sft.train", *words], tmp_path, os.environ, log, log)
+        process = Forked([*stopper, "stages.sft.train", *rehearsed], tmp_path, os.environ, log, log)
     assert process.wait() == 130, (tmp_path / "log").read_text()
-    assert "continuing from step" in run(*script("sft"), *words).stderr
+    assert "continuing from step" in run(*script("sft"), *rehearsed).stderr
     assert digest(stopped, "model-sft-model") == digest(home, "model-sft-model")
     assert "adapters merged" in run(*script("sft"), *words, "engine=transformers_lora").stderr
     assert "adapter/adapter_model.safetensors" in digest(stopped, "model-sft-model")
