@@ -1,6 +1,7 @@
 """`nemotron engine`: what it asks of uv, and what it refuses. A script stands in for uv and for the Python it finds."""
 
 import os
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_an_environment_with_a_list_of_its_own_is_made_from_that(
     assert main(["engine"]) == 0
     listed = capsys.readouterr().out
     assert next(line for line in listed.splitlines() if line.startswith("nemo_run ")).split()[1] == "jobs"
+
+
+def test_an_environment_of_a_python_that_it_no_longer_has_is_made_anew(uv: Uv, tmp_path: Path) -> None:
+    uv.offers("nemo-gym", "nemo_gym", "0.7.0")
+    script(uv.python, "#!/bin/sh\necho 3.13\n")
+    folder = tmp_path / "engines" / "nemo_gym"
+    for former, option in (("3.12", "--clear"), ("3.13", "--allow-existing")):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "lib" / f"python{former}").mkdir(parents=True)
+        assert main(["engine", "install", "nemo_gym"]) == 0
+        made, filled = [line for line in uv.asked if " venv " in line or " pip " in line][-2:]
+        assert f" venv --quiet {option} --python " in made
+        assert f" pip install --quiet --python {folder} --python-version=3.13.14 --requirements /" in filled
 
 
 def test_vllm_for_cpus_has_the_torch_of_the_lock() -> None:

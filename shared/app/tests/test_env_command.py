@@ -124,12 +124,12 @@ def test_nemo_gym_is_asked_for_where_it_is_needed(capsys: pytest.CaptureFixture[
 
 
 def test_another_version_of_nemo_gym_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    about = tmp_path / "engines/nemo_gym/lib/python3.12/site-packages/nemo_gym-0.7.0.dist-info/METADATA"
+    about = tmp_path / "engines/nemo_gym/lib/python3.12/site-packages/nemo_gym-0.5.0.dist-info/METADATA"
     about.parent.mkdir(parents=True)
-    about.write_text("Metadata-Version: 2.1\nName: nemo-gym\nVersion: 0.7.0\n")
+    about.write_text("Metadata-Version: 2.1\nName: nemo-gym\nVersion: 0.5.0\n")
     assert main(["env", "start", "nemo_gym:drawers"]) == 2
     said = capsys.readouterr().err
-    assert "NeMo-Gym 0.7.0 is installed, and this works with 0.4.0" in said
+    assert "NeMo-Gym 0.5.0 is installed, and this works with 0.7.0 and 0.4.0" in said
     assert "nemotron engine install nemo_gym" in said
 
 

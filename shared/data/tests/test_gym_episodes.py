@@ -13,6 +13,7 @@ import yaml
 
 from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.gym.catalogue import config_for_runner, find_environment, new_environment
+from nemotron_data.gym.client import Answer, Failure, Post
 from nemotron_data.gym.episodes import Environments, Episode, Loop, Sampled
 from nemotron_data.gym.play import END, Characters, as_call, play
 from nemotron_data.gym.replay import differing
@@ -41,7 +42,8 @@ class Episode:
     def leave(self, text: str) -> dict: raise SystemExit
     def verify(self, answer: str, output: list) -> dict:
         broken = {"nan": float("nan"), "huge": 10**400}
-        return {"reward": broken.get(answer, float(answer == "right")), "items": len(output)}
+        masked = {"mask_sample": answer == "judge", "failure_reason": "no judge" if answer == "judge" else None}
+        return {"reward": broken.get(answer, float(answer == "right")), "items": len(output)} | masked
     def shout(self, text: str) -> dict:
         print(text * (1 << 20), flush=True)
         os.system("echo a child")
@@ -177,6 +179,35 @@ def test_no_number_is_a_failure_and_a_masked_episode_is_counted(
     )
     with pytest.raises(UserError, match="all 8 episodes of a batch failed"):
         played(section(faulty, on_failure="mask"), rows[:1] * 8, turns[:1] * 8, tmp_path)
+
+
+def test_a_reward_that_the_environment_itself_does_not_trust_is_a_failure(faulty: str, tmp_path: Path) -> None:
+    row, turns = row_of("faulty", ["echo"]), [ended("judge")]
+    with pytest.raises(UserError, match="POST /verify: the environment says that it could not judge: no judge"):
+        played(section(faulty), [row], [turns], tmp_path)
+    found = played(section(faulty, on_failure="mask"), [row] * 2, [turns, [ended("right")]], tmp_path)
+    assert [one.ended for one in found] == ["failed", "answered"]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_server_that_wants_it_is_told_the_end_of_each_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], closes: bool
+) -> None:
+    row, asked, post = next(beginnings("drawers_text", 5, 1)), list[str](), Environments.post
+
+    def wants(self: Environments, name: str, posts: Sequence[Post]) -> list[Answer | Failure]:
+        asked.extend(path for path, *_ in posts)
+        answers = post(self, name, posts)
+        if posts[0][0] != "/reset":
+            return answers
+        said = json.dumps({"observation": None, "info": {"supports_explicit_close": closes}}).encode()
+        return [Answer("/reset", 200, said) for _ in answers]
+
+    monkeypatch.setattr(Environments, "post", wants)
+    found = played(section("drawers_text"), [row] * 2, [["cut"], [ended("pink")] * 4], tmp_path)
+    assert asked.count("/reset") == 2 and asked.count("/close") == 2 * closes
+    assert ("was not closed: POST /close: status 404" in "".join(capsys.readouterr())) == closes
+    assert all(one.ended != "failed" for one in found), "the reward stands"
 
 
 @pytest.mark.parametrize("policy", ["stop", "mask"])

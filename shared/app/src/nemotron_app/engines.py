@@ -128,7 +128,7 @@ def install(name: str, source: Path | None) -> int:
         module, file = environment.requirements
         say(f"making {folder} from {file}")
         with importlib.resources.as_file(importlib.resources.files(module) / file) as requirements:
-            commands = [["uv", "venv", "--quiet", "--allow-existing", "--python", python, str(folder)]]
+            commands = [["uv", "venv", "--quiet", _what_to_keep(environment), "--python", python, str(folder)]]
             commands.append([*add, *environment.options, "--requirements", str(requirements)])
     else:
         say(f"making {folder} from uv.lock; the first time this fetches some gigabytes")
@@ -224,6 +224,16 @@ def find_python(environment: Environment) -> str:
             f"leave UV_PYTHON out: env -u UV_PYTHON {environment.install}",
         )
     return str(path)
+
+
+def _what_to_keep(environment: Environment) -> str:
+    """The option of `uv venv` for an environment that may exist: what a Python left that it no longer has must go.
+
+    Else those packages would be taken for the ones in use.
+    """
+    places = environment.folder.glob("lib/python3.*") if environment.folder else ()
+    former = [place.name for place in places if place.name.removeprefix("python") not in environment.pythons]
+    return "--clear" if former else "--allow-existing"
 
 
 def _checkout(environment: Environment, source: Path | None) -> Path | None:

@@ -1,6 +1,7 @@
 """Our small server against NeMo-Gym itself: the same answers to the same requests, call by call."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -9,14 +10,23 @@ from typing import Any
 import pytest
 
 from nemotron_data.formats.rl_rows import RLRow, read_rl_rows, validate_prompt
-from nemotron_data.gym.catalogue import find_environment, in_wheel, new_environment
+from nemotron_data.gym.catalogue import (
+    OTHER_ENGINE,
+    TOOLS_AGENT,
+    TURNS_AGENT,
+    find_environment,
+    in_wheel,
+    new_environment,
+)
 from nemotron_data.gym.client import Answer, Client, Cookies
 from nemotron_data.gym.play import as_call, play
-from nemotron_data.gym.server import serving
+from nemotron_data.gym.server import VERSIONS, serving
 from nemotron_data.synthetic import counter
 from nemotron_data.synthetic.episodes import LOGIC, beginnings
+from nemotron_shared.system.errors import UserError
 
 pytestmark = pytest.mark.nemo_gym
+DOCUMENT = Path("docs/environments.md")
 ROW = next(beginnings("drawers", 5, 1))
 
 
@@ -101,8 +111,27 @@ def test_the_app_of_ones_own_environment_serves_turns_and_any_arguments(tmp_path
     assert ours[-1] == "reward 2  left 0"
 
 
+def test_the_documents_count_the_servers_of_the_wheel() -> None:
+    (page,) = [parent / DOCUMENT for parent in Path(__file__).parents if (parent / DOCUMENT).is_file()]
+    kinds = Counter(kind_of(name) for name in in_wheel())
+    assert sum(kinds.values()) == len(in_wheel()) > 90
+    said = f"Of the wheel's {len(in_wheel())} servers, {kinds['ours']} name an agent whose loop is"
+    more = f"{kinds['model']} ask a model of their own, such as a judge, {kinds['none']} name no agent, and "
+    wanted = [f"| NeMo-Gym {VERSIONS[0]}'s {len(in_wheel())} |", said, f"{more}{kinds['others']} other agents"]
+    assert [one for one in wanted if one not in page.read_text()] == []
+
+
+def kind_of(name: str) -> str:
+    """Whether a server of the wheel can be played here, and otherwise why not."""
+    try:
+        kinds = {agent.kind for agent in find_environment(f"nemo_gym:{name}").agents.values()}
+    except UserError as error:
+        assert error.remedy == OTHER_ENGINE, "nobody gives a server of the wheel another config"
+        return "model" if "needs another model" in error.message else "none"
+    return "ours" if kinds & {TOOLS_AGENT, TURNS_AGENT} else "others"
+
+
 def test_servers_of_the_wheel_are_played(tmp_path: Path) -> None:
-    assert len(in_wheel()) > 90
     environment = find_environment(counter.NAME)
     assert environment.known_replayable
     examples = [json.loads(line) for line in environment.examples.read_text().splitlines()]

@@ -49,7 +49,7 @@ VERIFIER_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 }
 """Fields that an agent's server needs for verification, and their types. To support a new agent, add an entry."""
 NEVER_EMPTY = ("question", "expected_answer", "options", "prompt", "schema_str")
-OWN_PATHS = {"verify", "seed_session"}
+OWN_PATHS = {"verify", "seed_session", "close_session", "aggregate_metrics"}
 """What an environment's server answers besides tools: a tool of such a name would let the model ask for its reward."""
 TOOL_NAME = re.compile(r"[\w.-]+", re.ASCII)
 CORRECT_ROW = "correct that line"

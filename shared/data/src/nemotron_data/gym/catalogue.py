@@ -268,7 +268,8 @@ def _with_configs(environment: Environment) -> Environment:
                     agents[name] = Agent(name, kind, environment.name, told.get("max_steps"))
     if not agents:
         what = f"{environment.folder / 'configs'}: no config names an agent for '{environment.name}'"
-        raise UserError(what, "give it one, as in docs/environments.md")
+        theirs = environment.folder == in_wheel().get(environment.name)
+        raise UserError(what, OTHER_ENGINE if theirs else "give it one, as in docs/environments.md")
     if environment.by_nemo_gym and (judge := _asks_a_model(server or {})):
         what = f"environment '{environment.name}' needs another model ({judge}), and none is served here"
         raise UserError(what, OTHER_ENGINE)

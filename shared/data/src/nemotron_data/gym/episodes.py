@@ -11,7 +11,8 @@ NeMo-RL. An episode ends with a token of the model.
 The two loops are those of NeMo-Gym's agents with these names:
 
     simple_agent        POST /seed_session, then each tool call at its own path, and /verify for the reward
-    gymnasium_agent     POST /reset, then /step with each turn; the reward is the sum over the steps
+    gymnasium_agent     POST /reset, then /step with each turn; the reward is the sum over the steps; and at the end
+                        /close, if the server has said that it wants it
 
 A model can only call the tools of its row. If the environment cannot answer, that is a `Failure`: it stops the run or
 masks the episode, and is never a reward.
@@ -45,7 +46,8 @@ TO_THE_MODEL = (200, 400, 422)
 ENDING_SECONDS = 0.5
 FEWEST_FAILED = 8
 """If at least so many episodes all fail, the run stops even with `on_failure=mask`."""
-FIXED = {"agent_ref", PARAMETERS, "response", "reward"}
+FIXED = {"agent_ref", PARAMETERS, "response", "reward", "mask_sample", "failure_kind", "failure_reason"}
+"""Fields of the protocol, the last three since NeMo-Gym 0.7.0; other numbers are the environment's own."""
 
 Ended = Literal["answered", "turns", "tokens", "cut", "failed"]
 """How an episode ended: answered, at `max_turns`, at the token limit, in a cut turn, or the environment failed."""
@@ -101,6 +103,8 @@ class Episode:
     counts: Counter[str] = field(default_factory=Counter)
     ended: Ended | None = None
     cookies: Cookies = field(default_factory=dict)
+    closes: bool = False
+    """Whether its server wants to be told when it is over."""
 
     @property
     def answer(self) -> str:
@@ -257,12 +261,15 @@ class Loop:
                 self._read(episode, sampled)
             self._act(live)
         self._verify(episodes)
+        self._close(episodes)
         return episodes
 
     def _begin(self, episodes: Sequence[Episode]) -> None:
         """Open a session for each episode, and append the environment's first message, if any."""
         paths = {TOOLS_AGENT: "/seed_session", TURNS_AGENT: "/reset"}
         for episode, fields in self._asked(episodes, lambda one: (paths[one.asked.agent.kind], one.asked.row)):
+            info = fields.get("info")
+            episode.closes = isinstance(info, dict) and info.get("supports_explicit_close") is True
             if episode.asked.agent.kind == TURNS_AGENT and fields.get("observation"):
                 episode.messages.append({"role": "user", "content": str(fields["observation"])})
                 prompt = self._prompter.chat(episode.messages, episode.asked.shown)
@@ -383,6 +390,10 @@ class Loop:
             played, lambda one: ("/verify", dict(one.asked.row) | _response(one.output))
         ):
             reward = fields.get("reward")
+            if fields.get("mask_sample") is True:  # a judge that cannot be reached gives a reward of 0 beside it
+                why = str(fields.get("failure_reason") or fields.get("failure_kind") or "without a reason")[:SHOWN]
+                self._fail(episode, Failure(f"POST /verify: the environment says that it could not judge: {why}"))
+                continue
             if not _is_finite(reward):
                 self._fail(episode, Failure(f"POST /verify: no finite reward: {reward!r}"))
                 continue
@@ -394,6 +405,17 @@ class Loop:
         if failed > self._most_failed:
             self._most_failed = failed
             say(f"{failed} of {len(episodes)} episodes failed and are left out; the last: {self._last}")
+
+    def _close(self, episodes: Sequence[Episode]) -> None:
+        """Tell the servers that want it that episodes are over, so that they can free what these held.
+
+        As with NeMo-Gym's agent, the reward stands when that fails.
+        """
+        over = [one for one in episodes if one.closes]
+        for one, answer in self._posted(over, [("/close", {}, one.cookies) for one in over]):
+            if isinstance(answer, Failure) or answer.status != 200:
+                why = answer if isinstance(answer, Failure) else f"POST /close: status {answer.status}"
+                say(f"environment '{one.asked.agent.environment}': an episode was not closed: {why}")
 
     def _asked(
         self, episodes: Sequence[Episode], post: Callable[[Episode], tuple[str, Mapping[str, Any]]]

@@ -3,7 +3,8 @@
     .engines/nemo_gym/bin/python nemo_gym_server.py FOLDER 0 '{"entrypoint": "app.py", ...}'     prints `ready 12001`
 
 Run by the Python of the engine environment `nemo_gym`; nothing of ours is imported. NeMo-Gym's own `run_webserver`
-always starts Ray, so this does what it does around that: config, app, middleware, uvicorn.
+asks a head server for its config, and starts Ray (since 0.7.0 not for servers with `ray_enabled = False`), so this does
+what it does around that: config, app, middleware, uvicorn.
 """
 
 import asyncio

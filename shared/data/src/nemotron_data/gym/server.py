@@ -25,8 +25,8 @@ from nemotron_shared.system.process import ending_with_us
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 SHOWN_LINES = 3
-VERSION = "0.4.0"
-"""Version of NeMo-Gym whose protocol is implemented; NeMo-RL 0.7.0 uses it too."""
+VERSIONS = ("0.7.0", "0.4.0")
+"""Versions of NeMo-Gym whose servers were played: the one that is installed, and the one that NeMo-RL 0.7.0 brings."""
 PROGRAM = Path(__file__).with_name("nemo_gym_server.py")
 
 
@@ -187,9 +187,10 @@ def _command(environment: Environment, port: int) -> list[str]:
         raise UserError(
             f"environment '{environment.name}' needs NeMo-Gym, which is not installed", how_to_get(NEMO_GYM)
         )
-    if (version := engine.versions()["nemo-gym"]) != VERSION:
-        what = f"environment '{environment.name}': NeMo-Gym {version} is installed, and this works with {VERSION}"
-        raise UserError(what, f"install that one: {engine.install}")
+    if (version := engine.versions()["nemo-gym"]) not in VERSIONS:
+        known = " and ".join(VERSIONS)
+        what = f"environment '{environment.name}': NeMo-Gym {version} is installed, and this works with {known}"
+        raise UserError(what, f"install {VERSIONS[0]}: {engine.install}")
     return [
         str(engine.programs / "python"),
         str(PROGRAM),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import FastAPI, Request
 from nemo_gym.base_resources_server import (
@@ -41,6 +41,7 @@ class Verified(BaseVerifyResponse):
 
 
 class Tools(SimpleResourcesServer):
+    ray_enabled: ClassVar[bool] = False  # read since 0.7.0
     config: BaseResourcesServerConfig
     episodes: dict[str, Any] = Field(default_factory=dict)
 
@@ -73,7 +74,7 @@ class Tools(SimpleResourcesServer):
         return BaseSeedSessionResponse()
 
     async def verify(self, request: Request, body: Verify) -> Verified:
-        episode = self.episodes.pop(request.session[SESSION_ID_KEY])  # nobody closes sessions in 0.4.0
+        episode = self.episodes.pop(request.session[SESSION_ID_KEY])  # simple_agent closes no session
         output = [item.model_dump() for item in body.response.output]
         said = [item for item in output if item["type"] == "message" and item["role"] == "assistant"]
         answer = "".join(part.get("text", "") for part in said[-1]["content"]) if said else ""
@@ -81,6 +82,8 @@ class Tools(SimpleResourcesServer):
 
 
 class Turns(GymnasiumServer):
+    ray_enabled: ClassVar[bool] = False
+
     async def reset(self, metadata: dict[str, Any], session_id: str | None = None) -> tuple[str | None, dict[str, Any]]:
         self.session_state[session_id] = episode = logic.Episode(metadata)
         return episode.reset(), {}
