@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from nemotron_data.chat.prompt import Prompt
 from nemotron_data.formats.rl_rows import RLRow
-from nemotron_data.gym.catalogue import find_environment
+from nemotron_data.gym.catalogue import TOOLS_AGENT, TURNS_AGENT, find_environment
 from nemotron_data.gym.episodes import Asked, Environments, Episode, Loop, Sampled, told
 from nemotron_data.gym.replay import differing
 from nemotron_data.gym.small_server import load_logic
@@ -67,8 +67,10 @@ def play(name: str, row: RLRow, turns: Sequence[str], folder: Path, again: int =
                                   timeout_seconds=60.0, connections=1, on_failure="stop")  # fmt: skip
     written: Any = Characters()
     with Environments(section, folder) as environments:
-        if row.agent is None and len(environments.agents) == 1:  # half of NeMo-Gym's examples name none
-            row = replace(row, agent=next(iter(environments.agents)))
+        named = [name for name, agent in environments.agents.items() if agent.kind in (TOOLS_AGENT, TURNS_AGENT)]
+        named = named or list(environments.agents)
+        if row.agent is None and len(named) == 1:  # half of NeMo-Gym's examples name none
+            row = replace(row, agent=named[0])
         try:
             asked = environments.ask(row, written)
         except UserError as error:
