@@ -105,8 +105,8 @@ def rows_of(
 ) -> list[Row]:
     """What a lane with a file of its own could have.
 
-    All of its packages are tried at their newest; where that does not resolve, each is left free, and one that uv then
-    gives an older version is tried alone against the others, for what holds it back.
+    All of its packages are tried at their newest; where that does not resolve, each is left free, and the newest of one
+    that uv then gives an older version is tried with the others as they came out, for what holds it back.
     """
     pinned = {name.lower(): version for name, version in PIN.findall(text)}
     latest = {name: newest(name) or pinned[name] for name in pins.wanted}
@@ -117,8 +117,8 @@ def rows_of(
     for name, version in latest.items():
         got, held = found.get(name, ""), ""
         if got != version:
-            others = [f"{name}=={version}", *(one for one in pins.wanted if one != name)]
-            held = resolve(others, pins.python)[1] or why
+            others = [f"{one}=={found[one]}" for one in pins.wanted if one != name and one in found]
+            held = resolve([f"{name}=={version}", *others], pins.python)[1] or why
         rows.append(Row(pins.lane, name, pinned[name], version, got, held))
     return rows
 
@@ -216,9 +216,11 @@ def main(arguments: list[str]) -> int:
     """Print the table of the named lanes, or of all; or run one."""
     known = [*(one.lane for one in FILES), WORKSPACE]
     parser = argparse.ArgumentParser(prog="newest", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("lanes", nargs="*", metavar="LANE", choices=[*known, []], help=f"of {', '.join(known)}")
+    parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"of {', '.join(known)}; all if none is named")
     parser.add_argument("--run", choices=[*(one.lane for one in FILES), *LOCKED], help="run this lane")
     told = parser.parse_args(arguments)
+    if unknown := [lane for lane in told.lanes if lane not in known]:
+        parser.error(f"no lane named '{unknown[0]}'; there are: {', '.join(known)}")
     if shutil.which("uv") is None:
         print("newest: `uv` not found; install it: python3 -m pip install uv", file=sys.stderr)
         return 2

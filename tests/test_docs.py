@@ -275,12 +275,18 @@ def is_version(words: tuple[str, ...]) -> bool:
 
 
 # Commands that are looked at and not run, by how they begin.
+def is_newest(words: tuple[str, ...]) -> bool:
+    """`ci/newest.py` for every lane, which its own tests do without a registry."""
+    return (ROOT / words[1]).is_file() and not words[2:]
+
+
 LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("python3", "-m"): is_installation,
     (".engines/automodel/bin/torchrun",): is_torchrun,
     ("python3", "ci/behaviour.py"): is_behaviour,
     ("python3", "ci/changed.py"): is_changed,
     ("python3", "ci/lanes.py"): is_lanes,
+    ("python3", "ci/newest.py"): is_newest,
     ("uv", "sync"): is_installation,
     ("uv", "version"): is_version,
     ("pytest",): is_pytest,
