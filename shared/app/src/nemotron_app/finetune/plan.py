@@ -158,8 +158,11 @@ class Plan:
         words = ["nemotron", "finetune", self.reference, *self.data, *others, f"train.train_iters={steps}", *home]
         return shlex.join(words)
 
-    def rehearse(self) -> None:
+    def rehearse(self, *, trains: bool) -> None:
         """Run one small training step in a separate process, which prints the result; or say that it has passed before.
+
+        Args:
+            trains: whether the training itself follows, which then shares the imports.
 
         Raises:
             SystemExit: the training would fail.
@@ -173,7 +176,7 @@ class Plan:
             if is_ours(command) and self._has_rehearsed(command):
                 say(f"[{self.stage}] {BEFORE}")
                 return
-            note_made(reused=False)  # it trains
+            note_made(reused=not trains)
             if code := run_process(command, libraries=libraries_of(self.stage, "train", request)):
                 raise SystemExit(code)
 
@@ -259,7 +262,7 @@ def make_plan(
         _choose_data(plan, fields)
     plan.require_startable()
     if dry_run or not any(plan.folder.glob("train-v*.yaml")):  # else an earlier run has come so far
-        plan.rehearse()
+        plan.rehearse(trains=not dry_run)
     return plan
 
 

@@ -67,6 +67,10 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
     return what, how
 
 
+CODE = Path("cache", "code.json")
+"""Where a store keeps the digests of modules."""
+
+
 def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, home: Path) -> dict[str, str]:
     """Digests of the modules a step loads.
 
@@ -82,7 +86,7 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
     for package in {*PACKAGES, *map(_package_of, entries)} - {stage}:  # also of a stage or an engine from outside
         if (spec := find_spec(package)) and spec.origin:
             roots[package] = Path(spec.origin).parent
-    cache = FileCache(home / "cache" / "code.json" if home.is_dir() else None)
+    cache = FileCache(home / CODE if home.is_dir() else None)
     found = modules_of(entries, roots, cache, (*NEVER_COUNTS, *([without] if without else [])))
     cache.save()
     return found

@@ -18,6 +18,7 @@ import importlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Sequence
@@ -34,6 +35,7 @@ from nemotron_shared.engine.engine import Engine, engine_of, import_libraries, r
 from nemotron_shared.engine.spec import Step
 from nemotron_shared.models.folder import config_of, needs_code
 from nemotron_shared.step.arguments import Arguments
+from nemotron_shared.step.records import CODE
 from nemotron_shared.step.remembered import comes_from_elsewhere, digest_of, passed, remember
 from nemotron_shared.step.start import Start, load
 from nemotron_shared.system.console import say
@@ -53,6 +55,8 @@ SHORT = (
     "run.missing_data=prepare", "run.force=false",
 )  # fmt: skip
 """What is other than asked, whatever the method: size, length, and who hears of it."""
+HOME = "home"
+"""Folder of the temporary store."""
 SHORTEST = 8
 """Tokens of a sampled answer."""
 PASSED = "rehearsed: one step on the first rows"
@@ -131,6 +135,7 @@ def rehearse(start: Start[Any], preparation: Start[Any] | None, make: Make) -> s
     remembered_as = digest_of(start, _short(config))
     if passed(start.store.home, remembered_as):
         return BEFORE
+    import_libraries(type(engine))  # before anything else imports them, with all that is not needed
     small_models, said = importlib.import_module(engine.small_models), "no model of its kind is small enough"
     # data would be refused together with settings that are not its own, so prepare some with these, of fewer rows
     data = None if start.data_settings else start.inputs.get("data")
@@ -145,6 +150,7 @@ def rehearse(start: Start[Any], preparation: Start[Any] | None, make: Make) -> s
                 others = _others(start, small_models, folder.parent)
                 short = [word for word in _short(config) if data is None or not word.startswith("data_prep.")]
                 where = _places(folder, data, step, config, tokenizer)
+                _lend_digests(start.store.home, folder.parent / HOME)
                 made = _train(step, make, arguments, [*short, *where, *others])
                 small_models.load_again(made.path)
             except UserError as error:
@@ -215,11 +221,10 @@ def _others(start: Start[Any], small_models: Any, place: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _rehearsing(engine: Engine[Any]) -> Generator[None]:
-    """What an engine changes for a rehearsal; it imports its libraries."""
+    """What an engine changes for a rehearsal."""
     if engine.rehearsing is None:
         yield
         return
-    import_libraries(type(engine))
     module, _, name = engine.rehearsing.partition(":")
     with getattr(importlib.import_module(module), name)():
         yield
@@ -245,10 +250,17 @@ def _tokenizer(preparation: Start[Any] | None) -> str | None:
 def _places(folder: Path, data: Artifact | None, step: Step, config: StageConfig, tokenizer: str | None) -> list[str]:
     """Where the rehearsal reads and writes: prepared data where there is some, else what preparation makes there."""
     named = f"{config.run.name}-{step.stage}-data:latest" if data is None else str(data.path)
-    there = {"run.home": str(folder.parent / "home"), "run.model": str(folder), "run.data": named}
+    there = {"run.home": str(folder.parent / HOME), "run.model": str(folder), "run.data": named}
     if tokenizer is not None and data is None:  # prepared data has its own
         there["data_prep.tokenizer.model"] = tokenizer
     return [override(key, value) for key, value in there.items()]
+
+
+def _lend_digests(home: Path, there: Path) -> None:
+    """Give the temporary store the digests of our code that the real one keeps: finding them out takes a second."""
+    if (home / CODE).is_file():
+        (there / CODE).parent.mkdir(parents=True)
+        shutil.copyfile(home / CODE, there / CODE)
 
 
 @contextlib.contextmanager
