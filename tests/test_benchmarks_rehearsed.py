@@ -154,7 +154,7 @@ def test_environments(tmp_path: Path) -> None:
     """The seeds of an environment, and of the model of one of them the loops that are compared."""
     text = rehearse("environments.py", "--rehearse", "--keep", str(tmp_path))
     assert re.search(r"^\| 1 (\| [\d.]+% ){5}(\| [\d.]+ s ){3}\| \d+ \|$", text, re.MULTILINE)
-    text = rehearse("environment_loops.py", str(tmp_path / "drawers-1"), "--rehearse", measures=True)
+    text = rehearse("environment_loops.py", str(tmp_path / "drawers-1"), "--rehearse")
     assert re.findall(r"^\| (.+?) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", text, re.MULTILINE) == [
         "ours", "TRL's environment_factory",
     ]  # fmt: skip
