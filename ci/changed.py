@@ -52,7 +52,11 @@ ENGINE_PACKAGES = {
     "nemo_gym": ("nemotron_data.gym",),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
     "nemo_run": ("nemotron_cluster.backends",),
-    "vllm_cpu": ("nemotron_serving.vllm_run", "nemotron_serving.programs"),
+    "vllm_cpu": (
+        "nemotron_serving.programs",
+        "nemotron_serving.vllm_run",
+        "stages.rl.engines.trl.generators",
+    ),
 }
 TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 

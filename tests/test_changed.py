@@ -48,9 +48,10 @@ def test_members(changed: ModuleType, path: str, members: list[str]) -> None:
         (f"{ENGINES}/automodel/loop.py", ["automodel"]),
         (
             f"{ENGINES}/kernels/mamba_scan.py",
-            ["automodel", "clients", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_rl"],
+            ["automodel", "clients", "evaluator", "llama_cpp", "megatron", "modelopt", "nemo_rl", "vllm_cpu"],
         ),
         ("shared/serving/src/nemotron_serving/vllm_run.py", ["vllm_cpu"]),
+        ("stages/rl/engines/trl/vllm_program.py", ["vllm_cpu"]),
         ("stages/eval/scoring.py", ["evaluator"]),
         ("shared/cluster/src/nemotron_cluster/backends/nemo_run.py", ["nemo_run"]),
         ("shared/app/src/nemotron_app/wording.py", ["modelopt"]),
