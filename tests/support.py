@@ -67,7 +67,7 @@ def argv(words: Sequence[str]) -> list[str]:
     return [sys.executable, *rest]
 
 
-def call_here(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: object = None) -> int:
+def call_here(command: Sequence[str], stdout: IO[bytes] | None = None, libraries: object = None) -> int:
     """Run `python -m stages.sft.train ...` in this process, which saves a second per command."""
     assert command[1] == "-m"
     said = io.StringIO()
