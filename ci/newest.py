@@ -145,7 +145,7 @@ def lock_rows(root: Path, newest: Callable[[str], str], upgrade: Callable[[], st
     """What our direct requirements could have within their ranges, and which range holds back the others."""
     lock = tomllib.loads((root / "uv.lock").read_text(encoding="utf-8"))["package"]
     locked = {one["name"]: one["version"] for one in lock if "version" in one}
-    raised = dict(re.findall(r"Update (\S+) v\S+ -> v(\S+)", upgrade()))
+    raised = dict(re.findall(r"^Update (\S+) v.* -> (?:.* )?v(\S+)$", upgrade(), re.MULTILINE))  # the last of several
     ours = {name: files for name, files in ranges(root).items() if name in locked}
     with ThreadPoolExecutor(4) as pool:
         latest = dict(zip(ours, pool.map(newest, ours), strict=True))

@@ -67,7 +67,7 @@ def test_the_ranges_that_hold_back_are_our_own(newest: Any, tmp_path: Path) -> N
         "".join(f'[[package]]\nname = "{name}"\nversion = "{version}"\n' for name, version in packages.items())
     )
     latest = {"free": "2", "exact": "3.0", "below": "3"}
-    rows = newest.lock_rows(tmp_path, latest.__getitem__, lambda: "Update below v2 -> v2.9\n")
+    rows = newest.lock_rows(tmp_path, latest.__getitem__, lambda: "Update below v1, v2 -> v1, v2.9\nAdd new v1\n")
     assert [(one.package, one.resolves, one.held_by) for one in rows] == [
         ("below", "2.9", ">=1,<3 in stages/sft/pyproject.toml"),
         ("exact", "2.0", "==2.0 in pyproject.toml"),
