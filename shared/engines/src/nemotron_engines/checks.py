@@ -75,6 +75,9 @@ def training_problems(
         chats: whether a chat template makes the data, or the prompts.
     """
     section, model = config.model, inputs.get("model")
+    if config.run.memory is not None and not isinstance(config.engine, LocalEngine):
+        what = f"run.memory={config.run.memory} bounds nothing with engine={config.engine.name}, which counts no memory"
+        yield problem(what, "set run.memory=null, and train.micro_batch_size to the rows of a pass", "run.memory")
     fields = load_architecture(section.architecture, section.overrides)
     if model is None:
         starts_random = config.run.model is None or config.run.missing_model == "random"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.checks import local_needs, own_packages
+from nemotron_engines.estimate.training import with_micro_batch, within_budget
 from nemotron_engines.lora.kinds import is_chosen
 from nemotron_engines.modeling.architecture import NEMOTRON_H
 from nemotron_engines.rules import TRAINING
@@ -188,13 +189,16 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""
-        needs = local_needs(config, inputs, machine, own_packages("nemotron-rl"))
+        needs = within_budget(
+            local_needs(config, inputs, machine, own_packages("nemotron-rl")), config, inputs, machine
+        )
         if not config.engine.wants_vllm:
             return needs
         return replace(needs, others=(*needs.others, *vllm_lacking(config, machine)))
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
         """Train; imports the libraries."""
+        task = with_micro_batch(task)
         if task.config.reward_modeling is not None:
             from stages.rl.engines.trl.reward import make_reward_model
 

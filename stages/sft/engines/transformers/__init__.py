@@ -1,6 +1,7 @@
 """transformers' NemotronH and Trainer, in this process."""
 
 from nemotron_engines.checks import local_needs
+from nemotron_engines.estimate.training import with_micro_batch, within_budget
 from nemotron_engines.rules import TRAINING
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.engine.engine import Engine, Inputs
@@ -22,10 +23,10 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
 
     def needs(self, config: SFTConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""
-        return local_needs(config, inputs, machine)
+        return within_budget(local_needs(config, inputs, machine), config, inputs, machine)
 
     def run(self, task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
         """Train, with the libraries that this needs."""
         from stages.sft.engines.transformers.train import train
 
-        return train(task)
+        return train(with_micro_batch(task))

@@ -10,6 +10,7 @@ An engine that several stages share is written against these, with its own secti
     def translate(config: SupervisedConfig[AutomodelEngine], ...) -> ...
 """
 
+import re
 from typing import ClassVar, Generic, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -35,7 +36,9 @@ class TrainBase(Section):
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
     """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
-    pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft)."""
+    pass; a single one where an engine takes packed rows one by one (`megatron_bridge` in sft). With the engines
+    `transformers` and `trl`, `null` takes no more rows than fit into `run.memory`, and on a CPU no more than make a
+    step faster."""
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
@@ -194,7 +197,38 @@ OTHER_METHODS: tuple[OtherMethod, ...] = get_args(OtherMethod)
 """Methods of the stage rl besides GRPO, each with a section of that name."""
 
 
-class RLRun(RunSection):
+MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s?(?P<unit>%|[KMGT]i?B)")
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+class TrainingRun(RunSection):
+    """What this run reads, where it writes, and how it starts."""
+
+    memory: Extra[How[str | None]]
+    """Memory that the training may take, of this machine or, where it trains on GPUs, of each: `2GB`, or `80%` of what
+    is there. It bounds the rows of a pass where `train.micro_batch_size` is `null`, and a training that does not fit
+    is refused. `null`: all of it. Engines `transformers` and `trl`."""
+
+    @field_validator("memory")
+    @classmethod
+    def is_a_size(cls, value: str | None) -> str | None:
+        """Require a number with a unit."""
+        found = MEMORY.fullmatch(value) if value is not None else None
+        if value is not None and (found is None or not float(found["number"])):
+            raise ValueError("run.memory is an amount such as 2GB, 512MiB or 80%")
+        return value
+
+    def budget(self, there: float) -> float:
+        """Bytes that the training may take, of those that are there."""
+        if self.memory is None:
+            return there
+        found = MEMORY.fullmatch(self.memory)
+        assert found is not None, "validated"
+        number = float(found["number"])
+        return number / 100 * there if found["unit"] == "%" else number * UNITS[found["unit"]]
+
+
+class RLRun(TrainingRun):
     """What this run reads, where it writes, and how it starts."""
 
     teacher: How[str | None]
@@ -324,6 +358,7 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     least_adapter_rate: ClassVar[float] = 5e-5
     """Adapters with a lower learning rate are noticed at the start; four times as much is usual."""
 
+    run: TrainingRun
     model: ModelSection
     train: TrainBase
     optimizer: OptimizerSection
@@ -385,7 +420,7 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     def micro_rows(self, readers: int) -> int:
         """Rows of one forward pass, where `readers` processes or groups of them read different rows.
 
-        This alone says what `train.micro_batch_size=null` means.
+        This alone says what `train.micro_batch_size=null` means; `nemotron_engines.estimate.micro_batch` lowers it.
         """
         one_by_one = self.rows_are_packed and self.engine.packed_rows_one_by_one
         whole = 1 if one_by_one else max(1, self.rows_per_update // max(1, readers))

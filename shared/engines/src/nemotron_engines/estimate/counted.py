@@ -82,7 +82,8 @@ def counted(folder: Path) -> tuple[dict[str, Any], Parameters]:
         raise UserError(f"{folder}: memory and time cannot be counted: {lacking}", "plan a model of a known kind")
     experts = sum(layer.sizes["experts"] for layer in layers)
     parameters = Parameters(sum(_size(one.shape) for one in header.values()), experts, len(header))
-    return _fields(config, hidden, layers), parameters
+    normed = any("q_norm." in name for name in header)
+    return _fields(config, hidden, layers) | {"norms_of_heads": normed}, parameters
 
 
 def _number(config: Mapping[str, Any], thing: str) -> int:

@@ -1,10 +1,11 @@
 """Peak bytes of one GPU by part, from how the training's engine shares the model and its rows out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal
 
-from nemotron_engines.modeling.architecture import DEFAULTS, Parameters
+from nemotron_engines.modeling.architecture import DEFAULTS, NEMOTRON_H, Parameters
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 
 # How a training shares a model and its rows out over GPUs, by its engine's section.
@@ -26,6 +27,8 @@ class Layout:
     shards: weights and gradients are sharded over all devices, too; the optimizer is whenever `spread`.
     trained: False if adapters are trained and the weights are frozen.
     activation: bytes of each value stored for the backward pass.
+    samples: whether answers are sampled, or pairs of them compared, by TRL.
+    all_logits: tensors of a value for each logit of a pass that are kept at once; 0 where the loss takes chunks.
     assumed: sentences about values that the config does not give.
     """
 
@@ -45,6 +48,8 @@ class Layout:
     trained: bool = True
     recomputed: Recomputed = "nothing"
     activation: int = 2
+    samples: bool = False
+    all_logits: int = 0
     assumed: tuple[str, ...] = ()
 
     @property
@@ -93,7 +98,13 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
         trained=not frozen,
         recomputed="everything" if getattr(engine, "gradient_checkpointing", False) else "nothing",
         activation=2 if getattr(engine, "dtype", "") == "bfloat16" else 4,
+        samples=isinstance(config, GRPOConfig),
+        all_logits=ALL_LOGITS * (isinstance(config, GRPOConfig) and config.distillation is not None),
     )
+
+
+ALL_LOGITS = 6
+"""Of distillation: logits and log-probabilities of the student and of the teacher, and their distances."""
 
 
 def _further_models(config: TrainingConfig) -> int:
@@ -103,9 +114,16 @@ def _further_models(config: TrainingConfig) -> int:
 CONTEXT_BYTES = 4 * 10**9
 """Memory of a GPU process besides its tensors: CUDA context, kernels, communication buffers."""
 
-PROCESS_BYTES = 7 * 10**8
-"""Memory of a CPU process besides its tensors: Python with torch and transformers. Measured with the tiny trainings;
-RL takes 0.2 GB more."""
+PROCESS_BYTES, RL_BYTES = 10**9, 2 * 10**8
+"""Memory of a CPU process besides its tensors: Python with torch and transformers, as resident on Linux; and what TRL
+and sampling take more. Measured: the tiny trainings hold 1.04 to 1.11 GB, RL 1.33 GB."""
+CHUNKED, CHUNK = 2**22, 2**20
+"""Logits of a pass from which a loss on a CPU is computed in chunks, and of a chunk (`modeling.head_loss`)."""
+SCANNED = 32
+"""Tokens between two states of our scan that are kept."""
+ROOM = 1.5
+"""What activations on a CPU take, over what is kept for the backward pass: its own temporary values, and the gaps that
+an allocator leaves. Measured with a Llama of 8M parameters on 1 to 8 rows of 512 tokens."""
 
 
 def memory_parts(
@@ -117,7 +135,11 @@ def memory_parts(
     everything = parameters.total / layout.devices
     held = everything if layout.shards else own
     whole = _largest_layer(fields, parameters) if layout.shards and layout.devices > 1 else 0
-    activations, logits = _activations(fields, layout), _logits(vocab_size, layout)
+    if on_gpu:
+        activations, logits = _activations(fields, layout, _values), _logits(vocab_size, layout)
+    else:
+        activations = ROOM * _activations(fields, layout, _values_of_modules)
+        logits = _logits_in_chunks(fields["hidden_size"], vocab_size, layout)
     return {
         "weights": layout.weight * held + 2 * whole,
         "gradients": layout.gradient * held,
@@ -125,7 +147,7 @@ def memory_parts(
         "activations": activations,
         "logits": logits,
         "CUDA and communication": CONTEXT_BYTES if on_gpu else 0,
-        "Python and libraries": 0 if on_gpu else PROCESS_BYTES,
+        "Python and libraries": 0 if on_gpu else PROCESS_BYTES + layout.samples * RL_BYTES,
     }
 
 
@@ -135,13 +157,13 @@ def _largest_layer(fields: dict[str, Any], parameters: Parameters) -> float:
     return 2 * max(parameters.experts / max(1, pattern.count("E")), parameters.total / 2 / max(1, len(pattern)))
 
 
-def _activations(fields: dict[str, Any], layout: Layout) -> float:
+def _activations(fields: dict[str, Any], layout: Layout, values_of: Callable[[str, dict[str, Any]], float]) -> float:
     """Activations that the forward pass stores for the backward pass.
 
     A pipeline's first stage stores as many passes as there are stages, each for its share of the layers.
     """
     pattern, hidden = (DEFAULTS | fields)["hybrid_override_pattern"], fields["hidden_size"]
-    kept = {kind: _values(kind, DEFAULTS | fields) for kind in "M*E-"}
+    kept = {kind: values_of(kind, DEFAULTS | fields) for kind in "M*E-"}
     if layout.recomputed == "experts":
         kept["E"] = hidden
     values = sum(kept[kind] for kind in pattern)
@@ -165,6 +187,43 @@ def _values(kind: str, fields: dict[str, Any]) -> float:
     chosen, width = fields.get("num_experts_per_tok", 1), fields["moe_latent_size"] or hidden
     experts = 2 * chosen * (width + fields["moe_intermediate_size"])
     return 2 * hidden + experts + 2 * fields["moe_shared_expert_intermediate_size"]
+
+
+def _values_of_modules(kind: str, fields: dict[str, Any]) -> float:
+    """The same of transformers' modules and our operations for CPUs, counted where autograd keeps them.
+
+    Each layer begins with a norm, which keeps its input in float32, and that divided by its size. A gated MLP has one
+    matrix more, and keeps four values for each of its width; `counted` takes its width for 3/2.
+    """
+    hidden, kept = fields["hidden_size"], 2 * fields["hidden_size"]
+    wide = 8 / 3 if fields.get("model_type", NEMOTRON_H) != NEMOTRON_H else 2
+    if kind == "M":
+        inner, heads = fields["mamba_num_heads"] * fields["mamba_head_dim"], fields["mamba_num_heads"]
+        mixed = inner + 2 * fields["n_groups"] * fields["ssm_state_size"]
+        states = inner * fields["ssm_state_size"] / SCANNED
+        return kept + hidden + inner + mixed + heads + 4 * mixed + 2.5 * inner + 2 * SCANNED * heads + states
+    if kind == "*":
+        heads, normed = fields["num_attention_heads"], fields["num_attention_heads"] + fields["num_key_value_heads"]
+        # keys and values are repeated for each head, and the answer is kept in two orders; norms of them keep two more
+        return kept + hidden + fields["head_dim"] * (6 * heads + 2 * normed * fields.get("norms_of_heads", False))
+    if kind == "-":
+        return kept + hidden + wide * fields["intermediate_size"]
+    chosen, width = fields.get("num_experts_per_tok", 1), fields["moe_latent_size"] or hidden
+    passing = 2 if wide != 2 else 1  # a row before its experts, and after them where they are gated
+    experts = chosen * (passing * width + wide * fields["moe_intermediate_size"])
+    return kept + hidden + experts + 2 * fields["moe_shared_expert_intermediate_size"]
+
+
+def _logits_in_chunks(hidden: int, vocab_size: int, layout: Layout) -> float:
+    """Logits, their logarithms and slopes of the largest chunk, and the gradients of the head and of its input, which
+    the loss keeps from its forward pass on."""
+    whole = vocab_size * layout.micro_tokens
+    if layout.all_logits:
+        return layout.all_logits * layout.activation * whole
+    if whole < CHUNKED:
+        return 3 * layout.activation * whole
+    gradients = layout.trained * vocab_size * hidden + hidden * layout.micro_tokens
+    return 3 * layout.activation * CHUNK + layout.activation * gradients
 
 
 def _logits(vocab_size: int, layout: Layout) -> float:

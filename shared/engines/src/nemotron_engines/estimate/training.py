@@ -1,12 +1,15 @@
 """Estimate a stage's training: model, layout, memory and time."""
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from nemotron_engines.checks import VOCABULARY, is_unknown, size_of, vocabulary_of
 from nemotron_engines.estimate.counted import counted
 from nemotron_engines.estimate.lengths import READ, pair_tokens, prompt_tokens
 from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
+from nemotron_engines.estimate.micro_batch import fitted
 from nemotron_engines.estimate.speed import (
     BACKWARD,
     FROZEN_BACKWARD,
@@ -20,13 +23,17 @@ from nemotron_engines.estimate.speed import (
     work_of,
 )
 from nemotron_engines.modeling.architecture import NEMOTRON_H, Parameters, fields_of, parameters_of
-from nemotron_shared.config.schema import TransformersEngine
+from nemotron_shared.config.schema import LocalEngine, TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.engine.engine import Inputs
-from nemotron_shared.engine.needs import Estimate, Needs
+from nemotron_shared.engine.needs import MARGIN, Estimate, Needs
+from nemotron_shared.engine.spec import Task
 from nemotron_shared.machine.machine import CORE, DEVICES, Device, Machine, device_named
+from nemotron_shared.system import distributed
 from nemotron_shared.system.disk import size
-from nemotron_shared.system.errors import UserError
+from nemotron_shared.system.errors import UserError, lacking
+
+ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
 
 RECIPES_GPU = "H100"
 """The GPU that the recipes are made for."""
@@ -39,8 +46,42 @@ NO_END = 100_000
 """More steps than any GRPO recipe makes: such a number means to train until the prompts run out."""
 
 
-def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate:
-    """Memory, disk and time of a training.
+@dataclass(frozen=True)
+class Sized:
+    """A training's model, rows and peak.
+
+    Attributes:
+        fields, parameters: of the model; `outputs` how many numbers its head has, `vocab` how many tokens are known.
+        devices, device, whose: how many, their data sheet if known, and their name.
+        read: whether data was read for the length of the rows.
+        memory: peak bytes on one device, by part; `there` its capacity, None if unknown.
+        budget: what the training may take of it.
+        whole: rows of a pass if memory and speed played no part.
+    """
+
+    fields: dict[str, Any]
+    parameters: Parameters
+    vocab: int
+    outputs: int
+    devices: int
+    device: Device | None
+    whose: str
+    read: bool
+    layout: Layout
+    work: Work
+    memory: dict[str, float]
+    there: float | None
+    budget: float
+    whole: int
+
+    @property
+    def peak(self) -> float:
+        """Bytes of a step."""
+        return sum(self.memory.values())
+
+
+def sized(config: TrainingConfig, inputs: Inputs, machine: Machine) -> Sized:
+    """The peak of a training's step, and with it the rows of a pass that the config leaves open.
 
     Raises:
         UserError: the model cannot be counted.
@@ -48,6 +89,8 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     if is_unknown(config, inputs, machine):
         why = "cannot be used" if machine.sees_files else "is not seen from here"
         raise UserError(f"the model that run.model names {why}")
+    if getattr(config.engine, "device", "auto") == "cpu":
+        machine = replace(machine, gpus=())
     fields, parameters = _described(config, inputs)
     vocab = vocabulary_of(config, fields, inputs.get("data"))
     parameters = parameters if parameters.total else parameters_of(fields, vocab)
@@ -56,28 +99,123 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     layout = layout_of(config, devices, tokens)
     outputs = 1 if isinstance(config, GRPOConfig) and config.reward_modeling is not None else vocab
     work = work_of(fields, outputs, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
+    there, whole, on_gpu = _memory_there(device, machine, devices), layout.micro_rows, whose != CORE
+    budget = _budget(config, there, 1 if on_gpu else devices)
+
+    def parts(one: Layout) -> dict[str, float]:
+        return memory_parts(fields, outputs, parameters, one, on_gpu=on_gpu)
+
+    if is_open(config):
+        layout = fitted(layout, work.operations, lambda one: sum(parts(one).values()), budget, on_gpu=on_gpu)
+    return Sized(
+        fields, parameters, vocab, outputs, devices, device, whose, read, layout, work, parts(layout), there, budget,
+        whole,
+    )  # fmt: skip
+
+
+def _budget(config: TrainingConfig, there: float | None, share: int) -> float:
+    """Bytes that one process may take, where `share` of them share what `run.memory` allows; without it, all but the
+    margin that a plan leaves."""
+    if config.run.memory is None:
+        return math.inf if there is None else (1 - MARGIN) * there
+    return config.run.budget(share * (there or math.inf)) / share
+
+
+def is_open(config: TrainingConfig) -> bool:
+    """Whether memory and speed decide how many rows a pass takes; with `bnpo`, the loss depends on it."""
+    if config.train.micro_batch_size is not None or not isinstance(config.engine, LocalEngine):
+        return False
+    return not (isinstance(config, GRPOConfig) and config.grpo.loss_type == "bnpo")
+
+
+def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate:
+    """Memory, disk and time of a training.
+
+    Raises:
+        UserError: the model cannot be counted.
+    """
+    found = sized(config, inputs, machine)
+    fields, parameters, layout = found.fields, found.parameters, found.layout
     checkpoint = needs.checkpoint_bytes or (0 if not layout.trained else 14 * parameters.total)
     result = needs.result_bytes or 2 * parameters.total
     steps = min(config.train.train_iters, getattr(config.engine, "stop_at", None) or config.train.train_iters)
     active = active_parameters(fields, parameters.total, parameters.experts)
+    kind = fields.get("model_type", NEMOTRON_H)
     return Estimate(
         architecture=_whose(config, inputs),
         parameters=parameters.total,
         active=active,
-        device=whose,
-        devices=devices,
-        layout=f"{layout}, {PAIRS if read else UNREAD_PAIRS}" if _is_on_pairs(config) else str(layout),
-        memory=memory_parts(fields, outputs, parameters, layout, on_gpu=device is not None),
-        memory_there=_memory_there(device, machine, devices),
+        device=found.whose,
+        devices=found.devices,
+        layout=f"{layout}, {PAIRS if found.read else UNREAD_PAIRS}" if _is_on_pairs(config) else str(layout),
+        memory=found.memory,
+        memory_there=found.there,
         checkpoint=checkpoint,
         result=result,
         disk=needs.disk_bytes or 2 * checkpoint + result,
-        tokens_per_step=config.rows_per_step * tokens,
+        tokens_per_step=config.rows_per_step * layout.row_tokens,
         steps=steps,
         steps_are_a_limit=isinstance(config, GRPOConfig) and steps >= NO_END,
-        step_seconds=_seconds(config, work, device, layout, active, whose, fields.get("model_type", NEMOTRON_H)),
-        assumptions=tuple(_assumptions(config, layout, device, whose, vocab, fields, read)),
+        step_seconds=_seconds(config, found.work, found.device, layout, active, found.whose, kind),
+        assumptions=tuple(_assumptions(config, layout, found.device, found.whose, found.vocab, fields, found.read)),
     )
+
+
+def within_budget(needs: Needs, config: TrainingConfig, inputs: Inputs, machine: Machine) -> Needs:
+    """The needs of an engine, with a finding where a step would take more memory than `run.memory` allows.
+
+    Without `run.memory`, only what is certain is refused (`nemotron_shared.engine.needs`).
+    """
+    if config.run.memory is None:
+        return needs
+    try:
+        found = sized(config, inputs, machine)
+    except UserError:
+        return needs  # a dry run says why nothing can be counted
+    if found.peak <= found.budget:
+        return needs
+    rows = found.layout.micro_rows
+    what = f"run.memory={config.run.memory}: a step takes about {size(found.peak)} with {_rows(rows)} a pass"
+    if rows > 1:
+        remedy = "set train.micro_batch_size=null, which takes as many rows as fit, or raise run.memory"
+    else:
+        remedy = f"set run.memory to {size(found.peak)} or more, shorten the rows, or train adapters (engine.peft)"
+    return replace(needs, others=(*needs.others, lacking(what, remedy)))
+
+
+def with_micro_batch(task: Task[ConfigT]) -> Task[ConfigT]:
+    """A training with the rows of a pass that its config leaves open; says how many where they are not all."""
+    config = task.config
+    if not is_open(config):
+        return task
+
+    def choose() -> tuple[int, str]:
+        machine = Machine.here(task.store.home, distributed.world_size())
+        try:
+            found = sized(config, task.inputs, machine)
+        except UserError as error:
+            return config.micro_rows(machine.processes), f"all rows in one pass, because {error.message}"
+        return found.layout.micro_rows, told(found)
+
+    rows, line = distributed.on_rank_zero(choose)
+    if line:
+        task.run.say(line)
+    train = config.train.model_copy(update={"micro_batch_size": rows})
+    return replace(task, config=config.model_copy(update={"train": train}))
+
+
+def told(found: Sized) -> str:
+    """How many rows a pass takes, and why; empty where it is all of them."""
+    rows = found.layout.micro_rows
+    if rows == found.whole:
+        return ""
+    smallest = f"a step then takes about {size(found.peak)}"
+    why = "no more fit" if found.whose != CORE else "more would not be faster, or not fit"
+    return f"{_rows(rows)} of {found.whole} a pass (train.micro_batch_size=null): {smallest}; {why}"
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' if count > 1 else ''}"
 
 
 def _described(config: TrainingConfig, inputs: Inputs) -> tuple[dict[str, Any], Parameters]:
@@ -278,10 +416,15 @@ def _assumptions(
         said.append(f"memory: {size(CONTEXT_BYTES)} of each GPU for CUDA, its libraries and communication")
     else:
         said.append(f"memory: {size(PROCESS_BYTES)} of each process for Python and its libraries, as measured on Linux")
-    said.append(
-        "memory: activations are an estimate that was not checked against any measurement; weights, gradients and "
-        "optimizer are counted"
-    )
+    if whose == CORE:
+        said.append(
+            "memory: activations as transformers' modules keep them, and half as much again for what is passing"
+        )
+    else:
+        said.append(
+            "memory: activations are an estimate that was not checked against any measurement; weights, gradients and "
+            "optimizer are counted"
+        )
     if vocab == VOCABULARY:
         said.append(f"a vocabulary of {VOCABULARY:,}")
     return said
