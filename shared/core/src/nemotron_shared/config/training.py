@@ -209,11 +209,11 @@ class TrainingRun(RunSection):
     is there. It bounds the rows of a pass where `train.micro_batch_size` is `null`, and a training that does not fit
     is refused. `null`: all of it. Engines `transformers` and `trl`."""
 
-    @field_validator("memory")
+    @field_validator("memory", mode="before")
     @classmethod
-    def is_a_size(cls, value: str | None) -> str | None:
+    def is_a_size(cls, value: object) -> object:
         """Require a number with a unit."""
-        found = MEMORY.fullmatch(value) if value is not None else None
+        found = MEMORY.fullmatch(str(value))
         if value is not None and (found is None or not float(found["number"])):
             raise ValueError("run.memory is an amount such as 2GB, 512MiB or 80%")
         return value

@@ -211,7 +211,7 @@ def told(found: Sized) -> str:
         return ""
     smallest = f"a step then takes about {size(found.peak)}"
     why = "no more fit" if found.whose != CORE else "more would not be faster, or not fit"
-    return f"{_rows(rows)} of {found.whole} a pass (train.micro_batch_size=null): {smallest}; {why}"
+    return f"{rows} of {found.whole} rows a pass (train.micro_batch_size=null): {smallest}; {why}"
 
 
 def _rows(count: int) -> str:
