@@ -25,7 +25,10 @@ LARGE = {"cpu": 2**22, "cuda": 2**26}
 stay in its caches cost no time; 256 MiB on a GPU, below which they do."""
 CHUNK = {"cpu": 2**20, "cuda": 2**28}
 """Logits per chunk."""
-SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
+SCALES = (
+    "final_logit_softcapping", "logits_soft_cap", "logit_scale", "output_multiplier", "lm_head_multiplier",
+    "logits_mup_width_multiplier", "logits_scaling",
+)  # fmt: skip
 """Fields of transformers' configs (5.23) with which a model changes its logits after the head."""
 ALIKE = 1e-3
 """Relative difference of two losses that are the same, in any type."""
@@ -35,7 +38,8 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
     """Change a model of transformers, with or without adapters, to compute its loss in chunks of trained tokens.
 
     In validation, its logits are then those of `row_losses`. Models that do more to their logits than a head without
-    bias does, heads with an adapter, and classes of other packages stay as they are.
+    bias does, heads with an adapter, classes of other packages, and models whose documents `packed.keep_apart` computes
+    as rows of their own stay as they are.
 
     Args:
         collate: makes a batch with `labels`, aligned with the logits.
@@ -72,7 +76,7 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
     base.forward = forward
     if _is_alike(base):
         return collate_with_head
-    base.forward = plain
+    del base.forward
     return collate
 
 
@@ -80,7 +84,7 @@ def _has_plain_head(base: Any) -> bool:
     """Whether a model is one of transformers' own that multiplies by its head and does nothing more."""
     own, head = type(base), base.get_output_embeddings()
     known = own.__module__.startswith("transformers.models.") and own.__name__.endswith("ForCausalLM")
-    if not known or type(head) is not nn.Linear or head.bias is not None:
+    if not known or "forward" in vars(base) or type(head) is not nn.Linear or head.bias is not None:
         return False
     config = base.config.get_text_config()
     takes = inspect.signature(base.forward).parameters.values()
