@@ -154,6 +154,21 @@ assert not folder.exists()
     )
 
 
+def test_a_copy_that_fails_to_begin_does_nothing_else(program) -> None:
+    """It would go on as the command: clean up, and say that the command failed."""
+    out, err = ended(
+        program("""
+failing = copies._fork(lambda: 1 / 0)
+importer = copies._Importer()
+importer._answers.close()
+importer._socket.close()  # as Linux does when the command is killed
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in (failing, importer._pid)])
+""")
+    )
+    assert out == "[1, 0]\n"
+    assert err.count("Traceback") == err.count("ZeroDivisionError") == 1, err
+
+
 @BOTH
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_copy_ends_with_its_command(program, libraries: tuple[str, ...], number: int) -> None:

@@ -1,7 +1,7 @@
-"""Start the steps of one command as copies of processes that have imported what they need, once for all of them.
+"""Start the steps of one command as forks of processes that have made their imports, once for all of them.
 
     with copying():
-        copy_of(["python", "-m", "stages.sft.train", "--composed", ...], stdout, libraries)    # a process, forked
+        copy_of("stages.sft.train", ["--composed", ...], stdout, libraries).wait()      # its exit code
 
 Python takes half a second to import a step's checks and settings, and four more for torch and transformers. The command
 has imported the first already, so it forks its steps from itself. Once a step has made something, those after it will
@@ -151,7 +151,7 @@ class _Importer:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        self._pid = _fork(partial(_serve, theirs))
+        self._pid = _fork(partial(_serve, theirs, self._socket))
         theirs.close()
         self._answers = self._socket.makefile()
 
@@ -169,14 +169,15 @@ class _Importer:
 
     def close(self) -> None:
         """Kill it. Between steps it has no children."""
-        self._answers.close()
-        self._socket.close()
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
+        self._answers.close()
+        self._socket.close()
 
 
-def _serve(ours: socket.socket) -> NoReturn:
+def _serve(ours: socket.socket, of_command: socket.socket) -> NoReturn:
     """The second process: import libraries, fork a step, tell its process id and its exit code."""
+    of_command.close()  # so that we see when the command's own is closed
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)  # a terminal sends Ctrl-C to the step, too
     end_with_parent(os.getppid(), signal.SIGKILL)
@@ -184,8 +185,10 @@ def _serve(ours: socket.socket) -> NoReturn:
     os.environ.setdefault("TQDM_DISABLE", "1")  # as every step does, before tqdm reads it
     files = _Files()
     while True:
-        line, (stdout, *_), _, _ = socket.recv_fds(ours, LONGEST_LINE, 1)
-        request = json.loads(line)
+        line, descriptors, _, _ = socket.recv_fds(ours, LONGEST_LINE, 1)
+        if not line:  # the command was killed: Linux closes its files before it tells us
+            os._exit(0)
+        (stdout,), request = descriptors, json.loads(line)
         pid = 0
         if files.are_unchanged() and _imported(request["libraries"]) and files.are_unchanged():
             pid = _fork(partial(_become, request["module"], request["words"], stdout, ours))
@@ -209,7 +212,7 @@ def _imported(libraries: Sequence[str]) -> bool:
 
 
 def _fork(work: Callable[[], NoReturn]) -> int:
-    """Fork a child that does a work and never returns; signals that ask it to end wait until it heeds them."""
+    """Fork a child that does a work and nothing else; signals that ask it to end wait until it heeds them."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -217,11 +220,16 @@ def _fork(work: Callable[[], NoReturn]) -> int:
     parent = os.getpid()
     with forking():
         pid = os.fork()
-        if pid == 0:  # as a new process begins: the handlers of this one would do the wrong thing there
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            end_with_parent(parent, signal.SIGTERM)
-            work()
+        if pid == 0:
+            try:  # as a new process begins: the handlers of this one would do the wrong thing there
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                end_with_parent(parent, signal.SIGTERM)
+                work()
+            except BaseException as error:
+                sys.excepthook(type(error), error, error.__traceback__)
+            finally:  # else it would go on as this process does, and clean up what is still in use
+                os._exit(1)
     return pid
 
 
