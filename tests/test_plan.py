@@ -299,8 +299,8 @@ def test_the_rows_of_a_pass_follow_from_speed_and_memory(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["run.memory=500MB"], "run.memory=500MB: a step takes about 1.0 GB with 1 row a pass"),
-        (["run.memory=500MB", "train.micro_batch_size=4"], "a step takes about 1.0 GB with 4 rows a pass"),
+        (["run.memory=500MB"], "run.memory=500MB: a step takes about 1.1 GB with 1 row a pass"),
+        (["run.memory=500MB", "train.micro_batch_size=4"], "a step takes about 1.1 GB with 4 rows a pass"),
         (["run.memory=2GB", "engine=automodel"], "run.memory=2GB bounds nothing with engine=automodel"),
     ],
 )
@@ -309,6 +309,17 @@ def test_a_budget_that_does_not_suffice_is_one_problem(
 ) -> None:
     (found,) = plan(capsys, "sft/tiny", *words)
     assert [told in problem for problem in found["problems"] if "run.memory" in problem] == [True], found["problems"]
+
+
+@pytest.mark.parametrize("words", [[], ["engine=transformers_lora"], ["run.nproc_per_node=2"]])
+def test_the_budget_that_a_refusal_asks_for_suffices(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = plan(capsys, "sft/tiny", "run.memory=1GB", *words)
+    (problem,) = [one for one in found["problems"] if "run.memory" in one]
+    asked = re.findall(r"set (run\.memory=\S+) or more", problem)
+    assert ("processes" in problem) == ("run.nproc_per_node=2" in words)
+    assert ("train adapters" in problem) != ("engine=transformers_lora" in words)
+    (found,) = plan(capsys, "sft/tiny", *asked, *words)
+    assert not [one for one in found["problems"] if "run.memory" in one]
 
 
 @pytest.mark.parametrize("memory", ["lots", "2", "0GB", "-1GB", "2 PB"])

@@ -161,6 +161,10 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     )
 
 
+ROUNDED = 10**8
+"""Amounts of memory that are asked for are multiples of this many bytes, as many as messages tell."""
+
+
 def within_budget(needs: Needs, config: TrainingConfig, inputs: Inputs, machine: Machine) -> Needs:
     """The needs of an engine, with a finding where a step would take more memory than `run.memory` allows.
 
@@ -174,12 +178,15 @@ def within_budget(needs: Needs, config: TrainingConfig, inputs: Inputs, machine:
         return needs  # a dry run says why nothing can be counted
     if found.peak <= found.budget:
         return needs
-    rows = found.layout.micro_rows
-    what = f"run.memory={config.run.memory}: a step takes about {size(found.peak)} with {_rows(rows)} a pass"
+    rows, share = found.layout.micro_rows, found.devices if found.whose == CORE else 1
+    enough = math.ceil(share * found.peak / ROUNDED) * ROUNDED
+    what = f"run.memory={config.run.memory}: a step takes about {size(enough)} with {_rows(rows)} a pass"
+    what += f" in each of {share} processes" if share > 1 else ""
     if rows > 1:
         remedy = "set train.micro_batch_size=null, which takes as many rows as fit, or raise run.memory"
     else:
-        remedy = f"set run.memory to {size(found.peak)} or more, shorten the rows, or train adapters (engine.peft)"
+        remedy = f"set run.memory={size(enough).replace(' ', '')} or more, or shorten the rows"
+        remedy += ", or train adapters (engine.peft)" if found.layout.trained else ""
     return replace(needs, others=(*needs.others, lacking(what, remedy)))
 
 
@@ -418,7 +425,7 @@ def _assumptions(
         said.append(f"memory: {size(PROCESS_BYTES)} of each process for Python and its libraries, as measured on Linux")
     if whose == CORE:
         said.append(
-            "memory: activations as transformers' modules keep them, and half as much again for what is passing"
+            "memory: activations as transformers' modules keep them, and half as much again for temporary values"
         )
     else:
         said.append(
