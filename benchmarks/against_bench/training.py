@@ -1,9 +1,9 @@
 """Fine-tuning by `nemotron sft` and by TRL's SFTTrainer: the same model, chats, rows a step and length of a row.
 
-Each command runs at two lengths. Between them lie steps alone, so their difference gives the speed. What the shorter
-one takes besides its steps is the start: from the command to the first step, and from the last one to the saved model.
-Our rows are packed before, by `nemotron data prep`, once for many trainings; TRL packs them at each start. Our first
-start of a kind rehearses a step; those that are measured remember it.
+Each command runs at two lengths. Between them lie steps alone, so their difference gives the speed. The time of the
+shorter one besides its steps is the start: from the command to the first step, and from the last one to the saved
+model. Our rows are packed before, by `nemotron data prep`, once for many trainings; TRL packs them at each start. Our
+first start of a kind rehearses a step; those that are measured remember it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FIGURES = {"tokens per CPU second": "{:,.0f}", "start, CPU s": "{:.1f}", "peak m
 
 
 class Work(NamedTuple):
-    """What both programs do. `steps` are those of the shorter and of the longer command."""
+    """The work of both programs. `steps` are those of the shorter and of the longer command."""
 
     chats: int = 3000
     rows: int = 16
