@@ -115,15 +115,15 @@ CONTEXT_BYTES = 4 * 10**9
 """Memory of a GPU process besides its tensors: CUDA context, kernels, communication buffers."""
 
 PROCESS_BYTES, RL_BYTES = 10**9, 2 * 10**8
-"""Memory of a CPU process besides its tensors: Python with torch and transformers, as resident on Linux; and the further
-memory of TRL and sampling. Measured: the tiny trainings hold 1.04 to 1.11 GB, RL 1.33 GB."""
+"""Memory of a CPU process besides its tensors: Python with torch and transformers, as resident on Linux; and that
+of TRL and sampling. Measured: the tiny trainings hold 1.04 to 1.11 GB, RL 1.33 GB."""
 CHUNKED, CHUNK = 2**22, 2**20
 """Logits of a pass from which a loss on a CPU is computed in chunks, and of a chunk (`modeling.head_loss`)."""
 SCANNED = 32
 """Tokens between two states of our scan that are kept."""
 ROOM = 1.5
-"""Memory for activations on a CPU, relative to those that are kept for the backward pass: the rest are temporary values,
-and gaps that an allocator leaves. Measured with a Llama of 8M parameters on 1 to 8 rows of 512 tokens."""
+"""Memory for activations on a CPU, over the part that is kept for the backward pass: the rest are temporary values, and
+gaps that an allocator leaves. Measured with a Llama of 8M parameters on 1 to 8 rows of 512 tokens."""
 
 
 def memory_parts(
