@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LlamaConfig,
@@ -281,6 +282,7 @@ def test_any_other_model_is_asked_as_it_is() -> None:
         "attention has a window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)).eval(),
         "a window": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, sliding_window=4)).eval(),
         "not plain matrices": lambda: widened(made("llama")),
+        "layers are not plain": lambda: inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), made("llama")),
         "not multiples of 4": lambda: hybrid(moe_intermediate_size=18).eval(),
     }
     for reason, make in reasons.items():

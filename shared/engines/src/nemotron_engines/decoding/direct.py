@@ -26,6 +26,8 @@ from nemotron_engines.kernels.mamba_install import is_older
 
 STATIC_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angles do not depend on the length of the sequence."""
+LIBRARIES = ("torch", "transformers")
+"""Packages whose modules a model may have."""
 BLOCK = 32
 """Columns by which the memory of keys grows."""
 LARGEST_COPY = 1 << 28
@@ -58,7 +60,9 @@ def why_not(model: Any) -> str | None:
         ),
         "its rotary embedding depends on the length": rope.get("rope_type", "default") not in STATIC_ROTATIONS,
         "some of its layers are not plain matrices": any(
-            isinstance(module, nn.Linear) and type(module) is not nn.Linear for module in modules
+            (isinstance(module, nn.Linear) and type(module) is not nn.Linear)
+            or type(module).__module__.partition(".")[0] not in LIBRARIES  # an adapter, which shows the matrix below it
+            for module in modules
         ),
         "its experts' widths are not multiples of 4": any(  # `F.grouped_mm` of torch 2.13 takes no others
             size % 4
