@@ -23,11 +23,12 @@ def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """What is chosen for a model of so many parameters."""
 
     def choose(
-        parameters: int, rows: int, machine: Machine, *, steps: int | None = None, text: bool = False
-    ) -> dict[str, Any]:
+        parameters: int, rows: int, machine: Machine, *, steps: int | None = None, text: bool = False,
+        engine: str = "transformers",
+    ) -> dict[str, Any]:  # fmt: skip
         monkeypatch.setattr(defaults, "parameters_in", lambda folder: Parameters(parameters))
         config: Any = SimpleNamespace(
-            engine=SimpleNamespace(name="transformers", peft=None), train=SimpleNamespace(train_iters=steps),
+            engine=SimpleNamespace(name=engine, peft=None), train=SimpleNamespace(train_iters=steps),
             checkpoint=SimpleNamespace(keep_best=True),
         )  # fmt: skip
         is_said = {"train.train_iters"}.__contains__ if steps else set().__contains__
@@ -62,6 +63,15 @@ def test_the_step_that_validated_best_is_published_if_the_rows_are_known_by_then
     key = "checkpoint.publish_best"
     assert chosen(300_000, 300, LAPTOP)[key] == "when_learnt"
     assert chosen(300_000, 300, LAPTOP, text=True)[key] == chosen(300_000_000, 300, CARD)[key] == "always"
+
+
+def test_the_rows_of_a_pass_are_left_open_where_the_training_chooses_them_well(chosen) -> None:
+    key = "train.micro_batch_size"
+    small, large = 300_000, 300_000_000
+    assert [key in chosen(size, 300, machine) for size in (small, large) for machine in (LAPTOP, CARD)] == [
+        True, True, True, False,
+    ]  # fmt: skip
+    assert [key in chosen(size, 300, LAPTOP, engine="automodel") for size in (small, large)] == [True, False]
 
 
 def test_warm_up_and_intervals_fit_the_steps_that_somebody_asked_for(chosen) -> None:

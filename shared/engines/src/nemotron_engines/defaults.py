@@ -141,13 +141,16 @@ def training_choices(
     rate = ADAPTER_RATE if lora else next((value for most, value in RATES if parameters < most), LARGE_RATE)
     of_size = "for adapters" if lora else f"for {in_billions(parameters)}"
     peak = config.optimizer.lr if is_said("optimizer.lr") else rate
-    if parameters < SMALL or (config.engine.name == TRANSFORMERS and not machine.gpus):
+    ours = config.engine.name == TRANSFORMERS
+    if ours and (parameters < SMALL or not machine.gpus):
         found.append(Choice("train.micro_batch_size", None, "as many rows in a pass as fit and make a step faster"))
+    elif parameters < SMALL:
+        found.append(Choice("train.micro_batch_size", None, "a whole batch at once: the model is small"))
     if parameters < SMALL:
         found += [] if machine.gpus else [Choice("run.threads", 1, "more threads would slow each other down")]
     if text:  # with chats the rate falls from the start
         found.append(Choice("scheduler.lr_wsd_decay_iters", max(1, 2 * steps // 5), "the last two fifths of the steps"))
-    if config.checkpoint.keep_best and config.engine.name == TRANSFORMERS:
+    if config.checkpoint.keep_best and ours:
         found.append(_publishing(parameters, text=text))
     return [
         *found,
