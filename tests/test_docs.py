@@ -274,12 +274,12 @@ def is_version(words: tuple[str, ...]) -> bool:
     )
 
 
-# Commands that are looked at and not run, by how they begin.
 def is_newest(words: tuple[str, ...]) -> bool:
     """`ci/newest.py` for every lane, which its own tests do without a registry."""
     return (ROOT / words[1]).is_file() and not words[2:]
 
 
+# Commands that are looked at and not run, by how they begin.
 LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("python3", "-m"): is_installation,
     (".engines/automodel/bin/torchrun",): is_torchrun,

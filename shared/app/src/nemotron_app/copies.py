@@ -8,7 +8,7 @@ has imported the first already, so it forks its steps from itself. Once a step h
 train too: they are forked from a second process, which has imported the libraries of their engines. A start that finds
 its results made before needs no library, and so has no second process.
 
-A copy does what a new process would: it has its own signals, ends with this process, and reads the same command line.
+A copy behaves as a new process would: it has its own signals, ends with this process, and reads the same command line.
 Where that may not hold, there is none, and the step gets a new Python: without Linux, beside other threads, after a
 module's file was changed, and for libraries on a machine with a GPU, whose driver cannot be forked.
 """
@@ -156,7 +156,7 @@ class _Importer:
         self._answers = self._socket.makefile()
 
     def copy(self, module: str, words: Sequence[str], stdout: int, libraries: Sequence[str]) -> Copy | None:
-        """A step as its fork; None if it cannot import the libraries, or files of what it has imported were changed."""
+        """A step as its fork; None if it cannot import the libraries, or files of its modules were changed."""
         request = json.dumps({"module": module, "words": list(words), "libraries": list(libraries)})
         doing("importing libraries")
         try:
@@ -256,8 +256,8 @@ def _become(module: str, words: Sequence[str], stdout: int, theirs: socket.socke
 
 
 def _leave(code: object) -> NoReturn:
-    """Exit as Python does, but without what the process that this is a copy of has open, and without freeing objects
-    one by one: after torch was imported, that takes a while.
+    """Exit as Python does, but without closing files of the process that this was forked from, and without freeing
+    objects one by one: after torch was imported, that takes a while.
     """
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)

@@ -205,8 +205,8 @@ class TrainingRun(RunSection):
     """What this run reads, where it writes, and how it starts."""
 
     memory: Extra[How[str | None]]
-    """Memory that the training may take, of this machine or, where it trains on GPUs, of each: `2GB`, or `80%` of what
-    is there. It bounds the rows of a pass where `train.micro_batch_size` is `null`, and a training that does not fit
+    """Memory that the training may take, of this machine or, where it trains on GPUs, of each: `2GB`, or `80%` of all
+    of it. It bounds the rows of a pass where `train.micro_batch_size` is `null`, and a training that does not fit
     is refused. `null`: all of it. Engines `transformers` and `trl`."""
 
     @field_validator("memory", mode="before")

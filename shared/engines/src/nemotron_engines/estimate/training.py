@@ -55,7 +55,7 @@ class Sized:
         devices, device, whose: how many, their data sheet if known, and their name.
         read: whether data was read for the length of the rows.
         memory: peak bytes on one device, by part; `there` its capacity, None if unknown.
-        budget: what the training may take of it.
+        budget: the part of it that the training may take.
         whole: rows of a pass if memory and speed played no part.
     """
 
@@ -168,7 +168,7 @@ ROUNDED = 10**8
 def within_budget(needs: Needs, config: TrainingConfig, inputs: Inputs, machine: Machine) -> Needs:
     """The needs of an engine, with a finding where a step would take more memory than `run.memory` allows.
 
-    Without `run.memory`, only what is certain is refused (`nemotron_shared.engine.needs`).
+    Without `run.memory`, a training is refused only where it certainly does not fit (`nemotron_shared.engine.needs`).
     """
     if config.run.memory is None:
         return needs
