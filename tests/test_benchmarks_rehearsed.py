@@ -141,6 +141,12 @@ def test_rl_methods() -> None:
     assert len(re.findall(r"^\| \w+ \| \d+% \(\d+% to \d+%\) \|$", text, re.MULTILINE)) == 6
 
 
+def test_generators() -> None:
+    found = json.loads(rehearse("generators.py", "nemotron_h", "--rehearse", "--json"))
+    assert found["rows"] == [1, 3] and found["ratios"]["transformers"] == [1.0, 1.0]
+    assert len(found["ratios"]["exact"]) == 2 and min(found["ratios"]["exact"]) > 0
+
+
 @pytest.mark.slow
 def test_invented(tmp_path: Path) -> None:
     text = rehearse("invented.py", "--rehearse", "--only", "cities", "--work", str(tmp_path))
