@@ -94,7 +94,7 @@ class VLLMSection(Section):
     """GiB for keys and values on a CPU."""
     sleep: How[bool]
     """Give vLLM's memory of a GPU free while the model learns. Nobody has run this yet."""
-    gpus: How[str | None]
+    gpus: How[int | str | None]
     """`CUDA_VISIBLE_DEVICES` of `vllm_server`, to give it another GPU than the training's. `null`: the same."""
     python: How[str | None]
     """Python of an environment with vLLM, for `vllm_server`. `null`: this one, or else that of

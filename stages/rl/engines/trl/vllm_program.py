@@ -47,7 +47,8 @@ class Sampler:
     Args:
         folder: with a config.json; no weights are read from it.
         settings: dtype, longest (tokens of a prompt with its completion), temperature, ends (tokens that end a
-            completion), top_p, share (of a GPU's memory), cache_gib (on a CPU), sleeps, rank (of an adapter, or 0).
+            completion), top_p, share (of a GPU's memory), cache_gib (on a CPU), sleeps, rank (of an adapter, or 0),
+            seed (vLLM seeds this process by it, too).
     """
 
     def __init__(self, folder: str, settings: dict[str, Any]) -> None:
@@ -67,7 +68,7 @@ class Sampler:
             more |= {"gpu_memory_utilization": settings["share"], "enable_sleep_mode": settings["sleeps"]}
         self.llm = LLM(
             model=folder, skip_tokenizer_init=True, load_format="dummy", dtype=settings["dtype"],
-            max_model_len=settings["longest"], generation_config="vllm", enforce_eager=on_cpu, seed=0,
+            max_model_len=settings["longest"], generation_config="vllm", enforce_eager=on_cpu, seed=settings["seed"],
             # training computes probabilities at the temperature and before top_p
             logprobs_mode="raw_logprobs" if settings["temperature"] == 1 else "processed_logprobs",
             enable_prefix_caching=True, **more,
@@ -137,16 +138,23 @@ def received(
         )
 
 
-def send(connection: "Connection[Any, Any]", weights: Iterable[tuple[str, torch.Tensor]], dtype: str) -> None:
-    """Send tensors to `received`, in this type. Their names must be in the order of the parts that were told."""
-    for _, value in weights:
-        plain = value.detach().to("cpu", DTYPES[dtype]).contiguous().flatten()
+def type_of(value: torch.Tensor) -> str:
+    """The type that a tensor is sent in: its own, for vLLM keeps some in float32 where it computes in bfloat16."""
+    return "bfloat16" if value.dtype == torch.bfloat16 else "float32"
+
+
+def send(connection: "Connection[Any, Any]", weights: Iterable[torch.Tensor]) -> None:
+    """Send tensors to `received`, in the order of the parts that were told."""
+    for value in weights:
+        plain = value.detach().to("cpu", DTYPES[type_of(value)]).contiguous().flatten()
         connection.send_bytes(plain.view(torch.uint8).numpy())
 
 
 def sentence(error: BaseException) -> str:
     """What an error says, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and "validation error" in lines[0]:  # pydantic's, of a setting: what is wrong comes second
+        lines = [lines[1].partition(" [type=")[0]]
     return f"{type(error).__name__}: {lines[0] if lines else 'without a word'}"
 
 

@@ -185,6 +185,10 @@ def _why_not(start: Start[Any]) -> str | None:
     return "only the training itself runs the model's Python files" if runs_its_files else None
 
 
+def _wants_vllm(config: StageConfig) -> bool:
+    return getattr(config.engine, "wants_vllm", False)
+
+
 def _short(config: StageConfig) -> list[str]:
     """Overrides that make a training one small step of its method."""
     if isinstance(config, SupervisedConfig):
@@ -204,7 +208,7 @@ def _short(config: StageConfig) -> list[str]:
         "grpo.overlong_filtering=false",  # answers of random weights are cut, and would teach nothing
         "grpo.sampling_mismatch_limit=null",
         # vLLM would take longer to start than all the rest, and may not take the sizes of a small model
-        *(["engine.generation=null"] if getattr(config.engine, "generation", None) else []),
+        *(["engine.generation=null", "engine.generation_dtype=null"] if _wants_vllm(config) else []),
     ]
 
 
