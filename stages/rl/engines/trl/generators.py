@@ -42,8 +42,8 @@ Drawn = list[tuple[list[int], list[float]]]
 CONTINUE = "run the same command again, which goes on from the last checkpoint"
 ANOTHER_MODEL = 1.05
 """A step's `token_mult_prob_error` where both compute in float32 and vLLM has other weights; rounding makes 1.00001."""
-RANDOM_MODEL = 10.0
-"""The same for the first step where they do not compute alike: random weights are nats apart, bfloat16 is not."""
+FAR_APART = 1.5
+"""The same for the first step where they do not compute alike; bfloat16 makes 1.005 of a small model."""
 LOOK_SECONDS, END_SECONDS = 0.5, 5.0
 
 
@@ -254,7 +254,7 @@ class VLLM:
         self, calls: Calls, most: int, adapters: Path | None = None, *, longest: float = math.inf,
         sleeps: bool = False, alike: bool = True,
     ) -> None:  # fmt: skip
-        self._limits = (ANOTHER_MODEL if alike else RANDOM_MODEL), (ANOTHER_MODEL if alike else math.inf)
+        self._limits = (ANOTHER_MODEL if alike else FAR_APART), (ANOTHER_MODEL if alike else math.inf)
         """For the first step, and for the others."""
         self._calls, self._most, self._adapters, self._sleeps = calls, most, adapters, sleeps
         self._longest = longest
