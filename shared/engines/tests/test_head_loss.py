@@ -107,6 +107,20 @@ def test_a_model_that_does_more_to_its_logits_keeps_its_loss(few_at_once, kind, 
     assert model.training and model(**batch(), use_cache=False).loss == expected
 
 
+def test_a_model_is_tried_when_it_is_needed_and_once(few_at_once, monkeypatch):
+    """On a machine with a GPU, kernels may not run before the model is there, or only within autocast."""
+    tried = []
+    monkeypatch.setattr(head_loss, "_is_alike", lambda base: tried.append(base) or True)
+    llama, own = small_model("llama"), small_model()
+    collates = [head_loss.chunk_head_loss(model, lambda given: given) for model in (llama, own)]
+    assert not tried
+    assert all(collate(batch()).keys() > batch().keys() for collate in collates for _ in range(2))
+    assert tried == [llama]
+    monkeypatch.undo()
+    llama.loss_function = lambda *_, **given: torch.zeros(1).view(2)
+    assert not head_loss._is_alike(llama) and llama.training
+
+
 def test_documents_that_are_computed_one_by_one_stay_apart(few_at_once):
     """A loss in chunks would pass over the function that keeps them apart."""
     model, inputs = small_model("bloom"), batch() | packed_inputs([[0, 4], [0, 2, 5]], 9)

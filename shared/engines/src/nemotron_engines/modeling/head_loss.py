@@ -7,12 +7,14 @@ time, and in training the chunk's gradients are computed right away.
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
+from transformers import NemotronHForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
 from nemotron_data.formats.packed import IGNORED
@@ -68,16 +70,18 @@ def chunk_head_loss(model: Any, collate: Collator) -> Collator:
             total, logits = each.sum(), row_losses(each, head_positions // length, rows)
         return CausalLMOutput(loss=total / (max(1, len(head_targets)) if count is None else count), logits=logits)
 
+    @cache
+    def is_alike() -> bool:
+        return type(base) is NemotronHForCausalLM or _is_alike(base)
+
     def collate_with_head(rows: Any) -> dict[str, Tensor]:
         batch = collate(rows)
         large = batch["labels"].numel() * head.out_features >= LARGE.get(base.device.type, LARGE["cuda"])
-        return batch | head_inputs(batch["labels"]) if large else batch
+        # asked with the first large batch, when the model is on the device that it computes on
+        return batch | head_inputs(batch["labels"]) if large and is_alike() else batch
 
     base.forward = forward
-    if _is_alike(base):
-        return collate_with_head
-    del base.forward
-    return collate
+    return collate_with_head
 
 
 def _has_plain_head(base: Any) -> bool:
@@ -100,9 +104,13 @@ def _is_alike(base: Any) -> bool:
     ids = torch.arange(8, device=base.device)[None] % size
     labels = ids.roll(1)
     base.eval()
-    own = float(base(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss)
-    found = float(base(input_ids=ids, use_cache=False, **head_inputs(labels)).loss)
-    base.train(training)
+    try:
+        own = float(base(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss)
+        found = float(base(input_ids=ids, use_cache=False, **head_inputs(labels)).loss)
+    except (RuntimeError, TypeError, ValueError):  # kernels may take no float32, which autocast will convert
+        return False
+    finally:
+        base.train(training)
     return abs(found - own) <= ALIKE * abs(own)
 
 
