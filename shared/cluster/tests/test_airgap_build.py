@@ -17,6 +17,8 @@ from nemotron_cluster.airgap import build as builder
 from nemotron_cluster.airgap.build import build
 from nemotron_cluster.airgap.fetch import MANIFEST, fetch, plan
 from nemotron_cluster.airgap.packages import Target, Wanted
+from nemotron_shared.machine import memory
+from nemotron_shared.machine.machine import Machine
 from nemotron_shared.system.errors import UserError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -121,10 +123,13 @@ def test_no_more_compilers_than_the_memory_of_the_job_holds(
         (tmp_path / "groups" / name).write_text(f"{limit}\n")
     (tmp_path / "group").write_text(f"{group}\n")
     (tmp_path / "memory").write_text("MemAvailable:  500000000 kB\n")
-    for name, path in {"CGROUPS": "groups", "OWN_GROUP": "group", "MEMORY": "memory"}.items():
-        monkeypatch.setattr(builder, name, tmp_path / path)
+    monkeypatch.setattr(memory, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory, "OWN_GROUP", tmp_path / "group")
+    monkeypatch.setattr(builder, "MEMORY", tmp_path / "memory")
     monkeypatch.setattr(builder.os, "sched_getaffinity", lambda process: range(8))
     assert builder.parallel_jobs() == jobs
+    limit = min((value for value in limits.values() if isinstance(value, int)), default=memory.physical_memory())
+    assert Machine.here(tmp_path).memory == memory.usable_memory() == min(limit, memory.physical_memory())
 
 
 def test_an_nvcc_of_another_cuda_than_torch_is_not_used(fetched: Path, tmp_path: Path, nvcc: Path) -> None:

@@ -23,6 +23,7 @@ from nemotron_cluster.airgap.fetch import Manifest, read_manifest, require_intac
 from nemotron_cluster.airgap.packages import SCRATCH, remove_scratch, uv
 from nemotron_cluster.doctor import probe
 from nemotron_cluster.doctor.packages import probe_here
+from nemotron_shared.machine.memory import group_limits
 from nemotron_shared.stages import STAGES
 from nemotron_shared.system.console import say
 from nemotron_shared.system.disk import require_room
@@ -37,7 +38,7 @@ SWITCHES = {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE", "MAMBA_FORCE_BUILD": "TRUE"}
 """Without these, their setup.py first tries to download a wheel."""
 JOB_BYTES = 6 << 30
 """Peak memory of one nvcc. With more parallel jobs than fit into memory, compilers get `Killed`."""
-CGROUPS, OWN_GROUP, MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
+MEMORY = Path("/proc/meminfo")
 WRAPPER = Path(__file__).with_name("nvcc.sh")
 BUILT = "built"
 """Folder next to the environment with compiled wheels, which later environments reuse."""
@@ -280,16 +281,6 @@ def _compile_wheel(source: Path, python: Path, toolkit: Toolkit, into: Path) -> 
 
 def parallel_jobs() -> int:
     """Number of parallel compilers that CPUs and memory allow: Slurm may assign only part of the node's memory."""
-    free = re.search(r"MemAvailable:\s+(\d+) kB", _read(MEMORY))
-    allowed = [int(free[1]) << 10] if free else []
-    for kind, path in re.findall(r"^\d+:(memory|):(/.*)$", _read(OWN_GROUP), re.MULTILINE):
-        top = CGROUPS / kind
-        group = top / path.lstrip("/")
-        for folder in [group, *group.parents][: len(group.parts) - len(top.parts) + 1]:
-            limit = _read(folder / ("memory.limit_in_bytes" if kind else "memory.max")).strip()
-            allowed += [int(limit)] if limit.isdecimal() else []
+    free = re.search(r"MemAvailable:\s+(\d+) kB", MEMORY.read_text(encoding="utf-8") if MEMORY.is_file() else "")
+    allowed = [*([int(free[1]) << 10] if free else []), *group_limits()]
     return max(1, min(len(os.sched_getaffinity(0)), min(allowed, default=JOB_BYTES) // JOB_BYTES))
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""

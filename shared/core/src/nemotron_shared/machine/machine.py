@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from nemotron_shared.machine.memory import physical_memory, usable_memory
 from nemotron_shared.system import distributed
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -42,7 +43,7 @@ class Machine:
         python: its version, "3.12".
         processes: of this run, over all `nodes`.
         gpus: of one node.
-        memory, free_disk: in bytes, infinite if unknown.
+        memory, free_disk: in bytes, infinite if unknown. Memory is what a container or a job may use of it.
         packages: versions by name.
         is_here: whether it is this machine, with the packages of this environment.
         sees_files: whether it has the same files as this machine.
@@ -71,7 +72,7 @@ class Machine:
             python=".".join(platform.python_version_tuple()[:2]),
             processes=max(processes, world),
             gpus=_gpus(),
-            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            memory=usable_memory(),
             free_disk=shutil.disk_usage(existing).free,
             nodes=max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", world))),
         )
@@ -104,7 +105,7 @@ def hardware() -> dict[str, str | int | float]:
     found = {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB, 1),
+        "memory_gb": round(physical_memory() / GB, 1),
     }
     return found | ({"gpus": f"{len(gpus)} x {gpus[0].name}, {gpus[0].memory / GB:.0f} GB"} if gpus else {})
 
