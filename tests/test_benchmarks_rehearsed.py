@@ -119,6 +119,13 @@ def test_plan() -> None:
 
 
 @pytest.mark.slow
+def test_peaks() -> None:
+    text = rehearse("peaks.py", "--rehearse", measures=True)
+    ((planned, measured),) = re.findall(r"^\| llama \| SFT, .+ \| ([\d,]+) MB \| ([\d,]+) MB \| [\d.]+ \|$", text, re.M)
+    assert 500 < int(planned.replace(",", "")) < 2000 and 500 < int(measured.replace(",", "")) < 2000
+
+
+@pytest.mark.slow
 def test_scale() -> None:
     text = rehearse("scale.py", "--rehearse", measures=True)
     assert re.search(r"^## \d{4}-\d\d-\d\d, [0-9a-f]{7}", text, re.MULTILINE)

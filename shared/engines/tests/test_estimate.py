@@ -1,5 +1,6 @@
 """Estimates of work, memory and time, against what is known in other ways."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, NemotronHConfig, Nemo
 
 from nemotron_engines.estimate import memory
 from nemotron_engines.estimate.counted import counted
+from nemotron_engines.estimate.lengths import TURN_TOKENS, pair_tokens
 from nemotron_engines.estimate.memory import Layout, memory_parts
 from nemotron_engines.estimate.micro_batch import PASS_OPERATIONS, fitted
 from nemotron_engines.estimate.speed import active_parameters, core_seconds, step_seconds, work_of
@@ -80,6 +82,26 @@ def test_experts_are_shared_out_and_the_rest_is_not() -> None:
     layout = Layout(devices=8, rows=8, row_tokens=128, micro_rows=1, expert=8)
     weights = memory_parts(fields, VOCABULARY, known, layout, on_gpu=True)["weights"]
     assert weights == pytest.approx(2 * (known.total - known.experts + known.experts / 8))
+
+
+def test_rows_are_as_large_as_the_longest_one_to_which_they_are_padded(tmp_path: Path) -> None:
+    rows = [{"prompt": "q" * 10, "chosen": "a" * 10, "rejected": "b" * length} for length in (10, 10, 1000)]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    found = pair_tokens(tmp_path, 2**16)
+    alike = pair_tokens(tmp_path, 2**8)  # twice as many tokens for the text
+    assert found is not None and alike is not None
+    template = 2 * TURN_TOKENS
+    assert found.longest == 2 * (1010 / 4 + template)
+    assert found.mean == pytest.approx((40 + 40 + 1030) / 4 / 3 + 2 * template)
+    assert alike.longest - 2 * template == 2 * (found.longest - 2 * template)
+    fields = load_architecture("nano3_tiny", {})
+    layout = Layout(devices=1, rows=8, row_tokens=100, micro_rows=4)
+    for on_gpu in (False, True):
+        parts = [
+            memory_parts(fields, 512, parameters_of(fields, 512), one, on_gpu=on_gpu)["activations"]
+            for one in (layout, replace(layout, longest=50), replace(layout, longest=300))
+        ]
+        assert parts == pytest.approx([parts[0], parts[0], 3 * parts[0]])
 
 
 def test_recomputing_keeps_less() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.rl_rows import PARAMETERS
@@ -24,22 +24,33 @@ TURN_TOKENS = 5
 """Of a chat template around a turn."""
 
 
-def prompt_tokens(data: Path, vocabulary: int) -> float | None:
-    """Mean tokens of a prompt; None where the folder holds no prompts."""
-    return _mean(data, lambda row: _tokens([row[PARAMETERS]], vocabulary))
+class Lengths(NamedTuple):
+    """Tokens of the rows that were read: `mean`, and `longest`, to which the others of a batch are padded."""
+
+    mean: float
+    longest: float
 
 
-def pair_tokens(data: Path, vocabulary: int) -> float | None:
-    """Mean tokens of a pair: of two answers, each with its prompt. None where the folder holds no pairs."""
-    return _mean(
-        data, lambda row: sum(_tokens([row["prompt"], row[side]], vocabulary) for side in ("chosen", "rejected"))
-    )
+def prompt_tokens(data: Path, vocabulary: int) -> Lengths | None:
+    """Tokens of a prompt; None where the folder holds no prompts."""
+    found = _read(data, lambda row: (_tokens([row[PARAMETERS]], vocabulary),))
+    return None if found is None else Lengths(fmean(one for (one,) in found), max(found)[0])
 
 
-def _mean(data: Path, tokens: Callable[[dict[str, Any]], float]) -> float | None:
+def pair_tokens(data: Path, vocabulary: int) -> Lengths | None:
+    """Tokens of a pair: of two answers, each with its prompt. None where the folder holds no pairs.
+
+    Both answers of all pairs are padded to the longest one, so the longest pair is twice that.
+    """
+    sides = ("chosen", "rejected")
+    found = _read(data, lambda row: tuple(_tokens([row["prompt"], row[side]], vocabulary) for side in sides))
+    return None if found is None else Lengths(fmean(map(sum, found)), 2 * max(map(max, found)))
+
+
+def _read(data: Path, tokens: Callable[[dict[str, Any]], tuple[float, ...]]) -> list[tuple[float, ...]] | None:
     try:
         with open_regular(data / "train.jsonl") as file:
-            return fmean(tokens(fast_json.loads(line)) for line in islice(file, READ))
+            return [tokens(fast_json.loads(line)) for line in islice(file, READ)] or None
     except (OSError, ValueError, KeyError, TypeError):  # a start says what is wrong with them
         return None
 

@@ -22,7 +22,8 @@ class Layout:
     """Attributes:
     devices: GPUs, or processes on a CPU; `tensor`, `pipeline`, `context`, `expert`: how many share a matrix, the
         layers, a row, the experts.
-    rows: of an optimizer step; `micro_rows` of one pass; `row_tokens` of one row.
+    rows: of an optimizer step; `micro_rows` of one pass; `row_tokens` of one row; `longest` of the longest one, to
+        which the others of a pass are padded, or 0 if they have the same length.
     weight, gradient, optimizer: bytes of each parameter.
     shards: weights and gradients are sharded over all devices, too; the optimizer is whenever `spread`.
     trained: False if adapters are trained and the weights are frozen.
@@ -48,6 +49,7 @@ class Layout:
     trained: bool = True
     recomputed: Recomputed = "nothing"
     activation: int = 2
+    longest: int = 0
     samples: bool = False
     all_logits: int = 0
     assumed: tuple[str, ...] = ()
@@ -61,6 +63,11 @@ class Layout:
     def micro_tokens(self) -> int:
         """Tokens of one pass."""
         return self.micro_rows * self.row_tokens
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of the largest pass, with those that fill its rows up."""
+        return self.micro_rows * max(self.row_tokens, self.longest)
 
     @property
     def passes(self) -> int:
@@ -169,7 +176,7 @@ def _activations(fields: dict[str, Any], layout: Layout, values_of: Callable[[st
     values = sum(kept[kind] for kind in pattern)
     if layout.recomputed == "everything":
         values = hidden * len(pattern) + max((kept[kind] for kind in pattern), default=0.0)
-    return layout.activation * values * layout.micro_tokens / layout.context / layout.tensor
+    return layout.activation * values * layout.padded_tokens / layout.context / layout.tensor
 
 
 def _values(kind: str, fields: dict[str, Any]) -> float:
@@ -217,15 +224,15 @@ def _values_of_modules(kind: str, fields: dict[str, Any]) -> float:
 def _logits_in_chunks(hidden: int, vocab_size: int, layout: Layout) -> float:
     """Logits, their logarithms and slopes of the largest chunk, and the gradients of the head and of its input, which
     the loss keeps from its forward pass on."""
-    whole = vocab_size * layout.micro_tokens
+    whole = vocab_size * layout.padded_tokens
     if layout.all_logits:
         return layout.all_logits * layout.activation * whole
     if whole < CHUNKED:
         return 3 * layout.activation * whole
-    gradients = layout.trained * vocab_size * hidden + hidden * layout.micro_tokens
+    gradients = layout.trained * vocab_size * hidden + hidden * layout.padded_tokens
     return 3 * layout.activation * CHUNK + layout.activation * gradients
 
 
 def _logits(vocab_size: int, layout: Layout) -> float:
     """Logits and their gradients."""
-    return 2 * layout.activation * vocab_size * layout.micro_tokens / layout.context / layout.tensor
+    return 2 * layout.activation * vocab_size * layout.padded_tokens / layout.context / layout.tensor

@@ -95,8 +95,8 @@ def sized(config: TrainingConfig, inputs: Inputs, machine: Machine) -> Sized:
     vocab = vocabulary_of(config, fields, inputs.get("data"))
     parameters = parameters if parameters.total else parameters_of(fields, vocab)
     devices, device, whose = _devices(config, machine)
-    tokens, read = _row_tokens(config, inputs, vocab)
-    layout = layout_of(config, devices, tokens)
+    tokens, longest, read = _row_tokens(config, inputs, vocab)
+    layout = replace(layout_of(config, devices, tokens), longest=longest)
     outputs = 1 if isinstance(config, GRPOConfig) and config.reward_modeling is not None else vocab
     work = work_of(fields, outputs, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
     there, whole, on_gpu = _memory_there(device, machine, devices), layout.micro_rows, whose != CORE
@@ -278,24 +278,27 @@ def _is_on_pairs(config: TrainingConfig) -> bool:
     return isinstance(config, GRPOConfig) and config.on_pairs is not None
 
 
-def _row_tokens(config: TrainingConfig, inputs: Inputs, vocab: int) -> tuple[int, bool]:
-    """Tokens of a full row, of a pair, or of a prompt with its completion; and whether data was read for it."""
+def _row_tokens(config: TrainingConfig, inputs: Inputs, vocab: int) -> tuple[int, int, bool]:
+    """Tokens of a full row, of a pair, or of a prompt with its completion: their mean, and those of the longest; and
+    whether data was read for it."""
     whole = getattr(config.engine, "max_total_sequence_length", None)
+    data = inputs.get("data")
+    if isinstance(config, GRPOConfig) and config.on_pairs is not None:
+        pair = None if data is None else pair_tokens(data.path, vocab)
+        return (2 * ANSWER_TOKENS, 0, False) if pair is None else (round(pair.mean), round(pair.longest), True)
+    if isinstance(config, GRPOConfig) and whole:
+        return whole // 2, 0, False
     if isinstance(config, GRPOConfig):
-        data = inputs.get("data")
-        if config.on_pairs is not None:
-            pair = pair_tokens(data.path, vocab) if data is not None else None
-            return (2 * ANSWER_TOKENS, False) if pair is None else (round(pair), True)
-        if whole:
-            return whole // 2, False
-        prompt = prompt_tokens(data.path, vocab) if data is not None else None
-        return (2 * config.grpo.max_new_tokens, False) if prompt is None else (round(prompt) + _drawn(config), True)
+        prompt, drawn = None if data is None else prompt_tokens(data.path, vocab), _drawn(config)
+        if prompt is None:
+            return 2 * config.grpo.max_new_tokens, 0, False
+        return round(prompt.mean) + drawn, round(prompt.longest) + drawn, True
     chats: Any = getattr(config.engine, "chats", None) if getattr(config.engine, "data", "packed") == "chat" else None
     if whole or chats is not None:
-        return whole or chats.seq_length, False
+        return whole or chats.seq_length, 0, False
     train: Any = config.train
     data_prep: Any = getattr(config, "data_prep", None)
-    return getattr(train, "seq_length", None) or getattr(data_prep, "pack_size", None) or 4096, False
+    return getattr(train, "seq_length", None) or getattr(data_prep, "pack_size", None) or 4096, 0, False
 
 
 TURNS = 2
