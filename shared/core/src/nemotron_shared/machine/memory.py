@@ -1,7 +1,7 @@
 """How much memory this process may use: the machine's, or less in a container and in a job.
 
-    docker run --memory 8g ...       /sys/fs/cgroup/memory.max has 8589934592
-    srun --mem=40G ...               /sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/memory.max has 42949672960
+docker run --memory 8g ...       /sys/fs/cgroup/memory.max has 8589934592
+srun --mem=40G ...               /sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/memory.max has 42949672960
 """
 
 import os
