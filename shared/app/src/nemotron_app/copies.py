@@ -30,7 +30,7 @@ from typing import IO, NoReturn
 
 from nemotron_shared.machine.machine import DRIVER
 from nemotron_shared.system.background import can_fork
-from nemotron_shared.system.console import doing
+from nemotron_shared.system.console import doing, tell
 from nemotron_shared.system.process import ENDING, end_with_parent, forking, heed_signals
 from nemotron_shared.system.stop import STOPPED_EXIT_CODE
 from nemotron_shared.tracking.progress import heartbeat
@@ -260,7 +260,7 @@ def _leave(code: object) -> NoReturn:
     objects one by one: after torch was imported, that takes a while.
     """
     if not isinstance(code, int | None):
-        print(code, file=sys.stderr)
+        tell(str(code), out=sys.stderr)
         code = 1
     threading._shutdown()  # ty: ignore[missing-attribute]  # waits for threads, as the interpreter does
     atexit._run_exitfuncs()
