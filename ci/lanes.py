@@ -2,7 +2,7 @@
 
 The ordinary lane and then the slow one print as they run. Both wait for much of their time: for the disk, for
 schedulers and for processes that are to be killed. So the lanes of engines and checks run in parallel to them, one
-after the other, and print their output when they have ended; and the slow lane has three workers for two cores.
+after the other, and print their output when they have ended.
 
     python3 ci/lanes.py                       all lanes that can run here
     python3 ci/lanes.py checks automodel      some of them
@@ -29,7 +29,7 @@ ORDINARY, SLOW = "ordinary", "slow"
 ENGINES = ("automodel", "megatron", "evaluator", "nemo_run", "nemo_gym", "llama_cpp", "vllm_cpu", "modelopt", "clients")
 LANES = {
     ORDINARY: ["uv", "run", "pytest", DURATIONS],
-    SLOW: ["uv", "run", "pytest", "-m", "slow", "-n3", DURATIONS],
+    SLOW: ["uv", "run", "pytest", "-m", "slow", DURATIONS],
     **{name: ["ci/engine.sh", name, DURATIONS] for name in ENGINES},
     "nemo_rl": ["ci/engine.sh", "nemo_rl", DURATIONS],
     "checks": ["ci/check.sh"],  # last: it brings the environment of the ordinary lane up to date, too
