@@ -18,6 +18,7 @@ from nemotron_engines.estimate.micro_batch import PASS_OPERATIONS, fitted
 from nemotron_engines.estimate.speed import active_parameters, core_seconds, step_seconds, work_of
 from nemotron_engines.kernels.experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import install_cpu_ops
+from nemotron_engines.modeling import head_loss
 from nemotron_engines.modeling.architecture import Parameters, load_architecture, parameters_of
 from nemotron_shared.machine.machine import CORE_OPERATIONS, DEVICES, device_named
 
@@ -102,6 +103,10 @@ def test_rows_are_as_large_as_the_longest_one_to_which_they_are_padded(tmp_path:
             for one in (layout, replace(layout, longest=50), replace(layout, longest=300))
         ]
         assert parts == pytest.approx([parts[0], parts[0], 3 * parts[0]])
+
+
+def test_logits_are_counted_in_the_chunks_of_the_loss() -> None:
+    assert (head_loss.LARGE["cpu"], head_loss.CHUNK["cpu"]) == (memory.CHUNKED, memory.CHUNK)
 
 
 def test_recomputing_keeps_less() -> None:
