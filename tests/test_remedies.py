@@ -42,8 +42,7 @@ nemotron airgap build FOLDER
 nemotron artifacts gc --yes
 nemotron artifacts lineage super3-rl-model:v1
 nemotron artifacts list
-nemotron artifacts replay super3-sft-model:v1 --lineage
-nemotron artifacts replay super3-sft-model:v1 --repair
+nemotron artifacts replay super3-sft-model:v1 --keep
 nemotron artifacts rm super3-rl-data:v1
 nemotron artifacts verify super3-sft-model:v1
 nemotron config explain engine.peft

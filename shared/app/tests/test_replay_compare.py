@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemotron_app.replay.compare import compare, repair, what_next
-from nemotron_app.training_log import folder_that_made
+from nemotron_app.replay.compare import compare
 from nemotron_shared.artifacts import Artifact, Producer, Store
 
 PRODUCER = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
@@ -86,23 +85,3 @@ def test_of_a_log_only_the_clocks_may_differ(store: Store) -> None:
     assert found == {"metrics.jsonl": "1 entries, now 2"}
     nan = log(float("nan"), 1.0), log(float("nan"), 2.0)
     assert problems(store, {"metrics.jsonl": nan[0]}, {"metrics.jsonl": nan[1]}) == {"metrics.jsonl": None}
-
-
-def test_times_are_put_back_from_the_folder_of_the_run(store: Store) -> None:
-    then, now = publish(store, {"metrics.jsonl": b"1"}), publish(store, {"metrics.jsonl": b"2"})
-    (then.path / "metrics.jsonl").unlink()
-    assert repair(store, then, now) == []
-    assert "cp -r" in what_next(then, store.verify(then), tried=True)
-    assert what_next(then, store.verify(then), tried=False).endswith(f"replay {then.reference} --repair")
-    folder_that_made(then, store).mkdir(parents=True)
-    (folder_that_made(then, store) / "metrics.jsonl").write_bytes(b"1")
-    assert repair(store, then, now) == ["metrics.jsonl"] and not store.verify(then)
-
-
-def test_strays_and_a_changed_manifest_have_a_next_step(store: Store) -> None:
-    made = publish(store, {"a": b"1"})
-    (made.path / "stray").touch()
-    assert what_next(made, store.verify(made), tried=True) == f"delete what does not belong there: {made.path}/stray"
-    (made.path / "manifest.json").write_bytes((made.path / "manifest.json").read_bytes() + b" ")
-    told = what_next(made, store.verify(made), tried=True)
-    assert told.startswith(f"restore {made.path}/manifest.json") and f"artifacts rm {made.reference}" in told

@@ -1,10 +1,8 @@
-"""`report --compare` and `report --live`: trainings beside each other, finished or at work."""
+"""`report --compare`: trainings next to each other, finished or running."""
 
 import io
 import json
 import shutil
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ from test_report import Page, build_pipeline, lines, publish
 
 from nemotron_app.main import dispatch, main
 from nemotron_app.output import print_table
-from nemotron_app.report.compare import numbers, progress_lines, sparkline, training_in, training_named, watch
+from nemotron_app.report.compare import numbers, training_in, training_named
 from nemotron_shared.artifacts import Store
-from nemotron_shared.system.lock import locked
 
 
 def log(steps: int, start: float) -> str:
@@ -95,9 +92,6 @@ def test_models_are_compared_with_their_scores(store: Store, capsys: pytest.Capt
         (["--compare", "sft-model:v1"], "needs two trainings or more"),
         (["--compare", "sft-model:v1", "sft-modl:v1"], "sft-modl"),
         (["--compare", "sft-model:v1", "sft-data:v1"], "super3-sft-data:v1 has no log of a training"),
-        (["--compare", "--live"], "two different pages"),
-        (["--live"], "no training is running"),
-        (["--live", "--json"], "--live is for people"),
     ],
 )
 def test_what_cannot_be_shown_is_said(
@@ -167,56 +161,3 @@ def test_a_terminal_of_any_width_shows_every_figure(store: Store, width: int) ->
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     assert text.count("0.1589") == 4 and text.count("1.25") == 4
-
-
-def test_a_training_is_followed_until_it_ends(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, page = working(store, "super3-sft-model-cccccccccccc", 3), store.home / "live.html"
-    seen: list[str] = []
-
-    def work() -> None:
-        """Hold the run's lock as a training does, and end once the page has been written twice."""
-        with locked(folder / "lock", wait=False):
-            ready.set()
-            while len(seen) < 2:
-                text = page.read_text(encoding="utf-8") if page.is_file() else ""
-                if text and text not in seen[-1:]:
-                    seen.append(text)
-                    (folder / "metrics.jsonl").write_text(log(20, 4.0))
-                time.sleep(0.01)
-
-    ready, worker = threading.Event(), threading.Thread(target=work)
-    worker.start()
-    assert ready.wait(60)
-    assert watch(store, page, renew=1, patience=2.5) == 0
-    worker.join()
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"page: {page} (Ctrl-C leaves; the trainings keep running)"
-    assert any("  step 3/40" in line and "loss 1.333" in line for line in lines)
-    assert lines[-1].startswith(f"{folder.name}  finished: step 20/40") and lines[-1].endswith("loss 0.2")
-    assert "Trainings that have ended" in page.read_text(encoding="utf-8")
-    assert all('http-equiv="refresh"' in text for text in seen)
-    assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")  # what has ended need not be read again
-
-
-def test_three_lines_tell_how_a_training_goes(store: Store) -> None:
-    folder = working(store, "super3-sft-model-dddddddddddd", 10)
-    with locked(folder / "lock", wait=False):
-        name, progress, course = progress_lines(training_in(folder))
-    assert name == folder.name
-    assert progress.startswith("  step 10/40") and "0:15 left" in progress and "200 tokens/s  1.25 GB" in progress
-    assert course.split() == ["loss", "0.4", sparkline([4.0 / step for step in range(1, 11)])]
-
-
-def test_a_training_without_a_step_is_said_to_start(store: Store) -> None:
-    folder = working(store, "super3-sft-model-dddddddddddd", 0)
-    with locked(folder / "lock", wait=False):
-        assert progress_lines(training_in(folder)) == [folder.name, "  no step yet: it is starting, 40 to make"]
-    (folder / "inputs.json").write_text("[]")
-    assert progress_lines(training_in(folder))[1] == "  stopped before its first step"
-
-
-def test_a_sparkline_shows_the_course() -> None:
-    assert sparkline([1.0, 2.0, 3.0, float("nan")], 3) == "▁▅█"
-    assert sparkline([5.0, 5.0]) == "▁▁"
-    assert sparkline([]) == ""
-    assert len(sparkline([float(n) for n in range(1000)], 12)) == 12

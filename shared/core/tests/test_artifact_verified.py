@@ -161,7 +161,8 @@ def test_what_a_stage_from_outside_made_is_made_again_by_its_own_command(store: 
     (made.path / "a").write_text("2")
     with pytest.raises(UserError) as caught:
         require_intact(made, store.home, HOW)
-    assert caught.value.remedy == "make it again: python -m acme.harvest.train -c tiny run.family=nano3 --force"
+    again = "make it again: python -m acme.harvest.train -c tiny run.family=nano3 --force"
+    assert caught.value.remedy == f"restore its files from a copy; or {again}"
 
 
 def test_the_remedy_is_the_command_that_made_it(store: Store) -> None:
@@ -172,8 +173,7 @@ def test_the_remedy_is_the_command_that_made_it(store: Store) -> None:
     (made.path / "a").write_text("2")
     with pytest.raises(UserError) as caught:
         require_intact(made, store.home, HOW)
-    repair = f"put its bytes back: nemotron artifacts replay {made.reference} --repair"
-    assert caught.value.remedy == f"{repair}; or make it again: {again}"
+    assert caught.value.remedy == f"restore its files from a copy; or make it again: {again}"
     (made.path / "a").write_text("1")
     (made.path / "stray").touch()
     with pytest.raises(UserError) as caught:

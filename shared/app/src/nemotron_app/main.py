@@ -67,7 +67,6 @@ SERVING = "nemotron_serving"
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     if "_NEMOTRON_COMPLETE" in os.environ:
-        import_module("nemotron_app.completion").answer_in_our_way()
         nemotron.main(prog_name="nemotron")  # answers a shell's completion request and exits
     if argv is None:
         use_no_code_of_this_folder()

@@ -123,7 +123,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters |= filters or {}
-    return environment.get_template(template).render({"renew": None, **values, "script": script()})
+    return environment.get_template(template).render({**values, "script": script()})
 
 
 def script() -> dict[str, str]:

@@ -1,22 +1,13 @@
-"""Compare the bytes of two artifacts file by file, and restore files of a damaged one from equal bytes."""
+"""Compare the bytes of two artifacts file by file."""
 
 import json
-import os
-import shlex
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nemotron_app.training_log import folder_that_made
-from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.manifest import MANIFEST
-from nemotron_shared.artifacts.store import STAGING
-from nemotron_shared.artifacts.verified import command_that_made, remove_and_make, strays_in
-from nemotron_shared.system import atomic
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.tracking.metrics import FILE as METRICS
 from nemotron_shared.tracking.metrics import read_metrics
@@ -114,67 +105,6 @@ def _values(path: Path, offset: int, entry: dict[str, Any]) -> np.ndarray:
         return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4").reshape(entry["shape"])
     known = entry["dtype"] in DTYPES
     return np.frombuffer(content, DTYPES.get(entry["dtype"], "u1")).reshape(entry["shape"] if known else -1)
-
-
-def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
-    """Replace the damaged files of an artifact of the store by those of `now`, if their digests agree.
-
-    Files that differ on every run, such as times, may still be found in the folder of its run.
-
-    Returns:
-        The names of the restored files. The manifest, files that are not listed in it, and obstacles are left alone.
-    """
-    (store.root / STAGING).mkdir(exist_ok=True)
-    waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
-    repaired, run = [], folder_that_made(artifact, store)
-    try:
-        for number, (name, entry) in enumerate(artifact.manifest.files.items()):
-            file, copy = artifact.path / name, waiting / str(number)
-            if _obstacle(artifact, name) or _holds(file, entry.sha256):
-                continue
-            whole = next((one for one in (now.path / name, run / name) if _holds(one, entry.sha256)), None)
-            if whole is None:
-                continue
-            atomic.copy_content(whole, copy)
-            if not _holds(copy, entry.sha256):
-                continue
-            file.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copymode(whole, copy)
-            atomic.sync(copy)
-            copy.replace(file)
-            atomic.sync(file.parent)
-            repaired.append(name)
-    finally:
-        shutil.rmtree(waiting, ignore_errors=True)
-    return repaired
-
-
-def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
-    """The remedy for a damaged stored copy; `tried` means that repairing was already attempted."""
-    if strays := strays_in(artifact, damage):
-        return f"delete what does not belong there: {shlex.join(strays)}"
-    if any(line.startswith(f"{MANIFEST}:") for line in damage):
-        return remove_and_make(artifact)
-    repair = f"nemotron artifacts replay {artifact.reference} --repair"
-    obstacles = dict.fromkeys(str(path) for name in artifact.manifest.files if (path := _obstacle(artifact, name)))
-    if obstacles:
-        move = shlex.join(["mv", *obstacles, "ELSEWHERE"])
-        return f"move away the files that took the place of its own: {move}; then: {repair}"
-    if not tried:
-        return f"put its bytes back: {repair}"
-    kept = f"use its files as they are: cp -r {artifact.path} ./kept, then give ./kept"
-    return f"make another version: {command_that_made(artifact.manifest)}; or {kept}"
-
-
-def _obstacle(artifact: Artifact, name: str) -> Path | None:
-    """What is in place of an artifact's file and must not be replaced: a folder, or a parent that is not a real
-    folder, such as a symlink out of the artifact.
-    """
-    file = artifact.path / name
-    for above in reversed(file.parents[: name.count("/")]):
-        if os.path.lexists(above) and (above.is_symlink() or not above.is_dir()):
-            return above
-    return file if file.is_dir() and not file.is_symlink() else None
 
 
 def _holds(file: Path, sha256: str) -> bool:

@@ -1,10 +1,9 @@
-"""`nemotron report`: a report of the results so far, of one evaluation, of trainings compared, or of running ones.
+"""`nemotron report`: a report of the results so far, of one evaluation, or of trainings compared.
 
 nemotron report
 nemotron report --family nano3 --out nano3.html --json
 nemotron report super3-eval-results:v1
 nemotron report --compare sft-model:v1 sft-model:v2
-nemotron report --live
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ from nemotron_app.completions import in_one_line, spread, without_shared
 from nemotron_app.output import open_console, print_table, text_of
 from nemotron_app.report import compare
 from nemotron_app.report.collect import STEPS, Collected, collect, seconds_of
-from nemotron_app.report.compare import Trained, training_named, watch
+from nemotron_app.report.compare import Trained, training_named
 from nemotron_app.report.findings import MODEL_OF_STAGE, overlap_in_short, score_of
 from nemotron_app.report.page import by_step, rejected_rows, render
 from nemotron_app.report.results import shown_task
@@ -234,23 +233,14 @@ FOLDED = 16
 @click.command("report")
 @click.argument("names", nargs=-1, metavar="[NAME|FOLDER]...")
 @click.option("--compare", is_flag=True, help="compare two or more trainings, given as models or runs")
-@click.option("--live", is_flag=True, help="follow what runs now, here and on a page that renews itself")
 @click.option("--out", metavar="FILE", help="the page (default: reports/FAMILY.html in the store, or NAME-vN.html)")
 @store_options
-def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: str | None) -> int:
-    """Write an HTML page about the results so far, one evaluation, trainings compared, or running trainings."""
+def command(look: Look, names: tuple[str, ...], compare: bool, out: str | None) -> int:
+    """Write an HTML page about the results so far, one evaluation, or trainings compared."""
     path = None if out is None else output_file(out)
-    if compare and live:
-        raise UserError("--compare and --live are two different pages", "give one of them")
     if compare:
         return _compare(look, names, path or look.store.home / "reports" / "compared.html")
     evaluation = _evaluation(look, names) if names else None
-    if evaluation is not None and live:
-        raise UserError(f"--live follows what runs, and {evaluation.reference} is finished", "leave out one of them")
-    if live:
-        if look.json:
-            raise UserError("--live is for people", "programs read metrics.jsonl of: nemotron runs --json")
-        return watch(look.store, path or look.store.home / "reports" / "live.html")
     family = (prefix_of(evaluation.manifest.name) if evaluation else None) or look.family
     build_report(look.store, family, path, results=evaluation).print(as_json=look.json, whole=True)
     return 0
@@ -296,7 +286,7 @@ def _compare(look: Look, names: tuple[str, ...], page: Path) -> int:
         found[one.identity] = one
     trainings = list(found.values())
     title = " against ".join(one.name for one in trainings)
-    write_text(page, compare.render(trainings, title, "Trainings compared"))
+    write_text(page, compare.render(trainings, title))
     notes = compare.notes(trainings)
     if look.json:
         settings = compare.differing(trainings)

@@ -1,20 +1,18 @@
-"""`nemotron report --compare` and `--live`: several trainings in numbers and in shared charts, finished or running.
+"""`nemotron report --compare`: several trainings in numbers and in shared charts, finished or running.
 
-Both only read files that the trainings write, so they can be started and stopped at any time without affecting them.
+It only reads files that the trainings write, without affecting them.
 """
 
 import math
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemotron_app import output, wording
 from nemotron_app.charts import Point, Series, moving_mean
-from nemotron_app.output import Table, open_console, text_of
+from nemotron_app.output import Table
 from nemotron_app.report.results import read_results, results_problem
 from nemotron_app.report.training import (
     LAST_POINTS,
@@ -26,7 +24,7 @@ from nemotron_app.report.training import (
     speed,
     window_of,
 )
-from nemotron_app.runs import holder_now, run_state
+from nemotron_app.runs import run_state
 from nemotron_app.training_log import folder_that_made, log_in, log_of
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.housekeeping import inputs_of
@@ -36,13 +34,8 @@ from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.overrides import leaves
 from nemotron_shared.stages import RESULTS
-from nemotron_shared.system.atomic import write_text
-from nemotron_shared.system.console import bar, clock, tell
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.tracking.metrics import FILE, METRICS, Metric
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NAME_ONE = "name models, or runs: nemotron runs --all"
 DRAWN: dict[Metric, str] = {
@@ -53,11 +46,6 @@ DRAWN: dict[Metric, str] = {
 EXACT = {"lr", "valid_loss", "valid_reward", "memory_gb"}
 """Metrics drawn unsmoothed; others as a moving mean, so that several curves remain distinguishable."""
 SPEED = "Between one logged step and the next."
-RENEW_SECONDS = 5
-PATIENCE_SECONDS = 20.0
-"""Time to wait before ending when nothing runs, e.g. between two steps of a pipeline."""
-SPARKS, SPARK_WIDTH = "▁▂▃▄▅▆▇█", 50
-FOLLOWED = ("reward", "loss")
 Cell = float | str | None
 
 
@@ -118,13 +106,6 @@ def training_in(folder: Path) -> Trained:
     notes = tuple(filter(None, (log.problem, unknown)))
     resolved = _resolved(settings, map(str, inputs_of(folder)))
     return Trained(folder.name, str(folder.resolve()), run_state(folder).state, log.entries, resolved, notes=notes)
-
-
-def trainings_running(store: Store) -> list[Trained]:
-    """All running trainings, even if they have not logged a step yet."""
-    folders = sorted(path.parent for path in (store.home / "runs").glob("*/config.yaml"))
-    found = (training_in(folder) for folder in folders if holder_now(folder))
-    return [one for one in found if one.steps]
 
 
 def _training_of_run(store: Store, folder: Path) -> Trained:
@@ -219,12 +200,10 @@ class Figure:
     write: Callable[[Any], str] = str
 
 
-def render(trainings: Sequence[Trained], title: str, overline: str, *, renew: int | None = None) -> str:
-    """Render the page. `renew`: seconds after which a browser reloads it."""
+def render(trainings: Sequence[Trained], title: str) -> str:
+    """Render the page."""
     values = {
         "title": title,
-        "overline": overline,
-        "renew": renew,
         "numbers": numbers(trainings),
         "settings": differing_settings(trainings),
         "notes": notes(trainings),
@@ -329,89 +308,3 @@ def _points(one: Trained, name: Metric) -> list[Point]:
     if name.endswith("loss") and points(one.entries, "reward"):
         return []  # the loss is not meaningful in RL
     return points(one.entries, name)
-
-
-def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: float = PATIENCE_SECONDS) -> int:
-    """Show running trainings until none has run for a while, or until Ctrl-C, which does not affect the trainings.
-
-    Raises:
-        UserError: nothing is running.
-    """
-    if not trainings_running(store):
-        raise UserError(f"no training is running in {store.home / 'runs'}", "see what was stopped: nemotron runs")
-    console = open_console()
-    console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings keep running)"), soft_wrap=True)
-    seen = dict[str, Trained]()
-    with suppress(KeyboardInterrupt), _shown_on(console) as show:
-        last_seen = time.monotonic()
-        while time.monotonic() - last_seen < patience:
-            found = trainings_running(store)
-            if found:
-                last_seen = time.monotonic()
-                seen |= {one.name: one for one in found}
-                write_text(page, render(found, "Trainings that run now", f"Renewed every {renew} s", renew=renew))
-                show(found)
-            time.sleep(renew if found else min(1.0, patience / 4))
-        show([training_in(store.home / "runs" / name) for name in seen])
-    last = [training_in(store.home / "runs" / name) for name in seen]
-    still_running = any(one.state == "running" for one in last)
-    title = "Trainings that were watched" if still_running else "Trainings that have ended"
-    write_text(page, render(last, title, "As they were when the view ended"))
-    return 0
-
-
-@contextmanager
-def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
-    """A function that displays the trainings: updates in place on a terminal, otherwise prints what has changed."""
-    if console.is_terminal:
-        from rich.console import Group
-        from rich.live import Live
-
-        with Live(console=console, auto_refresh=False) as view:
-            yield lambda found: view.update(
-                Group(*(text_of(console, line) for one in found for line in progress_lines(one))), refresh=True
-            )
-        return
-    before: set[str] = set()
-
-    def show(found: Sequence[Trained]) -> None:
-        lines = ["".join(progress_lines(one, course=False)) for one in found]
-        for line in lines:
-            if line not in before:
-                tell(line)
-        before.clear()
-        before.update(lines)
-
-    yield show
-
-
-def progress_lines(one: Trained, *, course: bool = True) -> list[str]:
-    """Three lines about one training: its name, its progress and speed, and a sparkline of its main metric."""
-    known, steps = facts(one.entries), one.steps or one.step
-    if not one.entries:  # nothing on disk shows what it is doing
-        starting = f"no step yet: it is starting, {steps} to make"
-        progress = [starting if one.state == "running" else f"{one.state} before its first step"]
-    elif one.state != "running":
-        progress = [f"{one.state}: step {one.step}/{steps}"]
-    else:
-        share = one.step / max(1, steps)
-        progress = [f"step {one.step}/{steps}", bar(share)]
-        progress += [f"{clock(known.seconds * (1 / share - 1))} left"] if known.seconds and share else []
-    progress += [f"{known.tokens_per_second:,.0f} tokens/s"] if known.tokens_per_second else []
-    progress += [f"{known.memory:.2f} GB"] if known.memory else []
-    name = next((name for name in FOLLOWED if points(one.entries, name)), FOLLOWED[-1])
-    values = [value for _, value in points(one.entries, name)]
-    drawn = f"  {sparkline(values)}" if course else ""
-    return [one.name, f"  {'  '.join(progress)}", *([f"  {name} {values[-1]:.4g}{drawn}"] if values else [])]
-
-
-def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """Values as one line of block characters; each block is the mean of an equal share of them."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ""
-    count = min(width, len(finite))
-    edges = [round(number * len(finite) / count) for number in range(count + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    return "".join(SPARKS[round((mean - low) / ((high - low) or 1.0) * (len(SPARKS) - 1))] for mean in means)

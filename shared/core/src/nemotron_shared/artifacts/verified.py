@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemotron_shared.artifacts.artifact import STRAY, Artifact, manifest_change, problems
 from nemotron_shared.artifacts.manifest import DAMAGED, MANIFEST, Manifest
-from nemotron_shared.stages import DEFAULT_FAMILY, PACKAGE, STAGES
+from nemotron_shared.stages import DEFAULT_FAMILY, PACKAGE
 from nemotron_shared.system.console import clear_renewed
 from nemotron_shared.system.digest import file_digest
 from nemotron_shared.system.errors import UserError, printable
@@ -43,19 +43,16 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
     if not damage:
         return
     if not any(line.startswith(f"{MANIFEST}:") for line in damage):
-        how_to_make = _ways_out(artifact, damage, None if ask_manifest else how_to_make)
+        how_to_make = ways_out(artifact, damage, None if ask_manifest else how_to_make)
     raise UserError(f"{artifact.reference} is damaged: {in_short(artifact, damage)}", how_to_make)
 
 
-def _ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None) -> str:
+def ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None = None) -> str:
     """Remedies for files that differ; making it again comes last, because that makes another version."""
     if strays := strays_in(artifact, damage):
         return f"delete what does not belong there: {shlex.join(strays)}"
     again = how_to_make or f"make it again: {command_that_made(artifact.manifest)}"
-    made = artifact.manifest.producer
-    if made.verb == "import" or made.stage not in STAGES:
-        return again
-    return f"put its bytes back: nemotron artifacts replay {artifact.reference} --repair; or {again}"
+    return f"restore its files from a copy; or {again}"
 
 
 def remove_and_make(artifact: Artifact) -> str:
