@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -97,9 +98,18 @@ class Cluster:
         end = time.monotonic() + 60 * minutes
         while not predicate():
             if time.monotonic() > end:
-                queue = self.run("head", "squeue", "-t", "all").stdout + self.run("head", "sinfo", "-N").stdout
-                raise AssertionError(f"not so after {minutes} minutes\n{queue}")
+                raise AssertionError(f"not so after {minutes} minutes\n{self.condition()}")
             time.sleep(0.1)
+
+    def condition(self) -> str:
+        """The queue, the nodes, their processes and the ends of the logs, for who reads a failure afterwards."""
+        asked = [self.run("head", *words.split()).stdout for words in ("squeue -t all", "sinfo -N", "sinfo -R")]
+        for node in ("n1", "n2"):
+            asked.append(f"{node}: {' '.join(self.run(node, 'ps', '-eo', 'comm=').stdout.split())}\n")
+        for log in sorted((self.folder / "log").glob("*.log")):
+            last = log.read_text(errors="replace").splitlines()[-10:]
+            asked.append("\n".join([f"{log.name}:", *last, ""]))
+        return "".join(asked)
 
     def wait_for(self, job: str, *states: str, minutes: float = 5) -> str:
         """Wait until a job is in one of the states; returns it."""
@@ -109,7 +119,7 @@ class Cluster:
     def lose(self, node: str) -> None:
         """The node loses power: all of its processes and its network are gone at once. Slurm has to notice."""
         process = (self.folder / "run" / f"{node}.pid").read_text().strip()
-        self.checked("head", "kill", "-9", process)
+        self.run("head", "kill", "-9", process)  # fails if it is gone already
         self.wait_until(lambda: self.run("head", "kill", "-0", process).returncode)
 
     def bring_back(self, node: str) -> None:
@@ -118,6 +128,15 @@ class Cluster:
         self.wait_until(
             lambda: self.run("head", "sinfo", "-h", "-n", node, "-p", "batch", "-o", "%t").stdout == "idle\n"
         )
+
+    def mend(self) -> list[str]:
+        """Replace nodes that are down, so that one test's lost node does not fail the tests after it; their names."""
+        states = self.checked("head", "sinfo", "-h", "-N", "-p", "batch", "-o", "%N %t").splitlines()
+        lost = [line.split()[0] for line in states if "down" in line]
+        for node in lost:
+            self.lose(node)
+            self.bring_back(node)
+        return lost
 
     def clear(self) -> None:
         """End all jobs, and wait until the nodes are free."""
@@ -143,6 +162,13 @@ def need_slurm() -> None:
     probe = subprocess.run([SCRIPTS / "probe.sh"], capture_output=True, text=True, check=False)
     if probe.returncode:
         _missing((probe.stdout + probe.stderr).strip())
+
+
+@pytest.fixture(autouse=True)
+def whole_slurm(request: pytest.FixtureRequest) -> None:
+    """All nodes of the worker's cluster are up when a test begins."""
+    if "slurm" in request.fixturenames and (lost := request.getfixturevalue("slurm").mend()):
+        warnings.warn(f"a test before {request.node.nodeid} has lost {', '.join(lost)}", stacklevel=1)
 
 
 def started(factory: pytest.TempPathFactory, options: Sequence[str] = ()) -> Iterator[Cluster]:

@@ -45,7 +45,7 @@ def test_a_node_is_lost_and_comes_back(slurm: Cluster) -> None:
     assert "Restarts=1 " in slurm.checked("head", "scontrol", "show", "job", job)
     assert slurm.checked("head", "sinfo", "-h", "-p", "batch", "-n", "n2", "-o", "%T").startswith("down")
     slurm.clear()
-    slurm.bring_back("n2")
+    assert slurm.mend() == ["n2"]
     assert sorted(slurm.checked("head", "srun", "-N2", "hostname").split()) == ["n1", "n2"]
 
 

@@ -14,8 +14,11 @@ if [[ ${2:-} == inside ]]; then
     until ip link show eth0 &>/dev/null; do sleep 0.05; done
     ip addr add "10.77.0.$((10 + ${node#n}))/24" dev eth0
     ip link set eth0 up
-    slurmd -D &
-    sleep infinity
+    # As a service manager does. When a daemon has ended, the log of the node says so, and the job that ran is queued again.
+    while :; do
+        slurmd -D || echo "slurmd of $node ended with $?"
+        sleep 1
+    done
 fi
 exec >>"$CLUSTER/log/$node.log" 2>&1
 rm -f "$pid"

@@ -77,7 +77,8 @@ SlurmctldParameters=preempt_send_user_signal
 # Nodes with more CPUs than this machine has
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmdTimeout=10
+# A node that is slow because the machine is, is not lost
+SlurmdTimeout=30
 SlurmctldTimeout=10
 MessageTimeout=10
 KillWait=60
