@@ -32,7 +32,9 @@ from nemotron_data.formats.eval_tasks import EvalTask, Kind, read_task_rows
 from nemotron_data.formats.json_lines import read_lines, write_lines
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import read_question
-from nemotron_data.sources.files import FORMATS, InputFile, expand, identity, local_paths
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import FORMATS, InputFile, identity
+from nemotron_data.sources.listing import local_paths
 from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source
 from nemotron_shared.system.atomic import write_text

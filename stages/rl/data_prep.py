@@ -33,7 +33,7 @@ from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import RowKind
-from nemotron_data.sources.files import InputFile, identity
+from nemotron_data.sources.input_file import InputFile, identity
 from nemotron_data.synthetic import BEGINNINGS, pairs, problems
 from nemotron_data.verifier.judgement import require_decidable
 from nemotron_shared.artifacts import Source

@@ -38,7 +38,8 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.shards import Setting, run_shards
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.files import InputFile, expand, local_file
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import InputFile, local_file
 from nemotron_shared.system.errors import UserError
 
 MARKER = "_hf_placeholder"

@@ -16,7 +16,7 @@ from nemotron_data.encoders.masks import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
 from nemotron_data.sources.datasets import Part, is_synthetic
 from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, marks_in, turn_keys, unread_in
-from nemotron_data.sources.files import InputFile
+from nemotron_data.sources.input_file import InputFile
 from nemotron_shared.models.folder import context_of
 from nemotron_shared.system.errors import UserError
 from stages.sft.encode import (

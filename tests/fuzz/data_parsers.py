@@ -29,7 +29,7 @@ from nemotron_data.formats.rl_rows import RLRow, read_rl_rows, validate
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import load_blend
 from nemotron_data.sources.detect import detect_files
-from nemotron_data.sources.files import local_file
+from nemotron_data.sources.input_file import local_file
 from nemotron_data.sources.reading import BadRow, Row, json_row, read_files
 from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE
 from nemotron_data.verifier import Verdict, judge

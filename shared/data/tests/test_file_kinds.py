@@ -20,7 +20,8 @@ from nemotron_data.prep.plan import make_shards
 from nemotron_data.sources import tables
 from nemotron_data.sources.datasets import find_blend
 from nemotron_data.sources.detect import detect_files
-from nemotron_data.sources.files import Documents, Reading, expand, local_file
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import Documents, Reading, local_file
 from nemotron_data.sources.reading import BadRow, Range, Row, read_range
 from nemotron_data.sources.text import with_choice
 from nemotron_shared.system.errors import UserError

@@ -20,10 +20,11 @@ import pytest
 import zstandard
 
 from nemotron_data.chat.template import template_text
-from nemotron_data.sources import datasets
-from nemotron_data.sources import files as module
+from nemotron_data.sources import datasets, input_file, listing, opening
 from nemotron_data.sources.datasets import RowKind
-from nemotron_data.sources.files import InputFile, check_unchanged, expand, format_of, identity, local_file, open_input
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import InputFile, check_unchanged, format_of, identity, local_file
+from nemotron_data.sources.opening import open_input
 from nemotron_data.sources.reading import Range, read_range
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.data import SourceSection
@@ -284,7 +285,8 @@ class Refusing:
 @pytest.mark.parametrize("on_open", [False, True])
 def test_no_message_shows_a_credential(monkeypatch, error, message, on_open):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAEXAMPLE")
-    monkeypatch.setattr(module, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
+    for module in (listing, opening):
+        monkeypatch.setattr(module, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
     with pytest.raises(UserError) as caught:
         open_input(expand(["s3://bucket/a.jsonl"])[0])
     assert message in str(caught.value)
@@ -313,7 +315,7 @@ class Breaking(io.RawIOBase):
 
 def test_a_store_that_fails_while_it_is_read_is_named_and_shows_no_credential(monkeypatch):
     system = SimpleNamespace(open=lambda path, mode: Breaking())
-    monkeypatch.setattr(module, "file_system", lambda url: (system, url[5:]))
+    monkeypatch.setattr(opening, "file_system", lambda url: (system, url[5:]))
     file = InputFile("s3://bucket/a.jsonl", 3, "")
     for name in ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl.zst", "s3://bucket/a.parquet", "s3://bucket/a.txt"):
         with pytest.raises(UserError, match=rf"^{name}: cannot be read: ConnectionResetError") as caught:
@@ -355,8 +357,8 @@ def test_the_identity_of_a_file_is_its_content(tmp_path):
 
 
 def test_the_identity_of_a_large_file_is_a_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "WHOLE_BYTES", 100)
-    monkeypatch.setattr(module, "SAMPLE_BYTES", 4)
+    monkeypatch.setattr(input_file, "WHOLE_BYTES", 100)
+    monkeypatch.setattr(input_file, "SAMPLE_BYTES", 4)
     path = write(tmp_path / "a.jsonl", bytes(range(200)))
     digest, detail = identity(local_file(path))
     assert detail == {"bytes": 200, "digest_of": "size, time and samples"}
@@ -415,7 +417,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
         refuse = PermissionError(13, "Permission denied", str(path))
         refused = Mock(side_effect=refuse)
         monkeypatch.setattr(Path, "open", refused)
-        monkeypatch.setattr(module, "open", refused, raising=False)
+        monkeypatch.setattr(input_file, "open", refused, raising=False)
         monkeypatch.setattr(os, "access", lambda *_: False)
     for read in (open_input, identity, check_unchanged):
         with pytest.raises(UserError, match=r"a\.jsonl: may not be read"):

@@ -15,8 +15,10 @@ from hub_stand_in import COMMIT, Hub, serving
 
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.sources import hub as module
-from nemotron_data.sources.files import expand, identity, open_input
+from nemotron_data.sources.files import expand
 from nemotron_data.sources.hub import hub_files
+from nemotron_data.sources.input_file import identity
+from nemotron_data.sources.opening import open_input
 from nemotron_data.sources.reading import parse_split, read_files, read_range, rows_of
 from nemotron_shared.system.errors import UserError
 
@@ -255,7 +257,9 @@ def online(tmp_path):
 
 
 STREAM = """
-from nemotron_data.sources.files import expand, open_input, check_unchanged
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import check_unchanged
+from nemotron_data.sources.opening import open_input
 files = expand(["hf://org/big"], split="train")
 for file in files:
     print(file.path, file.size, file.version, file.commit)

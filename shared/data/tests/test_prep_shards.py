@@ -26,7 +26,8 @@ from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.receipts import RECEIPT, shard_folder, verified
 from nemotron_data.prep.shards import clock, rejected_text, run_shards, short
-from nemotron_data.sources.files import expand, local_file
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import local_file
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_files, read_range
 from nemotron_shared.system.console import CLEAR, tell
 from nemotron_shared.system.disk import size

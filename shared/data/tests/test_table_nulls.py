@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nemotron_data.sources.files import local_file
+from nemotron_data.sources.input_file import local_file
 from nemotron_data.sources.json_rows import is_of_table, without_table_nulls
 from nemotron_data.sources.reading import Row, json_row, read_files
 

@@ -17,7 +17,7 @@ from nemotron_data.chat.rows import Arguments, to_json, tools_of, validate_messa
 from nemotron_data.formats.json_lines import spoken, text_of
 from nemotron_data.formats.rl_rows import encode_row
 from nemotron_data.sources.datasets import read_question
-from nemotron_data.sources.files import local_file
+from nemotron_data.sources.input_file import local_file
 from nemotron_data.sources.reading import BadRow, Row, read_files
 
 PLACE, DAY = {"city": "Oslo", "day": "2"}, dt.date(2024, 1, 2)

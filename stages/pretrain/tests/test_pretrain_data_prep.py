@@ -20,7 +20,7 @@ from tokenizers import normalizers, processors
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import find_blend
-from nemotron_data.sources.files import local_file
+from nemotron_data.sources.input_file import local_file
 from nemotron_data.sources.reading import Row, read_files
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store

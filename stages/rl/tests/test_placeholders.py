@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from nemotron_data.prep.shards import Setting
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.files import InputFile, local_file
+from nemotron_data.sources.input_file import InputFile, local_file
 from nemotron_shared.system.errors import UserError
 from stages.rl.placeholders import (
     DATASETS,

@@ -212,7 +212,8 @@ def _check_architectures(asked: tuple[str, ...]) -> None:
 def _data(text: str) -> Any:
     """The files to bring along for a data argument, from any source that the project can read."""
     from nemotron_cluster.airgap.fetch import PARTIAL, Material, Promise, find_files
-    from nemotron_data.sources.files import file_system, is_remote, reported, walk
+    from nemotron_data.sources.input_file import file_system, is_remote, reported
+    from nemotron_data.sources.listing import walk
     from nemotron_shared.models.references import artifact_name
 
     if not is_remote(text):

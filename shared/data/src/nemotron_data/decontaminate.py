@@ -20,7 +20,8 @@ from nemotron_data.formats.rl_rows import PARAMETERS, RLRow
 from nemotron_data.held_out import Hit, Item, Search, episode_of, item_of, items_of, share_prompts
 from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.prep.reader import ShardReader
-from nemotron_data.sources.files import expand, identity
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import identity
 from nemotron_data.sources.reading import BadRow, Row, read_files
 from nemotron_shared.artifacts import Source, Store
 from nemotron_shared.artifacts.names import is_path

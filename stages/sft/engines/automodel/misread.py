@@ -7,7 +7,7 @@ from nemotron_data.chat.guards import holds_control
 from nemotron_data.chat.loss_marks import counts, hides_any, marks_of_row, problem_of_marks
 from nemotron_data.chat.rows import SYSTEM_FIELDS
 from nemotron_data.encoders.masks import ControlTokens
-from nemotron_data.sources.files import local_file
+from nemotron_data.sources.input_file import local_file
 from nemotron_data.sources.reading import Row, read_files
 from nemotron_shared.system.errors import UserError
 

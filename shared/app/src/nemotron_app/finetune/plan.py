@@ -23,7 +23,8 @@ from nemotron_app.launch import (
 from nemotron_app.request import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect_files
-from nemotron_data.sources.files import InputFile, Reading, expand, identity
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import InputFile, Reading, identity
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path, prefix_of

@@ -17,7 +17,7 @@ from typing import Any
 
 from nemotron_app.training_log import folder_that_made
 from nemotron_data.sources.datasets import SYNTHETIC
-from nemotron_data.sources.files import is_remote
+from nemotron_data.sources.input_file import is_remote
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.verified import command_that_made

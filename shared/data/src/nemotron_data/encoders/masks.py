@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Tokenizer
 
-from nemotron_data.chat.template import Span
 from nemotron_data.encoders.backends import EncodeCall, Encoded, is_plain_byte_level, offsets_of
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.limits import panics_told
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import AddedToken
 
-    from nemotron_data.chat.template import Span
+Span = tuple[int, int]
+"""[start, end) characters of a text that a model is trained on."""
 
 
 def token_bytes(folder: TokenizerFolder) -> np.ndarray | None:
@@ -55,7 +55,7 @@ def masks_from_spans(
     ids: np.ndarray,
     offsets: np.ndarray,
     texts: Sequence[str],
-    spans: Sequence[Sequence["Span"]],
+    spans: Sequence[Sequence[Span]],
     lengths: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Loss masks of many texts, aligned with `ids`, and which texts' masks are valid.
@@ -89,7 +89,7 @@ def masks_from_spans(
 
 
 def _places(
-    texts: Sequence[str], spans: Sequence[Sequence["Span"]]
+    texts: Sequence[str], spans: Sequence[Sequence[Span]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Bytes of each text; for each span its first byte, the first byte of its last character, and its text."""
     sizes = np.zeros(len(texts), dtype=np.int64)

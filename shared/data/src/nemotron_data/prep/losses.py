@@ -15,7 +15,7 @@ from typing import Any
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import REJECTED
 from nemotron_data.prep.receipts import Receipt, shard_folder
-from nemotron_data.sources.files import format_of
+from nemotron_data.sources.input_file import format_of
 from nemotron_shared.system.atomic import link_or_copy, open_atomic
 from nemotron_shared.system.errors import UserError
 

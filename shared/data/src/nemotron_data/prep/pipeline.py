@@ -24,7 +24,7 @@ from nemotron_data.prep.sampling import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
 from nemotron_data.sources.datasets import Part, RowKind, input_files, is_synthetic
 from nemotron_data.sources.detect import head_rows
-from nemotron_data.sources.files import InputFile, require_as_identified
+from nemotron_data.sources.input_file import InputFile, require_as_identified
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.text import about_documents
 from nemotron_data.split import SPLITS

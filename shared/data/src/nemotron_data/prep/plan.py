@@ -10,7 +10,7 @@ Concatenated in their order, shards are the input in its order.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nemotron_data.sources.files import InputFile, format_of
+from nemotron_data.sources.input_file import InputFile, format_of
 from nemotron_data.sources.reading import Range, whole_of
 from nemotron_data.sources.tables import row_groups
 from nemotron_data.sources.text import is_plain_lines

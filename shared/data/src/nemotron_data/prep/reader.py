@@ -17,7 +17,8 @@ from typing import Any, Literal, NoReturn, Self
 
 from nemotron_data.prep.plan import Shard
 from nemotron_data.rejects import Refused, entry_of, snippet_of
-from nemotron_data.sources.files import check_unchanged, format_of, open_input, reported
+from nemotron_data.sources.input_file import check_unchanged, format_of, reported
+from nemotron_data.sources.opening import open_input
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Place, Range, Row, read_range
 from nemotron_data.sources.text import UTF_8, encoding_of, require_text
 from nemotron_shared.system.errors import UserError

@@ -9,7 +9,7 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import TOLERATE, or_tolerate, row_error
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, is_synthetic, own_rows
-from nemotron_data.sources.files import InputFile, format_of, is_remote, no_rows
+from nemotron_data.sources.input_file import InputFile, format_of, is_remote, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files, read_range
 from nemotron_data.sources.text import require_text
 from nemotron_data.split import share_of_last

@@ -26,7 +26,8 @@ from nemotron_data.chat.loss_marks import WITHOUT_MEDIA, media_of
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import is_missing, is_number, spoken, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.files import InputFile, Reading, expand, identity, is_remote, local_file
+from nemotron_data.sources.files import expand
+from nemotron_data.sources.input_file import InputFile, Reading, identity, is_remote, local_file
 from nemotron_data.sources.text import is_rows, with_choice
 from nemotron_data.split import SPLITS
 from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
@@ -66,7 +67,7 @@ class BlendEntry(BaseModel):
         if is_remote(path) or not info.context:
             return path
         # here, because copying ten thousand entries with another path takes as long as reading them
-        return str(Path(info.context, os.path.expanduser(path)))  # noqa: PTH111 - see files.py
+        return str(Path(info.context, os.path.expanduser(path)))  # noqa: PTH111 (Path's own fails where a name only begins with ~)
 
     @field_validator("name")
     @classmethod

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS, DOCUMENT, TEXT_FIELDS, Recognised, recognise
 from nemotron_data.chat.loss_marks import NOTHING, is_mark
 from nemotron_data.chat.rows import REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS, listed
-from nemotron_data.sources.files import InputFile, format_of, no_rows
+from nemotron_data.sources.input_file import InputFile, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
 from nemotron_data.sources.text import require_text
 from nemotron_shared.system.errors import UserError

@@ -20,16 +20,8 @@ from glob import has_magic
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from nemotron_data.sources.files import (
-    FORMATS,
-    InputFile,
-    format_of,
-    local_file,
-    local_paths,
-    not_mixed,
-    reported,
-    walk,
-)
+from nemotron_data.sources.input_file import FORMATS, InputFile, format_of, local_file, reported
+from nemotron_data.sources.listing import local_paths, not_mixed, walk
 from nemotron_data.sources.reading import parse_split, rows_of
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError, did_you_mean, how_to_add

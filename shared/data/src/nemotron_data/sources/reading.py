@@ -23,8 +23,9 @@ from typing import IO, Any
 from nemotron_data.formats import fast_json
 from nemotron_data.formats.fast_json import Fragment
 from nemotron_data.rejects import Refused, snippet_of
-from nemotron_data.sources.files import InputFile, format_of, open_input, reported
+from nemotron_data.sources.input_file import InputFile, format_of, reported
 from nemotron_data.sources.json_rows import TOO_DEEP, RepeatedKey, is_of_table, parse_json, rows_of_list, within
+from nemotron_data.sources.opening import open_input
 from nemotron_data.sources.tables import (
     FULL_ROWS,
     not_parquet,

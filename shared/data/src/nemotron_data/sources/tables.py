@@ -21,8 +21,9 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 from pydantic_core import to_jsonable_python
 
 from nemotron_data.formats.json_lines import WrittenInteger, WrittenList, WrittenNumber, WrittenObject
-from nemotron_data.sources.files import InputFile, open_input, reported
+from nemotron_data.sources.input_file import InputFile, reported
 from nemotron_data.sources.json_rows import TOO_DEEP, RepeatedKey, parse_json
+from nemotron_data.sources.opening import open_input
 from nemotron_data.sources.text import lines_up_to
 from nemotron_shared.system.errors import UserError
 

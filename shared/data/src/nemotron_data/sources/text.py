@@ -19,7 +19,8 @@ from functools import lru_cache
 from typing import IO, Any, Literal, TextIO
 
 from nemotron_data.formats import fast_json
-from nemotron_data.sources.files import Converted, Documents, InputFile, format_of, open_input, reported
+from nemotron_data.sources.input_file import Documents, InputFile, format_of, reported
+from nemotron_data.sources.opening import Converted, open_input
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.redaction import redact
 
