@@ -156,12 +156,14 @@ def sample(
         logps = log_probabilities(model, batch.hidden, temperature or 1.0)
         tokens = logps.argmax(-1) if temperature == 0 else drawn(logps, draws[batch.sequence, n], top_p)
         chosen = logps.gather(1, tokens[:, None])[:, 0].tolist()
+        ids, owners = tokens.tolist(), batch.sequence.tolist()
+        routes = None if batch.experts is None else batch.experts.unbind()
         for row in batch.live.nonzero().flatten().tolist():
-            answer = answers[batch.sequence[row]]
-            answer.ids.append(int(tokens[row]))
+            answer = answers[owners[row]]
+            answer.ids.append(ids[row])
             answer.logps.append(chosen[row])
-            if batch.experts is not None:
-                answer.routes.append(batch.experts[row])
+            if routes is not None:
+                answer.routes.append(routes[row])
         batch.live &= ~torch.isin(tokens, stops)
         if n + 1 == most or not batch.live.any():
             break

@@ -35,6 +35,11 @@ class TiledProduct(torch.autograd.Function):
         return dout @ weight if for_x else None, dout.t() @ x if for_weight else None
 
 
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """`TiledProduct`; without gradients the product alone, because the call costs more than a small one."""
+    return TiledProduct.apply(x, weight) if torch.is_grad_enabled() else tiled(x, weight.t())
+
+
 def tiled(x: Tensor, matrix: Tensor) -> Tensor:
     """x (rows, a) @ matrix (a, b)."""
     tiles = x.view(len(x) // TILE, TILE, x.shape[-1])
@@ -49,7 +54,7 @@ def linear(module: Any, x: Tensor) -> Tensor:
     """
     if isinstance(module, nn.Linear):
         flat = x.flatten(0, -2)  # flatten, because view(-1) cannot infer a size from zero rows
-        out = TiledProduct.apply(flat, module.weight).view(*x.shape[:-1], module.weight.shape[0])
+        out = product(flat, module.weight).view(*x.shape[:-1], module.weight.shape[0])
         return out if module.bias is None else out + module.bias
     base = getattr(module, "base_layer", None)
     if base is None:
@@ -131,12 +136,32 @@ def attention_step(mixer: Any, x: Tensor, at: Tensor, keys: Tensor, values: Tens
     every, block = torch.arange(len(x), device=x.device), keys.shape[3]
     number, inside = at // block, at % block
     keys[number, every, :, inside], values[number, every, :, inside] = k, v
-    tile = q.new_zeros(*q.shape[:3], block, q.shape[3])
-    tile[every, :, :, inside] = q
     used = int(number.max()) + 1
-    first = (at - inside).repeat_interleave(q.shape[1])
-    out = attend(tile.flatten(2, 3).flatten(0, 1), first, keys[:used], values[:used], mixer.scaling)
-    return linear(mixer.o_proj, out.view(tile.shape)[every, :, :, inside].flatten(1).to(x.dtype))
+    out = attend_at(q.flatten(0, 1), at.repeat_interleave(q.shape[1]), keys[:used], values[:used], mixer.scaling)
+    return linear(mixer.o_proj, out.view(len(x), -1).to(x.dtype))
+
+
+def attend_at(queries: Tensor, at: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    """`attend` for one position of each tile, to the same bits: only the products need whole tiles for that.
+
+    Args:
+        queries: (sequences * groups, heads of a group, d) at positions `at` (sequences * groups).
+    """
+    every, block = torch.arange(len(queries), device=queries.device), keys.shape[3]
+    here = (every, slice(None), at % block)
+    shape = (*queries.shape[:2], block)
+    tile = queries.new_zeros(*shape, queries.shape[2])
+    tile[here] = queries
+    tile = tile.flatten(1, 2)
+    scores = torch.stack([torch.bmm(tile, one.mT).view(*shape, block)[here] for one in keys.flatten(1, 2)])
+    behind = torch.arange(len(keys) * block, device=at.device).view(-1, 1, 1, block)
+    scores = scores.mul_(scaling).masked_fill_(behind > at[:, None, None], -torch.inf)
+    powers = (scores - scores.amax((0, -1), keepdim=True)).exp()
+    weights, seen = queries.new_zeros(*shape, block), list[Tensor]()
+    for part, one in zip(powers, values.flatten(1, 2), strict=True):
+        weights[here] = part
+        seen.append(torch.bmm(weights.flatten(1, 2), one).view(*shape, -1)[here])
+    return added(seen) / added(powers.sum(-1, keepdim=True))
 
 
 TILED_EXPERTS = "tiled"
@@ -245,7 +270,7 @@ def _latent(module: nn.Module, x: Tensor) -> Tensor:
 
 def route(gate: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """The experts of each row, ascending, and their weights; both (rows, k). See `NemotronHTopkRouter`."""
-    return chosen(gate, TiledProduct.apply(x.float(), gate.weight.float()).sigmoid())
+    return chosen(gate, product(x.float(), gate.weight.float()).sigmoid())
 
 
 def chosen(gate: Any, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,10 @@ from nemotron_engines.kernels.mamba_ops import CausalConv, GatedNorm
 from nemotron_engines.kernels.mamba_scan import (
     ChunkScan,
     Decay,
-    add_from_start,
     build_decay,
     forward_block,
     handed_over,
     in_time,
-    inside_chunks,
-    to_chunks,
 )
 
 
@@ -55,8 +52,8 @@ class MambaState:
     """One layer's memory of each sequence; sequences are the first dimension."""
 
     window: Tensor  # (.., width of the convolution - 1, channels), before the convolution
-    x: Tensor  # (.., block, heads, P), of the open block
-    B: Tensor  # (.., block, groups, N)
+    x: Tensor  # (.., heads, block, P), of the open block
+    B: Tensor  # (.., groups, block, N)
     C: Tensor
     dt: Tensor  # (.., block, heads)
     start: Tensor  # (.., heads, P, N), the state at the start of the open block
@@ -119,8 +116,11 @@ def mamba_prefill(mixer: Any, x: Tensor, lengths: Tensor, block: int) -> tuple[T
     padded = F.pad(raw, (0, 0, taps, block))
     window = padded[every[:, None], lengths[:, None] + torch.arange(taps, device=x.device)]
     steps = whole[:, None] * block + torch.arange(block, device=x.device)
-    opened = [F.pad(part, (0, 0) * (part.dim() - 2) + (0, block))[every[:, None], steps] for part in (inner, B, C, dt)]
-    state = MambaState(window, *opened, found.states[whole, every])
+    *opened, dt = (
+        F.pad(part, (0, 0) * (part.dim() - 2) + (0, block))[every[:, None], steps] for part in (inner, B, C, dt)
+    )
+    opened = (part.transpose(1, 2).contiguous() for part in opened)
+    state = MambaState(window, *opened, dt, found.states[whole, every])
     return _finished(mixer, in_time(found.y).flatten(1, 2), inner, gate), state
 
 
@@ -136,13 +136,34 @@ def mamba_step(mixer: Any, x: Tensor, at: Tensor, state: MambaState, block: int)
     out = F.silu(out if mixer.conv1d.bias is None else out + mixer.conv1d.bias)
     inner, B, C = _inner(mixer, out)
     every, inside = torch.arange(len(x), device=x.device), at % block
-    for held, new in ((state.x, inner), (state.B, B), (state.C, C), (state.dt, dt)):
-        held[every, inside] = new
+    for held, new in ((state.x, inner), (state.B, B), (state.C, C)):
+        held[every, :, inside] = new
+    state.dt[every, inside] = dt
     decay = build_decay(state.dt, -torch.exp(mixer.A_log), None, block)
-    opened = [to_chunks(held, block) for held in (state.x, state.B, state.C)]
-    y = inside_chunks(*opened, decay)
-    add_from_start(y, opened[2], decay, state.start)
+    y = _scanned(state, decay, (every, slice(None), inside))
     if len(full := (inside == block - 1).nonzero().flatten()):
         ended = Decay(*(part[:, full] if part.dim() > 2 else part for part in decay))
-        state.start[full] = handed_over(*(part[:, full] for part in opened[:2]), ended, state.start[full])[1]
-    return _finished(mixer, y[0, every, :, inside], inner, gate)
+        opened = (held[full][None] for held in (state.x, state.B))
+        state.start[full] = handed_over(*opened, ended, state.start[full])[1]
+    return _finished(mixer, y, inner, gate)
+
+
+def _scanned(state: MambaState, decay: Decay, here: tuple[Tensor, slice, Tensor]) -> Tensor:
+    """The scan's output (sequences, heads, P) at one position of each open block.
+
+    It has the bits of `inside_chunks` and `add_from_start`: only the products need whole blocks for that.
+    """
+    rows, heads, tile, channels = state.x.shape
+    groups, size = state.B.shape[1], state.B.shape[3]
+    by_group = (rows, groups, heads // groups, -1)
+    B, C = state.B.view(-1, tile, size), state.C.view(-1, tile, size)
+    scores = torch.bmm(C, B.mT).view(rows, groups, tile, tile)[here]
+    exponent = decay.rise_exponent[0][here][..., None] + decay.source_exponent[0]
+    mixing = exponent.add_(decay.mask[here[2], None]).exp2_()
+    mixing.view(by_group).mul_(scores[:, :, None])
+    whole = mixing.new_zeros(rows, heads, tile, tile)
+    whole[here] = mixing
+    y = torch.bmm(whole.view(-1, tile, tile), state.x.view(-1, tile, channels)).view(state.x.shape)[here]
+    before = torch.bmm(C, state.start.view(len(C), -1, size).mT).view(rows, groups, tile, -1)[here]
+    y.view(by_group).addcmul_(before.view(by_group), decay.from_start[0][here].view(by_group))
+    return y
