@@ -63,6 +63,7 @@ def main() -> None:
     logging.set_verbosity_error()
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(asked.model, **MODELS[asked.model])).eval()
+    model.generation_config.eos_token_id = None  # every completion has all its tokens
     install_kernels(asked.model)
     with tempfile.TemporaryDirectory(prefix="generators-") as folder:
         known = generators(model, new, Path(folder))

@@ -56,6 +56,7 @@ ENGINE_PACKAGES = {
         "nemotron_serving.programs",
         "nemotron_serving.vllm_run",
         "stages.rl.engines.trl.generators",
+        "stages.rl.engines.trl.vllm_needs",
     ),
 }
 TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")

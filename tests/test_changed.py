@@ -52,6 +52,8 @@ def test_members(changed: ModuleType, path: str, members: list[str]) -> None:
         ),
         ("shared/serving/src/nemotron_serving/vllm_run.py", ["vllm_cpu"]),
         ("stages/rl/engines/trl/vllm_program.py", ["vllm_cpu"]),
+        ("stages/rl/engines/trl/vllm_needs.py", ["vllm_cpu"]),
+        ("stages/rl/engines/trl/sampling.py", ["vllm_cpu"]),
         ("stages/eval/scoring.py", ["evaluator"]),
         ("shared/cluster/src/nemotron_cluster/backends/nemo_run.py", ["nemo_run"]),
         ("shared/app/src/nemotron_app/wording.py", ["modelopt"]),
