@@ -9,7 +9,7 @@ from pydantic import Field
 from nemotron_shared.config.overrides import flat
 from nemotron_shared.config.schema import Extra, How, Section
 from nemotron_shared.engine.spec import Task
-from nemotron_shared.step.records import changes, differences, promises_bytes, what_and_how
+from nemotron_shared.step.records import changes, differences, promises_bytes, what_and_how, why_not_promised
 from nemotron_shared.tracking.segments import Segment, continued
 
 
@@ -93,12 +93,14 @@ def test_changes_between_two_attempts() -> None:
 
 def test_bytes_are_promised_where_nothing_changed_between_attempts() -> None:
     def promised(*segments: Segment) -> bool:
-        return promises_bytes(SimpleNamespace(segments=[asdict(one) for one in segments]))
+        return promises_bytes(SimpleNamespace(segments=[asdict(one) for one in segments], metadata={}))
 
     again = segment(began="later", from_step=4, machine={"processes": 1, "folder": "/elsewhere"})
     assert promised(segment()) and promised(segment(machine={"processes": 1}), again)
     assert not promised(segment(), segment(how={"threads": 2})) and not promised()
     assert not promised(segment(), segment(modules={"a": "2"})) and not promised(segment(), segment(machine={}))
+    told: Any = SimpleNamespace(segments=[asdict(segment())], metadata={"replayable": False, "generator": "vLLM 1"})
+    assert why_not_promised(told) == "replayable: no, drawn by vLLM 1"
 
 
 def test_segments_before_a_start_from_nothing_do_not_count() -> None:

@@ -114,9 +114,8 @@ def _damaged(artifact: Artifact, parent: Artifact, damage: list[str]) -> UserErr
 def _run_step(past: Past, plan: ReplayPlan, scratch: Store, damage: list[str]) -> Replayed:
     """Run the step that made the artifact, and compare the files; `damage` is that of the stored copy."""
     say(f"[replay] {past.artifact.reference} by {plan.origin}")
-    if not past.promises:
-        count = len(past.artifact.manifest.segments)
-        say(f"[replay] made in {count} segments that were not alike, so its bytes are not promised")
+    if past.doubt is not None:
+        say(f"[replay] {printable(past.doubt)}, so its bytes are not promised")
     if damage:
         say(f"[replay] the stored copy is damaged: {printable(in_short(past.artifact, damage))}")
     for change in plan.changes:
@@ -143,7 +142,8 @@ def _lines(replayed: Replayed) -> list[str]:
             lines.append(f"  {printable(file.name)}: {printable(file.problem)}")
         elif file.note:
             lines.append(f"  {printable(file.name)}: the same, {file.note}")
-    promise = "" if replayed.past.promises else " (its bytes are not promised: made in segments that were not alike)"
+    doubt = replayed.past.doubt
+    promise = f" (its bytes are not promised: {printable(doubt)})" if doubt else ""
     verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
     then = replayed.past.artifact
     if replayed.damage:
@@ -164,7 +164,7 @@ def _as_json(replayed: Replayed) -> dict[str, Any]:
     """JSON output of the result."""
     return {
         "artifact": replayed.past.artifact.reference,
-        "promised": replayed.past.promises,
+        "promised": replayed.past.doubt is None,
         "changes": replayed.changes,
         "damage": replayed.damage,
         "same": not replayed.different,

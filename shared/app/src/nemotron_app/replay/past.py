@@ -28,7 +28,7 @@ from nemotron_shared.step.arguments import Arguments, parse_arguments
 from nemotron_shared.step.attempts import WHAT, what_it_was
 from nemotron_shared.step.plan import identify
 from nemotron_shared.step.preflight import preflight
-from nemotron_shared.step.records import FOLDER, changed_modules, differences, promises_bytes
+from nemotron_shared.step.records import FOLDER, changed_modules, differences, why_not_promised
 from nemotron_shared.step.start import load
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.redaction import redact_values
@@ -57,9 +57,10 @@ class Past:
     recorded: Mapping[str, Any]
 
     @property
-    def promises(self) -> bool:
-        """Whether the same bytes are guaranteed: it ran without interruption, or resuming made no difference."""
-        return promises_bytes(self.artifact.manifest)
+    def doubt(self) -> str | None:
+        """Why the same bytes are not guaranteed; None if it ran without interruption, or resuming made no difference,
+        and all that took part in it can be repeated."""
+        return why_not_promised(self.artifact.manifest)
 
     @property
     def step(self) -> Step:

@@ -42,6 +42,8 @@ SCHEMA_VERSION: Literal[2] = 2
 SELF_DIGEST = "self_digest"
 HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
 TYPES: tuple[str, ...] = get_args(ArtifactType)
+REPLAYABLE = "replayable"
+"""Key of a result's metadata that is false where a library that took part in it promises no two runs alike."""
 DAMAGED = "the file was edited or damaged; restore it, or delete its folder and make the artifact again"
 
 

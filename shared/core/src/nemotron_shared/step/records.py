@@ -26,7 +26,7 @@ from typing import Any
 
 from nemotron_shared.artifacts import Producer
 from nemotron_shared.artifacts.artifact import utc
-from nemotron_shared.artifacts.manifest import Manifest
+from nemotron_shared.artifacts.manifest import REPLAYABLE, Manifest
 from nemotron_shared.config.schema import Section, StageConfig
 from nemotron_shared.engine.spec import Step, Task
 from nemotron_shared.machine.machine import hardware
@@ -210,10 +210,24 @@ def changes(before: Segment, now: Segment) -> list[str]:
     return found + differences(*machines)
 
 
-def promises_bytes(manifest: Manifest) -> bool:
-    """Whether an uninterrupted run gives the same bytes: all attempts had the same settings, code and machine."""
+def why_not_promised(manifest: Manifest) -> str | None:
+    """The reason for which an uninterrupted run may give other bytes; None if it gives the same.
+
+    It gives the same where all attempts had the same settings, code and machine, and nothing in them draws otherwise
+    each time.
+    """
     attempts = [_what_counts(one) for one in manifest.segments]
-    return bool(attempts) and all(one == attempts[0] for one in attempts)
+    if manifest.metadata.get(REPLAYABLE) is False:
+        return f"replayable: no, drawn by {manifest.metadata.get('generator', 'a generator that promises none')}"
+    if not attempts:
+        return "nothing is recorded of how it was made"
+    alike = all(one == attempts[0] for one in attempts)
+    return None if alike else f"made in {len(attempts)} segments that were not alike"
+
+
+def promises_bytes(manifest: Manifest) -> bool:
+    """Whether an uninterrupted run gives the same bytes; see `why_not_promised`."""
+    return why_not_promised(manifest) is None
 
 
 def processes_of(manifest: Manifest) -> int | None:
