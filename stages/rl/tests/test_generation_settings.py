@@ -14,6 +14,7 @@ from stages.rl import train
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.sampling import SamplingTrainer
+from stages.rl.engines.trl.scheduled import ScheduledGRPOTrainer
 from stages.rl.engines.trl.train import named
 
 main = last_values_win(train.main)
@@ -61,6 +62,19 @@ def test_no_setting_of_the_file_changes_what_is_sampled(trainer: SamplingTrainer
     ids, logps = sampled(trainer)
     assert {len(one) for one in ids} == {8} and ids[0] != ids[1]
     assert sampled(trainer, **{key: PLANTED[key]}) == (ids, logps)
+
+
+def test_one_process_trains_on_one_gpu_where_it_sees_several(trainer: SamplingTrainer, tmp_path: Path) -> None:
+    """The library would copy the model to each, which TRL refuses."""
+    args = GRPOConfig(output_dir=str(tmp_path), report_to=[], use_cpu=True, bf16=False, max_steps=1,
+                      num_generations=2, per_device_train_batch_size=2)  # fmt: skip
+    assert args.n_gpu == 0
+    args._n_gpu = 2
+    again = ScheduledGRPOTrainer(
+        model=trainer.model, reward_funcs=[named("strict")], args=args, train_dataset=trainer.train_dataset,
+        processing_class=trainer.processing_class,
+    )  # fmt: skip
+    assert again.args.n_gpu == 1 and again._train_batch_size == 2
 
 
 def test_a_start_and_a_dry_run_say_what_is_left_out_and_it_is_published(

@@ -25,12 +25,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from zoo import write
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.artifacts.manifest import Manifest
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.engine import engine_of, problems_of
 from nemotron_shared.machine.machine import Machine
-from nemotron_shared.step.records import what_and_how
+from nemotron_shared.step.records import what_and_how, why_not_promised
 from nemotron_shared.system.errors import UserError
 from stages.rl import train
 from stages.rl.engines.trl import generators, vllm_needs, vllm_program
@@ -41,6 +42,10 @@ from stages.rl.schema import RLConfig
 main = last_values_win(train.main)
 HEADS = "++model.overrides.head_dim=64"
 DENSE = (HEADS, "++model.overrides.hybrid_override_pattern=M-M*-", "++model.overrides.intermediate_size=96")
+STALE = (
+    "grpo.max_staleness=2", "grpo.truncated_importance_sampling_ratio=2", "train.eval_interval=6",
+    "checkpoint.save_interval=3",
+)  # fmt: skip
 SMALL: Any = {
     "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96,
     "bos_token_id": 2, "eos_token_id": 5, "pad_token_id": 0, "max_position_embeddings": 512,
@@ -97,11 +102,27 @@ REFUSED = [
         "in bfloat16 otherwise than training does\n  set engine.generation_dtype=float32",
     ),
     ((*DENSE, "engine.vllm.gpus=1"), "vLLM in the process of the training is on its GPU"),
+    (
+        (*DENSE, "engine.vllm.address=http://gpu2:8000"),
+        "vLLM in the process of the training has no address\n  set engine.generation=vllm_server",
+    ),
+    (
+        (*DENSE, "engine.generation=vllm_server", "engine.vllm.address=http://gpu2:8000", "engine.vllm.gpus=1"),
+        "was started by somebody else, and engine.vllm.gpus is for one of our own\n  leave one of the two out",
+    ),
     ((*DENSE, "engine.vllm.python=/venv/bin/python"), "vLLM in the process of the training is started by its Python"),
     ((*DENSE, "grpo.temperature=0.001"), "a temperature of 0.01 where less is asked for\n  set grpo.temperature=0.01"),
     (
         (*DENSE, "++model.overrides.max_position_embeddings=20"),
         "context of 20 tokens, and 20 leave no room for a prompt",
+    ),
+    (
+        (*DENSE, *STALE, "train.eval_interval=8"),
+        "every step that 3 divides, and train.eval_interval is 8\n  set train.eval_interval to a multiple of 3",
+    ),
+    (
+        (*DENSE, *STALE, "checkpoint.save_interval=8"),
+        "every step that 3 divides, and checkpoint.save_interval is 8",
     ),
     ((*DENSE, "distillation={kl_type: reverse}", "run.teacher=t"), "distillation does not measure whether vLLM draws"),
 ]
@@ -120,6 +141,12 @@ def machine(*, gpus: tuple[Any, ...] = (), sees_files: bool = True, **packages: 
 
 OTHERS = [
     ("tiny", "engine.generation_dtype=bfloat16", "only vLLM draws in a type of its own"),
+    (
+        "local",
+        "grpo.max_staleness=1",
+        "only vLLM draws by weights of an earlier step: other generators draw by those that learn\n"
+        "  set grpo.max_staleness=0, or engine.generation=vllm",
+    ),
     ("dpo_tiny", "engine.generation=vllm", "dpo draws no completions\n  set engine.generation=null"),
     ("dpo_tiny", "engine.generation=transformers", "dpo draws no completions"),
 ]
@@ -179,6 +206,9 @@ def test_the_generator_belongs_to_a_results_identity_and_its_place_does_not() ->
     assert not {"generation", "generation_dtype", "vllm"} & plain.keys(), "results from before have their names"
     chosen = identity("engine.generation=vllm_server", "engine.vllm.python=/venv/bin/python")
     assert chosen == plain | {"generation": "vllm_server"}
+    fresh, stale = (config_of(*words).grpo for words in (STALE[1:], STALE))
+    kept = [what_and_how(one.model_dump(), one)[0] for one in (fresh, stale)]
+    assert kept[1] == kept[0] | {"max_staleness": 2} and "max_staleness" not in kept[0]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +324,8 @@ def test_a_setting_that_vllm_refuses_is_named() -> None:
 class Noted:
     """Notes what it is asked; the rest of a step needs no vLLM."""
 
+    version = "1.0"
+
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings, self.adapters = folder, settings, list[set[str]]()
 
@@ -320,11 +352,11 @@ def test_random_weights_are_noticed_where_vllm_rounds_otherwise_too(alike: bool,
 
 def test_no_completion_is_cut_in_silence() -> None:
     noted = Noted(Path(), {})
-    vllm = generators.VLLM(noted, 4, longest=6)
+    vllm, model = generators.VLLM(noted, 4, longest=6), SimpleNamespace(training=True)
     vllm._taken = 0
     with pytest.raises(UserError, match=r"takes 7 tokens with its completion, and vLLM was started for 6\n  raise"):
-        vllm.draw(None, 0, [[1], [1, 2, 3]], [1, 2])
-    vllm.draw(None, 0, [[1], [1, 2]], [1, 2])
+        vllm.draw(model, 0, [[1], [1, 2, 3]], [1, 2])
+    vllm.draw(model, 0, [[1], [1, 2]], [1, 2])
 
 
 def test_an_environment_that_speaks_first_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,8 +416,20 @@ def test_a_killed_training_leaves_no_process(tmp_path: Path) -> None:
     raise AssertionError("it is still there")
 
 
+def test_its_gpus_are_counted_among_those_of_the_job() -> None:
+    assert [generators.among(seen, "1") for seen in (None, "", "2,3", "GPU-a,GPU-b")] == ["1", "1", "3", "GPU-b"]
+    assert generators.among("4,5,6", "1,2") == "5,6" and generators.among("4", "GPU-c") == "GPU-c"
+    with pytest.raises(UserError, match=r"engine.vllm.gpus=1: CUDA_VISIBLE_DEVICES=7 has 1 GPUs, counted from 0\n"):
+        generators.among("7", "1")
+    config = config_of(*DENSE, "engine.generation=vllm_server", "engine.vllm.gpus=1")
+    first, *_ = vllm_needs.vllm_notes(config)
+    assert "in a process of its own on GPU 1 of those that the run sees" in str(first)
+
+
 class StandIn:
     """What vLLM would do, by transformers: tokens that follow from the weights and the seeds."""
+
+    version = "1.0"
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.settings, self.taken = settings, 0
@@ -429,7 +473,58 @@ def test_a_training_draws_by_it_and_says_how_far_apart_it_is(
         assert 0 < one["differing_tokens"] < 1 and one["logprob_difference"] < 1e-4, "the weights of this step"
     assert len(lines) == 2
     assert made[0].taken == 3, "before each step, and before the last validation"
-    assert "sampling: vLLM in this process, in float32 (engine.generation)" in capsys.readouterr().err
+    assert {one["stale_steps"] for one in lines} == {0}
+    said = capsys.readouterr().err
+    assert "sampling: vLLM in this process, in float32 (engine.generation)" in said
+    assert "replayable: no, vLLM does not promise it" in said
+    manifest = Manifest.read(file.parent / "manifest.json")
+    assert manifest.metadata["generator"] == "vLLM 1.0" and manifest.metadata["replayable"] is False
+    assert why_not_promised(manifest) == "replayable: no, drawn by vLLM 1.0"
+
+
+def test_older_weights_draw_where_that_is_asked_for_and_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole, and stopped after the checkpoint of the third step: both have the same metrics."""
+    made, drawn = list[StandIn](), list[dict[str, torch.Tensor]]()
+
+    class Kept(StandIn):
+        def take(self, weights: dict[str, torch.Tensor]) -> None:
+            super().take(weights)
+            drawn.append({name: value.clone() for name, value in weights.items()})
+
+        def draw(self, *asked: Any) -> list[tuple[list[int], list[float]]]:
+            if ends and self.taken > 1:
+                raise UserError("vLLM: gone", "start again")
+            return super().draw(*asked)
+
+    def started(*args: Any) -> StandIn:
+        made.append(Kept(*args))
+        return made[-1]
+
+    longer = ["train.train_iters=6", *STALE, "optimizer.lr=1e-2"]
+    words, ends = [*words_for(tmp_path, monkeypatch, started), *longer], False
+    assert main([*words, "--dry-run"]) == 0
+    assert "weights of up to 2 steps before draw completions (grpo.max_staleness)" in capsys.readouterr().out
+    found = []
+    for home in ("whole", "stopped"):
+        monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / home))
+        if home == "stopped":
+            ends = True
+            assert main(words) == 2
+            ends = False
+        assert main(words) == 0
+        (file,) = (tmp_path / home).glob("artifacts/super3-rl-model/v1/metrics.jsonl")
+        lines = [one for one in map(json.loads, file.read_text().splitlines()) if "loss" in one]
+        times = {"seconds", "memory_gb", "handover_seconds", "generation_seconds"}
+        found.append([{key: value for key, value in one.items() if key not in times} for one in lines])
+    whole, stopped = found
+    assert [one["stale_steps"] for one in whole] == [0, 1, 2, 0, 1, 2]
+    assert made[0].taken == 3, "at steps 0 and 3, and before the last validation"
+    assert not torch.equal(*(one["lm_head.weight"] for one in drawn[:2])), "the weights change"
+    apart = [one["logprob_difference"] for one in whole]
+    assert max(apart[0], apart[3]) < 1e-4 < 1e-2 < min(apart[2], apart[5]), "measured against what learns"
+    assert whole == stopped
 
 
 def words_for(place: Path, monkeypatch: pytest.MonkeyPatch, started: Callable[..., StandIn]) -> list[str]:

@@ -84,6 +84,9 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(what, f"{remedy} {key}=vllm", "engine.generation_dtype")
         if engine.wants_vllm:
             yield from vllm_problems(config, inputs, machine)
+        elif config.grpo.max_staleness and config.other_method is None:
+            what = "only vLLM draws by weights of an earlier step: other generators draw by those that learn"
+            yield problem(what, f"set grpo.max_staleness=0, or {key}=vllm", "grpo.max_staleness")
         if engine.generation != "exact":
             return
         kind = config_of(model.path).get("model_type") if model else NEMOTRON_H

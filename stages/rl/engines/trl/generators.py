@@ -1,10 +1,10 @@
-"""What draws the completions of a step, if that is vLLM: in this process, or in one of its own.
+"""What draws the completions of a step, if that is vLLM: in this process, in one of its own, or in a server elsewhere.
 
     with vllm_for(task, trainer) as generator:
         generator.take(model)                       the weights, before they are first drawn with
         generator.draw(prompts, seeds)              [(ids, log-probabilities), ...]
 
-Both forms hand over the same weights under their names in a checkpoint, without a file, and adapters through one. A
+The first two hand over the same weights under their names in a checkpoint, without a file, and adapters through one. A
 process of its own has one end of a pair of sockets as its input, so nobody else can ask it, and it ends when the other
 end is closed.
 """
@@ -34,6 +34,7 @@ from nemotron_engines.lora.kinds import without_adapters
 from nemotron_shared.system.errors import UserError
 from nemotron_shared.system.process import end_group, ending_with_us
 from stages.rl.engines.trl import vllm_program
+from stages.rl.engines.trl.vllm_http import Elsewhere
 from stages.rl.engines.trl.vllm_needs import python_of
 from stages.rl.schema import RLConfig, TRLEngine
 
@@ -48,7 +49,10 @@ LOOK_SECONDS, END_SECONDS = 0.5, 5.0
 
 
 class Calls(Protocol):
-    """What both forms can be asked."""
+    """What each form can be asked."""
+
+    version: str
+    """Of vLLM."""
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """Compute with these weights from now on."""
@@ -68,6 +72,7 @@ class InProcess:
     """vLLM in this process."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.version = vllm_program.version()
         with _in_a_sentence():
             self._sampler = vllm_program.Sampler(str(folder), settings)
 
@@ -134,7 +139,7 @@ class OwnProcess:
         self._connection = Connection(ours.detach())
         try:
             self.wait_for(patience)
-            self._answer()
+            self.version: str = self._answer()
         except BaseException:
             self.close()
             raise
@@ -242,9 +247,10 @@ class VLLM:
     """Draws completions by vLLM with the weights of a training.
 
     Args:
-        calls: one of the two forms.
+        calls: one of the forms.
         most: tokens of a completion.
         adapters: folder through which adapters are handed over; None: they are added to the weights.
+        stalest: steps that the weights of training completions may be older than those that learn.
         longest: tokens of a prompt with its completion that vLLM was started for; it would cut others in silence.
         sleeps: whether vLLM gives memory free between steps.
         alike: whether it and training compute the same, but for the rounding of float32.
@@ -252,19 +258,22 @@ class VLLM:
 
     def __init__(
         self, calls: Calls, most: int, adapters: Path | None = None, *, longest: float = math.inf,
-        sleeps: bool = False, alike: bool = True,
+        sleeps: bool = False, alike: bool = True, stalest: int = 0,
     ) -> None:  # fmt: skip
         self._limits = (ANOTHER_MODEL if alike else FAR_APART), (ANOTHER_MODEL if alike else math.inf)
         """For the first step, and for the others."""
         self._calls, self._most, self._adapters, self._sleeps = calls, most, adapters, sleeps
-        self._longest = longest
+        self._longest, self._period = longest, stalest + 1
         self._taken: int | None = None
+        self.name = f"vLLM {calls.version}"
+        self.stale = 0
+        """Steps that the weights of the newest completions were older than those of training."""
         self._number = 0
         self.seconds = {"handover_seconds": 0.0, "generation_seconds": 0.0}
         """Since they were last taken."""
 
     def draw(self, model: Any, step: int, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> Drawn:
-        """A completion of each prompt by the weights of this step; they are handed over once a step.
+        """A completion of each prompt, by weights that are handed over when they are due.
 
         Args:
             step: number of the updates that the weights have had.
@@ -277,14 +286,21 @@ class VLLM:
             what = f"an environment made a prompt so long that it takes {tokens:,} tokens with its completion, and vLLM"
             what += f" was started for {self._longest:,}"
             raise UserError(what, "raise engine.environments.max_episode_tokens, or set engine.generation=null")
-        if step != self._taken:
+        taken = self._taken
+        if taken is None or self._is_due(step, taken, model.training):
             self._hand_over(model)
-            self._taken = step
+            self._taken = taken = step
+        self.stale = step - taken
         handed = time.monotonic()
         found = self._calls.draw(prompts, seeds, self._most)
         self.seconds["handover_seconds"] += handed - begun
         self.seconds["generation_seconds"] += time.monotonic() - handed
         return found
+
+    def _is_due(self, step: int, taken: int, training: bool) -> bool:
+        """Whether these weights are handed over: for training at every so many steps by their numbers, which a
+        continued run keeps to; and for a validation, which judges the weights that it is of."""
+        return step // self._period != taken // self._period if training else step != taken
 
     def _hand_over(self, model: Any) -> None:
         with torch.no_grad():
@@ -308,9 +324,13 @@ class VLLM:
     def require_same_model(self, step: int, error: float) -> None:
         """Check a step's `token_mult_prob_error` for a vLLM that did not take the weights, and said nothing.
 
+        Nothing is known of a step whose completions were meant to be drawn by older weights.
+
         Raises:
             UserError: it did not.
         """
+        if self.stale:
+            return
         limit, later = self._limits
         self._limits = later, later
         if error > limit:
@@ -335,6 +355,25 @@ def _emptied(folder: Path) -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+SEEN = "CUDA_VISIBLE_DEVICES"
+
+
+def among(seen: str | None, gpus: str) -> str:
+    """GPUs by their places among those that this process sees: of `2,3`, 1 is 3. A scheduler may have given it those.
+
+    Raises:
+        UserError: it does not see so many.
+    """
+    if not seen:
+        return gpus
+    known = seen.split(",")
+    try:
+        return ",".join(known[int(one)] if one.strip().isdigit() else one for one in gpus.split(","))
+    except IndexError:
+        what = f"engine.vllm.gpus={gpus}: {SEEN}={seen} has {len(known)} GPUs, counted from 0"
+        raise UserError(what, "name others, or ask the scheduler for more (gpus_per_node)") from None
+
+
 @contextmanager
 def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequence[int], log: Path) -> Generator[VLLM]:
     """vLLM as the config wants it, until the end of the block.
@@ -343,7 +382,8 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
         model: as it is trained, with its adapters.
         longest: tokens of a prompt with its completion.
         ends: tokens that end a completion.
-        log: file for the output of a process of its own; beside it, what it is started with, until the end.
+        log: file for the output of a process of its own; beside it, what it is started with, and weights for a server
+            elsewhere, until the end.
 
     Raises:
         UserError: it does not start; the message has the reason.
@@ -353,6 +393,7 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
         described = deepcopy(base.config)
         described.architectures = [type(base).__name__]
         described.save_pretrained(folder)
+        rank = added_by_vllm(model) if told.address is None else 0
         settings = {
             "dtype": config.engine.generation_dtype or config.engine.dtype,
             "longest": longest,
@@ -363,18 +404,23 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
             "cache_gib": told.cpu_cache_gib,
             "sleeps": told.sleep,
             "on_gpu": base.device.type == "cuda",
-            "rank": added_by_vllm(model),
+            "rank": rank,
             "seed": config.run.seed,
         }
-        adapters = folder if settings["rank"] else None
+        adapters = folder if rank else None
         drops = config.engine.peft is not None and config.engine.peft.dropout > 0
         alike = not drops and "bfloat16" not in (settings["dtype"], config.engine.dtype)
-        how: dict[str, Any] = {"longest": longest, "sleeps": told.sleep, "alike": alike}
+        how: dict[str, Any] = {"longest": longest, "sleeps": told.sleep, "alike": alike, "stalest": grpo.max_staleness}
         if config.engine.generation == "vllm":
             yield VLLM(InProcess(folder, settings), grpo.max_new_tokens, adapters, **how)
             return
+        if told.address is not None:
+            tokens = {"vocabulary": base.config.get_text_config().vocab_size}
+            elsewhere = Elsewhere(told.address, folder, settings | tokens, told.patience_seconds)
+            yield VLLM(elsewhere, grpo.max_new_tokens, adapters, **how)
+            return
         program = [python_of(config), "-P", vllm_program.__file__]
-        variables = {} if told.gpus is None else {"CUDA_VISIBLE_DEVICES": str(told.gpus)}
+        variables = {} if told.gpus is None else {SEEN: among(os.environ.get(SEEN), str(told.gpus))}
         process = OwnProcess(program, folder, settings, log, told.patience_seconds, variables)
         try:
             yield VLLM(process, grpo.max_new_tokens, adapters, **how)

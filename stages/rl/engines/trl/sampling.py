@@ -350,7 +350,7 @@ class SamplingTrainer(StepTrainer):
             UserError: the differences exceed the configured limit.
         """
         if "loss" in logs and self.generator is not None:
-            logs.update(self.generator.take_seconds())
+            logs.update(self.generator.take_seconds(), stale_steps=self.generator.stale)
         if "loss" in logs:
             found, self._differences = self._differences.figures(), Differences()
             logs.update(dict(found))

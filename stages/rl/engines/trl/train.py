@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
@@ -14,9 +15,11 @@ from nemotron_data.gym.catalogue import TURNS_AGENT
 from nemotron_data.gym.episodes import Asked, Environments, Loop
 from nemotron_engines.lora.adapt import mamba_out_allowed
 from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
+from nemotron_shared.artifacts.manifest import REPLAYABLE
 from nemotron_shared.config.training import MOST_BATCHES
 from nemotron_shared.engine.spec import Outcome, Task
 from nemotron_shared.system.errors import UserError
+from nemotron_shared.tracking.metrics import Metric
 from nemotron_shared.tracking.run import Run
 from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.completions import Likeness, Silence, steadier
@@ -105,12 +108,18 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
     elif penalty := grpo.reference_policy_kl_penalty:
         trainer.compare_with(begun.reference(task), penalty)
     with generating(trainer, config, run):
-        made = train_to_end(
-            trainer, config, run, begun.folder, {"reward": "final_reward", "valid_reward": "valid_reward"}
-        )
+        names: dict[Metric, str] = {"reward": "final_reward", "valid_reward": "valid_reward"}
+        made = noting_generator(trainer, train_to_end(trainer, config, run, begun.folder, names))
     for line in conclusions(trainer, config):
         run.say(line)
     return made
+
+
+def noting_generator(trainer: ScheduledGRPOTrainer, made: Outcome) -> Outcome:
+    """A result that says what drew its completions, if nobody promises that it draws the same again."""
+    if trainer.generator is None:
+        return made
+    return replace(made, metadata={**made.metadata, "generator": trainer.generator.name, REPLAYABLE: False})
 
 
 @contextmanager
@@ -124,7 +133,9 @@ def generating(trainer: ScheduledGRPOTrainer, config: RLConfig[TRLEngine], run: 
     model = trainer.accelerator.unwrap_model(trainer.model)
     longest = longest_text(trainer, config, getattr(model.config.get_text_config(), "max_position_embeddings", None))
     if config.engine.peft is not None:
-        run.say(f"adapters: {'added by vLLM' if added_by_vllm(model) else 'merged into the weights for vLLM'}")
+        is_ours = config.engine.vllm.address is None
+        added = is_ours and added_by_vllm(model)
+        run.say(f"adapters: {'added by vLLM' if added else 'merged into the weights for vLLM'}")
     with vllm_for(config, model, longest, trainer.eos_token_ids, run.directory / "vllm.log") as trainer.generator:
         yield
 

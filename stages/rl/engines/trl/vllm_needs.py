@@ -4,10 +4,12 @@ vllm_problems(config, inputs, machine)     on any machine
 vllm_lacking(config, machine)              on this one
 """
 
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
 
@@ -51,6 +53,8 @@ def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine)
     if grpo.temperature < COLDEST:
         what = f"vLLM draws at a temperature of {COLDEST:g} where less is asked for"
         yield problem(what, f"set grpo.temperature={COLDEST:g} or more", "grpo.temperature")
+    yield from _placement_problems(config)
+    yield from _staleness_problems(config)
     if engine.vllm.sleep and not samples_on_gpu(config, machine):
         yield problem("vLLM gives no memory free on a CPU", "set engine.vllm.sleep=false", "engine.vllm.sleep")
     if engine.vllm.gpus is not None and engine.generation == "vllm":
@@ -61,6 +65,37 @@ def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine)
         yield problem(what, "set engine.generation=vllm_server, or engine.vllm.python=null", "engine.vllm.python")
     if machine.sees_files or inputs.get("model") is None:
         yield from _model_problems(config, _described(config, inputs), samples_on_gpu(config, machine))
+
+
+def _placement_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
+    """Settings of one form that another form of vLLM does not have."""
+    told, key = config.engine.vllm, "engine.vllm.address"
+    if told.address is None:
+        return
+    if config.engine.generation == "vllm":
+        what = "vLLM in the process of the training has no address"
+        yield problem(what, f"set engine.generation=vllm_server, or {key}=null", key)
+    for name, value in {"python": told.python, "gpus": told.gpus, "sleep": told.sleep or None}.items():
+        if value is not None:
+            what = f"the server at {key} was started by somebody else, and engine.vllm.{name} is for one of our own"
+            yield problem(what, f"leave one of the two out: {key}=null", f"engine.vllm.{name}")
+
+
+def _staleness_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
+    """What does not go together with weights that are some steps old."""
+    stalest = config.grpo.max_staleness
+    if not stalest:
+        return
+    if config.engine.vllm.sleep:
+        what = "vLLM forgets its weights when it gives memory free, so it gets new ones at each step"
+        yield problem(what, "set engine.vllm.sleep=false, or grpo.max_staleness=0", "engine.vllm.sleep")
+    # a validation is drawn by its own weights, and a continued run has no older ones
+    spans = {"train.eval_interval": config.train.eval_interval}
+    spans["checkpoint.save_interval"] = config.checkpoint.save_interval
+    for key, steps in spans.items():
+        if steps % (stalest + 1):
+            what = f"grpo.max_staleness={stalest} hands over weights at every step that {stalest + 1} divides"
+            yield problem(f"{what}, and {key} is {steps}", f"set {key} to a multiple of {stalest + 1}", key)
 
 
 def _described(config: RLConfig[TRLEngine], inputs: Inputs) -> Mapping[str, Any]:
@@ -116,20 +151,56 @@ def _context_problems(config: RLConfig[TRLEngine], fields: Mapping[str, Any]) ->
 def vllm_notes(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
     """What a start says about the generator."""
     engine = config.engine
-    form = "in this process" if engine.generation == "vllm" else "in a process of its own"
-    yield note(f"sampling: vLLM {form}, in {engine.generation_dtype or engine.dtype} (engine.generation)")
-    yield note(
-        "vLLM's memory is not in the estimate: engine.vllm.gpu_memory_utilization of a GPU's; on a CPU, a copy of the "
-        "weights and engine.vllm.cpu_cache_gib"
-    )
+    yield note(f"sampling: vLLM {_place(config)}, in {engine.generation_dtype or engine.dtype} (engine.generation)")
+    if engine.vllm.address is not None:
+        what = "each step writes its weights into the run's folder, which the server must see under the same path"
+        yield note(f"{what}; adapters are merged for it (engine.vllm.address)")
+    else:
+        yield note(
+            "vLLM's memory is not in the estimate: engine.vllm.gpu_memory_utilization of a GPU's; on a CPU, a copy of "
+            "the weights and engine.vllm.cpu_cache_gib"
+        )
+    again = "another run, or one that was stopped and continued, may draw other tokens of the same weights and seeds"
+    yield note(f"replayable: no, vLLM does not promise it: {again}")
+    if stalest := config.grpo.max_staleness:
+        what = f"weights of up to {stalest} steps before draw completions (grpo.max_staleness), and stale_steps counts"
+        yield note(f"{what}; a run that a signal stopped between two hand-overs goes on with newer ones")
     if config.grpo.truncated_importance_sampling_ratio is None:
         what = "nothing corrects what vLLM rounds otherwise than training"
         yield note(f"{what}: grpo.truncated_importance_sampling_ratio=2 would, as in NeMo-RL's configs")
 
 
+def _place(config: RLConfig[TRLEngine]) -> str:
+    """Where vLLM computes, in words."""
+    told = config.engine.vllm
+    if config.engine.generation == "vllm":
+        return "in this process"
+    if told.address is not None:
+        return f"in the server at {told.address}"
+    return "in a process of its own" + ("" if told.gpus is None else f" on GPU {told.gpus} of those that the run sees")
+
+
+LOOK_SECONDS = 5
+"""How long a server's port may take to open, where a dry run looks."""
+
+
+def _unreachable(address: str) -> Iterator[Finding]:
+    """Nothing listens there."""
+    place = urlsplit(address)
+    try:
+        socket.create_connection((place.hostname or "", place.port or 80), LOOK_SECONDS).close()
+    except OSError as error:
+        what = f"engine.vllm.address: no server at {address}: {error.strerror or error}"
+        yield lacking(what, "start it with VLLM_SERVER_DEV_MODE=1 nemotron serve MODEL --engine vllm")
+
+
 def vllm_lacking(config: RLConfig[TRLEngine], machine: Machine) -> Iterator[Finding]:
     """vLLM itself, where it is to be started from, and its version."""
     told, where, on_gpu = config.engine.vllm, "this environment", samples_on_gpu(config, machine)
+    if told.address is not None:
+        if machine.is_here:
+            yield from _unreachable(told.address)
+        return
     found, name = _first({one: machine.version_of(one) for one in DISTRIBUTIONS})
     if config.engine.generation == "vllm_server" and machine.is_here and (told.python or not found):
         python = Path(python_of(config)).absolute()

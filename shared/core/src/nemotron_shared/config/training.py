@@ -135,6 +135,10 @@ class GRPOSection(Section):
     """Where sampling and training do not compute alike, the loss of a token is multiplied by its probability in
     training over that with which it was drawn, and by this at most. `null` leaves it out; with NeMo-RL it leaves what
     `engine.base` says."""
+    max_staleness: Extra[int] = Field(ge=0)
+    """Steps that the weights which completions are drawn by may be older than those that learn. 0: none. With n, vLLM
+    gets new weights at every (n+1)-th step; `stale_steps` counts. Needs
+    `grpo.truncated_importance_sampling_ratio`, and engine `trl` with [vLLM](#generators)."""
     sampling_mismatch_limit: How[float | None] = Field(ge=1)
     """Stop when a step's `token_mult_prob_error` is above this: probabilities of sampling and of training that are too
     far apart. 1 would be none; `null` never stops."""
@@ -154,6 +158,11 @@ class GRPOSection(Section):
             raise ValueError(
                 "grpo.sequence_level_importance_ratios gives a completion one ratio, so its loss is a mean over "
                 "completions: set grpo.loss_type=grpo"
+            )
+        if self.max_staleness and self.truncated_importance_sampling_ratio is None:
+            raise ValueError(
+                f"grpo.max_staleness={self.max_staleness} draws by weights that are not those that learn: set "
+                "grpo.truncated_importance_sampling_ratio=2, which corrects for it, or grpo.max_staleness=0"
             )
         if bool(self.overlong_buffer_length) != bool(self.overlong_buffer_penalty):
             raise ValueError("set grpo.overlong_buffer_length and grpo.overlong_buffer_penalty together, or both to 0")

@@ -22,7 +22,7 @@ Metric = Literal[
     "completion_length", "truncated_fraction", "valid_reward", "token_mult_prob_error", "differing_tokens",
     "logprob_difference", "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss",
     "dynamic_sampling_num_gen_batches", "pair_accuracy", "valid_pair_accuracy", "reward_margin",
-    "bounded_weights", "handover_seconds", "generation_seconds",
+    "bounded_weights", "stale_steps", "handover_seconds", "generation_seconds",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step, without the parts that have figures of their own: mtp_loss, load_balancing_loss.",
@@ -50,6 +50,7 @@ METRICS: dict[Metric, str] = {
     "router_flips": "Share of learnt tokens that training sends to other experts than sampling did.",
     "bounded_weights": "Share of learnt tokens whose importance weight was bounded by "
     "truncated_importance_sampling_ratio.",
+    "stale_steps": "Steps by which vLLM's weights were older than those of training; 0 without max_staleness.",
     "handover_seconds": "Time that the step took to hand its weights to vLLM.",
     "generation_seconds": "Time that vLLM took for the step's completions.",
     "dynamic_sampling_num_gen_batches": "Batches that the step sampled; with dynamic sampling.",

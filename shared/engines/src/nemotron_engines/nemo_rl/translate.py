@@ -137,7 +137,7 @@ def _algorithm_keys(grpo: GRPOSection, version: Version) -> Flat:
     """Keys of the loss, the length penalty and dynamic sampling; what is not set stays as `engine.base` has it.
 
     Raises:
-        UserError: the version lacks this loss.
+        UserError: the version lacks this loss, or the config asks for weights of an age that is set elsewhere.
     """
     keys: Flat = {}
     losses = ("grpo", "cispo") if version.has_cispo else ("grpo",)
@@ -152,6 +152,9 @@ def _algorithm_keys(grpo: GRPOSection, version: Version) -> Flat:
         keys["loss_fn.sequence_level_importance_ratios"] = grpo.sequence_level_importance_ratios
     if grpo.reference_policy_kl_type is not None:
         keys["loss_fn.reference_policy_kl_type"] = grpo.reference_policy_kl_type
+    if grpo.max_staleness:
+        what = f"grpo.max_staleness={grpo.max_staleness}: engine nemo_rl leaves the age of weights to engine.base"
+        raise UserError(what, "set grpo.max_staleness=0")
     if grpo.overlong_buffer_length:
         keys["grpo.reward_shaping.enabled"] = True
         keys["grpo.reward_shaping.overlong_buffer_length"] = grpo.overlong_buffer_length

@@ -44,6 +44,7 @@ KEPT: dict[str, Metric] = {
     "sequence_ratio": "sequence_ratio",
     "router_flips": "router_flips",
     "bounded_weights": "bounded_weights",
+    "stale_steps": "stale_steps",
     "handover_seconds": "handover_seconds",
     "generation_seconds": "generation_seconds",
     "rewards/accuracies": "pair_accuracy",

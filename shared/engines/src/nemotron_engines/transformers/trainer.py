@@ -79,6 +79,8 @@ class StageTrainer(InterruptibleTrainer):
 
     def __init__(self, *args: Any, model: Any, **kwargs: Any) -> None:
         own = OwnTokens(without_adapters(model))  # TRL changes them here already
+        if (told := kwargs.get("args")) is not None:  # the library would copy the model to every GPU that is seen
+            told._n_gpu = min(told.n_gpu, 1)
         super().__init__(*args, model=model, **kwargs)  # ty: ignore[unknown-argument]
         self.add_callback(own)  # ty: ignore[missing-attribute]
 

@@ -1,0 +1,198 @@
+"""vLLM's own HTTP server as the generator: what it is asked, and each thing that can be wrong with it, in a sentence.
+
+vLLM's own is in the lane `vllm_cpu`; here a stand-in answers as vLLM 0.32.0 did.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import last_values_win
+
+from nemotron_shared.system.errors import UserError
+from stages.rl import train
+from stages.rl.engines.trl import vllm_http
+from stages.rl.engines.trl.vllm_http import Elsewhere
+
+main = last_values_win(train.main)
+TOKENS = 512
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32", "longest": 32, "temperature": 1.0, "top_p": 1.0, "ends": [5], "vocabulary": TOKENS,
+}  # fmt: skip
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers as the server's `behaviour` says, and otherwise like vLLM 0.32.0."""
+
+    server: Any
+
+    def do_GET(self) -> None:
+        told, path = self.server.told, self.path.partition("?")[0]
+        found: dict[str, Any] = {
+            "/version": {"version": told.get("version", "0.32.0")},
+            "/server_info": {"vllm_config": {"model_config": {
+                "dtype": told.get("dtype", "torch.float32"), "max_model_len": told.get("room", 64),
+                "logprobs_mode": told.get("logprobs", "raw_logprobs"),
+            }}},
+            "/v1/models": {"data": [{"id": "theirs"}]},
+            "/weight_info": {"weight_version": self.server.named},
+        }  # fmt: skip
+        self.answer(*((404, {}) if path in told.get("lacks", ()) else (200, found[path])))
+
+    def do_POST(self) -> None:
+        asked, server = json.loads(self.rfile.read(int(self.headers["Content-Length"]))), self.server
+        if self.path in server.told.get("lacks", ()):
+            self.answer(404, {})
+        elif self.path == "/collective_rpc":
+            assert asked["method"] == "reload_weights"
+            if why := server.told.get("refuses"):
+                self.answer(500, {"error": {"message": f"{why}\nand more"}})
+                return
+            (file,) = Path(asked["kwargs"]["weights_path"]).glob("*.safetensors")
+            server.weights = load_file(file)
+            self.answer(200, {"results": [None]})
+        elif self.path == "/reset_prefix_cache":
+            self.answer(200, {"success": server.told.get("forgets", True)})
+        elif self.path == "/update_weight_version":
+            server.named = asked["new_version"]
+            self.answer(200, {"success": True})
+        else:
+            self.complete(asked)
+
+    def complete(self, asked: dict[str, Any]) -> None:
+        assert self.path == "/v1/completions" and asked["model"] == "theirs"
+        if max(asked["prompt"]) >= self.server.told.get("tokens", TOKENS):
+            self.answer(400, {"error": {"message": f"Token id {max(asked['prompt'])} is out of vocabulary"}})
+            return
+        if "seed" in asked:
+            self.server.drawn += 1
+            time.sleep(self.server.told.get("sleeps", 0))
+            if self.server.drawn == self.server.told.get("started_again"):
+                self.server.named = "default"
+        total = float(sum(one.sum() for one in self.server.weights.values()))
+        ids = [*asked["prompt"], asked.get("seed", 0)]
+        logprobs = {"token_logprobs": [total] * len(ids)}
+        self.answer(200, {"choices": [{"token_ids": ids, "logprobs": logprobs} if self.server.tells else {}]})
+
+    def answer(self, status: int, told: dict[str, Any]) -> None:
+        content = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """A stand-in for vLLM's server, with `told`, how it behaves."""
+    one: Any = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    one.told, one.named, one.weights, one.drawn, one.tells = {}, "default", {}, 0, True
+    Thread(target=one.serve_forever, daemon=True).start()
+    yield one
+    one.shutdown()
+    one.server_close()
+
+
+def reached(server: Any, folder: Path, patience: float = 60, **other: Any) -> Elsewhere:
+    return Elsewhere(f"http://127.0.0.1:{server.server_port}", folder, SETTINGS | other, patience)
+
+
+def test_weights_go_through_a_folder_and_each_prompt_has_its_seed(server: Any, tmp_path: Path) -> None:
+    vllm = reached(server, tmp_path)
+    shared = torch.tensor([[1.0, 2.5]])
+    vllm.take({"a": shared, "tied": shared, "b": torch.tensor([0.25]).bfloat16()})
+    assert server.weights["b"].dtype == torch.bfloat16 and server.weights.keys() == {"a", "tied", "b"}
+    assert vllm.draw([[7, 8], [9]], [11, 12], 4) == [([7, 8, 11], [7.25] * 3), ([9, 12], [7.25] * 2)]
+    vllm.take({"a": torch.tensor([2.0])})
+    assert vllm.draw([[7]], [1 << 61], 4) == [([7, 1 << 61], [2.0] * 2)]
+    assert not [*tmp_path.iterdir()], "nothing is left"
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"version": "0.30.1"}, {}, r"vLLM 0.30.1 is not >=0.31\n  start a newer one"),
+    ({"lacks": ["/server_info"]}, {}, r"it has no /server_info\n  start the server with VLLM_SERVER_DEV_MODE=1"),
+    ({"lacks": ["/weight_info"]}, {}, r"it has no /weight_info\n  start the server with VLLM_SERVER_DEV_MODE=1, and a"),
+    ({"dtype": "torch.bfloat16"}, {}, r"computes in bfloat16, not in float32\n  start it with --dtype float32"),
+    ({"room": 16}, {}, r"takes 16 tokens, and a prompt with its completion may have 32\n  start it with --max-model"),
+    ({}, {"temperature": 0.5}, r"tells raw_logprobs, .*\n  start it with --logprobs-mode processed_logprobs"),
+    ({"tokens": 400}, {}, r"another vocabulary than the 512 tokens of this one: Token id 511 is out of vocabulary"),
+    ({"tokens": 600}, {}, r"another vocabulary than the 512 tokens of this one\n"),
+    ({"refuses": "No available memory"}, {}, r"/collective_rpc failed: No available memory\n  start it again"),
+    ({"forgets": False}, {}, "keeps what it had cached of older weights: others ask it, too"),
+    ({"started_again": 2}, {}, "has other weights than those that it was handed: it was started again, or another run"),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "other", "message"), WRONG)
+def test_what_is_wrong_with_it_is_one_sentence(
+    server: Any, tmp_path: Path, behaviour: dict[str, Any], other: dict[str, Any], message: str
+) -> None:
+    server.told = behaviour
+
+    def asked() -> None:
+        vllm = reached(server, tmp_path, **other)
+        vllm.take({"a": torch.ones(2)})
+        vllm.draw([[7], [8]], [1, 2], 4)
+
+    with pytest.raises(UserError, match=rf"^http://127.0.0.1:\d+: .*{message}"):
+        asked()
+
+
+def test_a_server_that_is_asked_by_another_run_before_a_step_is_noticed(server: Any, tmp_path: Path) -> None:
+    one, other = reached(server, tmp_path), reached(server, tmp_path)
+    one.take({"a": torch.ones(2)})
+    other._number = 1
+    other.take({"a": torch.zeros(2)})
+    with pytest.raises(UserError, match="another run uses it"):
+        one.draw([[7]], [1], 4)
+
+
+def test_a_dead_and_a_hung_server_and_one_that_answers_otherwise_are_told(server: Any, tmp_path: Path) -> None:
+    vllm = reached(server, tmp_path, patience=1)
+    vllm.take({"a": torch.ones(2)})
+    server.tells = False
+    with pytest.raises(UserError, match=r"vLLM 0.32.0 does not answer as this program knows it .KeyError"):
+        vllm.draw([[7]], [1], 4)
+    server.told = {"sleeps": 3}
+    with pytest.raises(UserError, match=r"has not answered /v1/completions for 1 s .engine.vllm.patience_seconds"):
+        vllm.draw([[7]], [1], 4)
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(UserError, match=r"no vLLM answers: .*Connection refused\n  start it again, and run the same"):
+        vllm.draw([[7]], [1], 4)
+
+
+def test_what_an_error_says_is_short() -> None:
+    assert vllm_http.said('{"detail": "Not Found"}') == "Not Found"
+    assert vllm_http.said("") == "without a word" and len(vllm_http.said("x" * 999)) == vllm_http.MOST_SAID
+
+
+def test_a_dry_run_looks_for_it_and_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: Any
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "-c", "tiny", "run.missing_data=prepare", "run.missing_model=random", "engine.generation=vllm_server",
+        "++model.overrides.head_dim=64", "++model.overrides.hybrid_override_pattern=M-M*-",
+        "++model.overrides.intermediate_size=96", "--dry-run",
+    ]  # fmt: skip
+    address = f"http://127.0.0.1:{server.server_port}"
+    assert main([*words, f"engine.vllm.address={address}"]) == 0
+    assert f"sampling: vLLM in the server at {address}, in float32" in capsys.readouterr().out
+    server.shutdown()
+    server.server_close()
+    assert main([*words, f"engine.vllm.address={address}"]) == 1
+    assert f"engine.vllm.address: no server at {address}: Connection refused" in capsys.readouterr().out
+    assert main([*words, "engine.vllm.address=gpu2:8000"]) != 0
+    assert "not of the form http://HOST:PORT: gpu2:8000" in "".join(capsys.readouterr())
