@@ -41,6 +41,23 @@ def test_the_newest_model_is_the_one_made_last_whatever_its_name(tmp_path: Path,
     assert newest_model(store).reference == "super3-rl-model:v1"
 
 
+def test_a_stages_name_means_the_only_model_that_it_made_from_somebodys(tmp_path: Path, monkeypatch, capsys) -> None:
+    store = Store(tmp_path / "home")
+    publish(store, "nano3-sft-model", "2026-01-01T00:00:00+00:00", monkeypatch)
+    with pytest.raises(UserError, match="no artifact 'super3-sft-model'"):
+        find_model(store, "sft", family="super3", trusted=False)
+    publish(store, "qwen3-sft-model", "2026-01-02T00:00:00+00:00", monkeypatch)
+    publish(store, "qwen3-sft-model", "2026-01-03T00:00:00+00:00", monkeypatch)
+    assert find_model(store, "sft", family="super3", trusted=False).reference == "qwen3-sft-model:v2"
+    assert "sft: taken as qwen3-sft-model, the only one of that stage here" in capsys.readouterr().err
+    assert find_model(store, "sft:v1", family="super3", trusted=False).reference == "qwen3-sft-model:v1"
+    publish(store, "llama-sft-model", "2026-01-04T00:00:00+00:00", monkeypatch)
+    with pytest.raises(UserError, match="no artifact 'super3-sft-model'"):
+        find_model(store, "sft", family="super3", trusted=False)
+    publish(store, "super3-sft-model", "2026-01-05T00:00:00+00:00", monkeypatch)
+    assert find_model(store, "sft", family="super3", trusted=False).reference == "super3-sft-model:v1"
+
+
 def test_a_reward_model_is_never_the_newest_and_is_imported_as_what_it_is(tmp_path: Path, monkeypatch) -> None:
     store = Store(tmp_path / "home")
     publish(store, "super3-sft-model", "2026-01-02T00:00:00+00:00", monkeypatch)

@@ -11,9 +11,10 @@ from pathlib import Path
 from nemotron_shared.artifacts import Artifact, ArtifactType, Store
 from nemotron_shared.artifacts.artifact import folder_at
 from nemotron_shared.artifacts.manifest import MANIFEST
-from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_reference, prefix_of
 from nemotron_shared.artifacts.store import require_kind
 from nemotron_shared.artifacts.verified import remove_and_make, require_intact
+from nemotron_shared.families import families
 from nemotron_shared.models.folder import (
     config_of,
     model_type,
@@ -52,11 +53,29 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
         artifact = newest_model(store)
     else:
         look_before_hashing(reference)
+        reference = by_its_stage(reference, store, family)
         artifact = store.resolve(reference, family=family, expect="ModelArtifact")
     again = f"bring it in again: nemotron model import {reference}" if outside else remove_and_make(artifact)
     require_intact(artifact, store.home, again)
     require_usable(reference or artifact.reference, artifact, "ModelArtifact", trusted=trusted)
     return replace(artifact, trusted=trusted)
+
+
+def by_its_stage(text: str, store: Store, family: str) -> str:
+    """`qwen3-sft-model:v2` for `sft:v2`, with a line saying so, in a store whose only results of SFT are of that name.
+
+    Models of other families are never meant: `sft` of Nano 3 is not Super 3's.
+    """
+    word, colon, version = text.partition(":")
+    if word not in SHORT_NAMES or store.versions(parse_reference(word, family).name):
+        return text
+    own = [
+        name for name in store.names() if name.endswith(f"-{SHORT_NAMES[word]}") and prefix_of(name) not in families()
+    ]
+    if len(own) != 1:
+        return text
+    say(f"{text}: taken as {own[0]}{colon}{version}, the only one of that stage here")
+    return f"{own[0]}{colon}{version}"
 
 
 def newest_model(store: Store) -> Artifact:
