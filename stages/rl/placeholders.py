@@ -8,6 +8,12 @@ Row 17 of the source set has the question in prompt[0].content and the answer in
     {"dataset": "nano_v3_sft_profiled_dapo17k", "agent_ref": {...}, "question": "Solve this.\n\nWhat is 2+2?",
      "expected_answer": "4", "responses_create_params": {"input": [{"role": "user", "content": "Solve this. ..."}]}}
 
+Later sets name the source set themselves, and have text for both sides of the question:
+
+    {"_hf_question_placeholder": {"dataset": "BytedTsinghua-SIA/DAPO-Math-17k", "split": "train", "row": 17,
+                                  "mode": "canonical", "lead": "Solve this.\n\n", "trail": ""}, "agent_ref": {...},
+     "responses_create_params": {"input": [{"role": "user", "content": ""}], "temperature": 0.7}}
+
 A DAPO source text stands between an instruction and a reminder, each set off by a blank line; the template's prefix
 and suffix replace both. A Skywork template, a text or {"template": text}, has `{question}` in place of the text, and
 `question` keeps the bare text.
@@ -33,6 +39,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from nemotron_data.formats import fast_json
+from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import shard_folder
@@ -43,6 +50,8 @@ from nemotron_data.sources.input_file import InputFile, local_file
 from nemotron_shared.system.errors import UserError
 
 MARKER = "_hf_placeholder"
+NAMED_MARKER = "_hf_question_placeholder"
+"""The marker that names its source set; without `"mode": "canonical"` the text is in `prefix` and `suffix`."""
 Template = Literal["dapo", "skywork"]
 
 
@@ -66,6 +75,8 @@ DATASETS = {
     "super_v3_lcsft_step1000_skyworks": "skywork",
 }
 """Source set by the row's `dataset`. To add a data set, add a line."""
+HUBS = {one.hub: name for name, one in SOURCES.items()}
+"""Source set by its name on the hub, for markers that give it."""
 
 
 class Rows(Protocol):
@@ -78,7 +89,7 @@ class Rows(Protocol):
 
 def is_placeholder(row: Mapping[str, Any]) -> bool:
     """Whether a row is a placeholder. In Parquet, all rows have the marker; null means the row is not one."""
-    return row.get(MARKER) is not None
+    return any(row.get(marker) is not None for marker in (MARKER, NAMED_MARKER))
 
 
 def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
@@ -90,9 +101,7 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
     Raises:
         Refused: the data set is unknown, its source is unavailable, or has no such row, question or answer.
     """
-    source, marker = source_of(row, tables), row[MARKER]
-    if not isinstance(marker, dict):
-        raise Refused("placeholder: not an object", type(marker).__name__)
+    source, marker = source_of(row, tables), _marker(row)
     index = marker.get("row")
     if not isinstance(index, int) or isinstance(index, bool):
         raise Refused("placeholder: no row number", f"row is {index!r}")
@@ -104,13 +113,46 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
     question = first.get("content") if isinstance(first, dict) else None
     if not isinstance(question, str) or not question.strip():
         raise Refused("placeholder: no question in the source row", "prompt[0].content is empty or not text")
+    answer = answer_text(reward.get("ground_truth") if isinstance(reward, dict) else None)
+    kept = {key: value for key, value in row.items() if key not in (MARKER, NAMED_MARKER)}
+    if row.get(MARKER) is None:
+        full = between_texts(SOURCES[source].template, marker, question)
+        asked = _asked(kept.get(PARAMETERS), full)
+        return {**kept, "question": full, "expected_answer": answer, PARAMETERS: asked} | _matched(kept, answer)
     full = fill_template(SOURCES[source].template, marker.get("question_template"), question)
-    kept = {key: value for key, value in row.items() if key != MARKER}
     return {
         **kept,
         "question": question if SOURCES[source].template == "skywork" else full,
-        "expected_answer": answer_text(reward.get("ground_truth") if isinstance(reward, dict) else None),
-        "responses_create_params": {"input": [{"role": "user", "content": full}]},
+        "expected_answer": answer,
+        PARAMETERS: {"input": [{"role": "user", "content": full}]},
+    }
+
+
+def _marker(row: Mapping[str, Any]) -> dict[str, Any]:
+    marker = row.get(MARKER) if row.get(MARKER) is not None else row.get(NAMED_MARKER)
+    if not isinstance(marker, dict):
+        raise Refused("placeholder: not an object", type(marker).__name__)
+    return marker
+
+
+def _asked(given: Any, question: str) -> dict[str, Any]:
+    """The row's own parameters with the question as its first turn."""
+    turns = given.get("input") if isinstance(given, dict) else None
+    if not isinstance(turns, list) or not turns or not isinstance(turns[0], dict):
+        return {"input": [{"role": "user", "content": question}]}
+    return {**given, "input": [{**turns[0], "content": question}, *turns[1:]]}
+
+
+def _matched(row: Mapping[str, Any], answer: str) -> dict[str, Any]:
+    """The row's list of where else its question was found, with the answer that the marker hides there too."""
+    found = row.get("matched_sources")
+    if not isinstance(found, list):
+        return {}
+    return {
+        "matched_sources": [
+            {**one, "expected_answer": answer} if isinstance(one, dict) and "expected_answer" in one else one
+            for one in found
+        ]
     }
 
 
@@ -118,12 +160,14 @@ def source_of(row: Mapping[str, Any], given: Container[str]) -> str:
     """Name in `SOURCES` of the set that a placeholder points into.
 
     Raises:
-        Refused: an unknown data set, or a source set that is not configured.
+        Refused: an unknown data set or split, or a source set that is not configured.
     """
-    name = row.get("dataset")
-    source = DATASETS.get(name) if isinstance(name, str) else None
+    name, known = (row.get("dataset"), DATASETS) if row.get(MARKER) is not None else (_marker(row).get("dataset"), HUBS)
+    source = known.get(name) if isinstance(name, str) else None
     if source is None:
-        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known: {', '.join(DATASETS)}")
+        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known: {', '.join(known)}")
+    if known is HUBS and (split := _marker(row).get("split")) != SOURCES[source].split:
+        raise Refused("placeholder: unknown split", f"split is {split!r}; of '{name}', {SOURCES[source].split} is read")
     if source not in given:
         remedy = f"set data_prep.placeholder_sources.{source}=FOLDER, or use hf://{SOURCES[source].hub}"
         raise Refused(
@@ -146,6 +190,19 @@ def fill_template(kind: Template, template: Any, question: str) -> str:
     if not isinstance(text, str) or "{question}" not in text:
         raise _unusable("text with {question} in it")
     return text.replace("{question}", question)
+
+
+def between_texts(kind: Template, marker: Mapping[str, Any], question: str) -> str:
+    """The whole prompt of a question whose marker has the text before and after it.
+
+    >>> between_texts("skywork", {"mode": "canonical", "lead": "Q: ", "trail": " Box it."}, " 2+2? ")
+    'Q: 2+2? Box it.'
+    """
+    names = ("lead", "trail") if marker.get("mode") == "canonical" else ("prefix", "suffix")
+    before, after = ("" if marker.get(name) is None else marker[name] for name in names)
+    if not isinstance(before, str) or not isinstance(after, str):
+        raise Refused("placeholder: unusable question_template", f"expected text in {' and '.join(names)}")
+    return f"{before}{(bare_question(question) if kind == 'dapo' else question).strip()}{after}"
 
 
 def bare_question(text: str) -> str:

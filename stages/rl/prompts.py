@@ -31,10 +31,11 @@ from nemotron_shared.system.atomic import open_atomic
 from nemotron_shared.system.errors import UserError
 from stages.rl.pairs import pair_of
 from stages.rl.placeholders import LaidOut, SourceTable, is_placeholder, resolve, source_of
-from stages.rl.rows import gym_rows
+from stages.rl.rows import agent_name, gym_rows
 from stages.rl.schema import Holdout, RLData
 
 ALL = "rows"
+OTHER_AGENT = "another agent"
 AGENT = "agent "
 """Before an agent's name: its first row is among the examples."""
 WRITE_BYTES = 1 << 20
@@ -91,6 +92,9 @@ class PromptWork:
                 pair = pair_of(value, settings.question_field, settings.system_prompt, row.written)
                 key = "" if settings.holdout.wanted else split_key(value, settings, pair.question)
                 return [(encode_row(pair.row), key, [str(turn["content"]) for turn in pair.prompt], None)]
+            if settings.only_agents is not None and agent_name(value, settings) not in settings.only_agents:
+                reader.leave_out(row, OTHER_AGENT, asked=True)
+                return []
             if is_placeholder(value):
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
@@ -122,6 +126,8 @@ def require_usable(row: Row, settings: RLData) -> None:
         pair = pair_of(row.value, settings.question_field, settings.system_prompt)
         if not settings.holdout.wanted:
             split_key(row.value, settings, pair.question)
+        return
+    if settings.only_agents is not None and agent_name(row.value, settings) not in settings.only_agents:
         return
     if is_placeholder(row.value):
         given = {name for name, place in settings.placeholder_sources.model_dump().items() if place is not None}

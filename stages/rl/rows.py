@@ -86,6 +86,12 @@ def gym_rows(row: dict[str, Any], settings: RLData, written: bytes | None = None
     ]
 
 
+def agent_name(row: Mapping[str, Any], settings: RLData) -> Any:
+    """Name of the agent that verifies a row's answers, before the row is checked."""
+    agent = row.get("agent_ref")
+    return agent.get("name") if isinstance(agent, dict) else settings.agent
+
+
 def kept_fields(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The fields of a row that `data_prep.keep_fields` names; raises `Refused` if it lacks one."""
     if missing := next((name for name in names if name not in row), None):

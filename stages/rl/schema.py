@@ -67,6 +67,8 @@ class RLData(TrainingDataSection):
     """Further fields of a question's row to keep in the prepared row, for rewards that ask for `row`."""
     agent: str
     """Name of the NeMo-Gym agent that verifies the answers of rows without an `agent_ref`."""
+    only_agents: Extra[list[str] | None] = Field(min_length=1)
+    """Keep only the rows whose `agent_ref` names one of these agents. `null`: keep all."""
     placeholder_sources: PlaceholderSources
     holdout: Holdout
 

@@ -85,6 +85,42 @@ def test_a_skywork_question_stays_bare_beside_its_prompt(dataset: str, template:
     assert list(made)[:3] == ["id", "dataset", "agent_ref"]
 
 
+HUB = {"dapo": ("BytedTsinghua-SIA/DAPO-Math-17k", "train"), "skywork": ("Skywork/Skywork-OR1-RL-Data", "math")}
+
+
+def named(source: str, row: Any, **marker: Any) -> dict[str, Any]:
+    dataset, split = HUB[source]
+    return {"_hf_question_placeholder": {"dataset": dataset, "split": split, "row": row, **marker}, "id": 7}
+
+
+def test_a_marker_that_names_its_set_has_the_text_before_and_after() -> None:
+    asked = {"input": [{"role": "user", "content": "?"}, {"role": "user", "content": "Hurry."}], "temperature": 0.7}
+    hidden = {
+        "matched_sources": [{"name": "a", "expected_answer": "?"}, {"name": "b"}],
+        "responses_create_params": asked,
+    }
+    row = named("dapo", 1, mode="canonical", lead="Think.\n", trail="\nBox it.\n", prefix="no") | hidden
+    full = "Think.\nA goat eats 3 turnips.\n\nHow many are 7 goats' turnips?\nBox it.\n"
+    assert resolve(row, TABLES) == {
+        "id": 7,
+        "question": full,
+        "expected_answer": "21",
+        "matched_sources": [{"name": "a", "expected_answer": "21"}, {"name": "b"}],
+        "responses_create_params": {
+            "input": [{"role": "user", "content": full}, {"role": "user", "content": "Hurry."}],
+            "temperature": 0.7,
+        },
+    }
+    assert asked["input"][0]["content"] == "?", "the given row must not be changed"
+    made = resolve(named("skywork", 0, prefix="[", suffix="]", lead="no"), TABLES)
+    assert made == {
+        "id": 7,
+        "question": "[What is 17+17?]",
+        "expected_answer": "34",
+        "responses_create_params": {"input": [{"role": "user", "content": "[What is 17+17?]"}]},
+    }
+
+
 def test_every_data_set_of_the_table_has_a_source() -> None:
     assert set(DATASETS.values()) == set(SOURCES)
 
@@ -160,6 +196,21 @@ def test_any_placeholder_is_resolved_or_refused(dataset: str, marker: Any, promp
     assert isinstance(made["responses_create_params"]["input"][0]["content"], str)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    some.sampled_from(sorted(HUB)),
+    some.dictionaries(some.sampled_from(["mode", "lead", "trail", "prefix"]), VALUES),
+    VALUES,
+)
+def test_any_marker_that_names_its_set_is_resolved_or_refused(source: str, marker: dict[str, Any], given: Any) -> None:
+    row = named(source, 0, **marker) | {"responses_create_params": given, "matched_sources": given}
+    try:
+        made = resolve(row, TABLES)
+    except Refused:
+        return
+    assert made["responses_create_params"]["input"][0]["content"] == made["question"]
+
+
 DAPO = "nano_v3_sft_profiled_dapo17k"
 SKYWORK = "nano_v3_sft_profiled_skywork_no_omni"
 
@@ -171,6 +222,12 @@ SKYWORK = "nano_v3_sft_profiled_skywork_no_omni"
         (placeholder(["mine"], 0, {}), "placeholder: unknown data set"),  # type: ignore[arg-type]
         ({"_hf_placeholder": {"row": 0}}, "placeholder: unknown data set"),
         ({"dataset": DAPO, "_hf_placeholder": 3}, "placeholder: not an object"),
+        (named("dapo", 0, dataset="mine"), "placeholder: unknown data set"),
+        (named("dapo", 0, dataset=["mine"]), "placeholder: unknown data set"),
+        (named("skywork", 0, split="code"), "placeholder: unknown split"),
+        (named("skywork", 0, prefix=1), "placeholder: unusable question_template"),
+        (named("skywork", "0"), "placeholder: no row number"),
+        ({"_hf_question_placeholder": 3}, "placeholder: not an object"),
         (placeholder(DAPO, 2, {"prefix": ""}), "placeholder: no such row in its source set"),
         (placeholder(DAPO, -1, {"prefix": ""}), "placeholder: no such row in its source set"),
         (placeholder(DAPO, "1", {"prefix": ""}), "placeholder: no row number"),
@@ -206,6 +263,7 @@ def test_null_is_no_marker() -> None:
     assert not is_placeholder({"_hf_placeholder": None})
     assert not is_placeholder({})
     assert is_placeholder({"_hf_placeholder": {}})
+    assert is_placeholder({"_hf_placeholder": None, "_hf_question_placeholder": {}})
 
 
 def inputs(paths: list[Path]) -> list[InputFile]:

@@ -194,6 +194,19 @@ def test_a_placeholder_that_leads_nowhere_is_an_error_or_a_counted_rejection(tmp
     ]
 
 
+def test_only_rows_of_the_named_agents_are_kept_and_the_others_are_no_loss(tmp_path: Path, prepare: Prepare) -> None:
+    other = {"type": "responses_api_agents", "name": "mine_simple_agent"}
+    unnamed = {"question": "5+5?", "expected_answer": "10"}  # data_prep.agent verifies it
+    hidden = {"_hf_placeholder": {"row": 0}, "dataset": "mine", "agent_ref": other}  # would be a bad row
+    rows = [gym_row(1), *(gym_row(number, agent_ref=other) for number in (2, 3, 4)), unnamed, hidden]
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    made = prepare(source, ALL_TO_TRAIN, f"data_prep.only_agents=[{MATH['name']}]")
+    assert numbers(made / "train.jsonl") == [1, 5]
+    assert json.loads((made / "stats.json").read_text())["counts"]["rejected"] == {"another agent": 4}
+    with pytest.raises(UserError, match=r"data_prep\.only_agents"):
+        prepare(source, "data_prep.only_agents=[]")
+
+
 def test_each_row_is_kept_or_rejected(tmp_path: Path, prepare: Prepare) -> None:
     rows = [gym_row(0), b"{broken", b"", gym_row(1, agent_ref={**MATH, "type": "x"}), b"[]", b"\xff", gym_row(4)]
     made = prepare(

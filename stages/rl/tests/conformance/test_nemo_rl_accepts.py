@@ -32,7 +32,7 @@ pytestmark = pytest.mark.nemo_rl
 
 CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "super49b", "tiny", "nano3",
-           "drawers_nemo_rl"]  # fmt: skip
+           "drawers_nemo_rl", "lightning35", "lightning35_dapo"]  # fmt: skip
 JUDGE = """
 import json, sys
 from omegaconf import OmegaConf
