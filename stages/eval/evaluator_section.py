@@ -253,6 +253,8 @@ class LauncherTask(Section):
     params: TaskParams
     container: str | None = None
     """Image of the harness. `null`: the launcher's own."""
+    use_caching: bool | None = None
+    """Keep this task's answers. `null`: as `adapter.use_caching` says."""
 
 
 class WandbExport(Section):
@@ -290,7 +292,8 @@ class NemoEvaluatorLauncherEngine(EngineSection):
     adapter: Adapter
     tasks: list[LauncherTask] = Field(min_length=1)
     """Tasks, each with `name` and `params`: `{max_new_tokens, temperature, top_p, parallelism, request_timeout,
-    extra}`, and `container` for another harness's image."""
+    extra}`, `container` for another harness's image, and `use_caching: false` for a task that asks the same twice and
+    wants two answers."""
     env_vars: EnvVars
     """Environment of all containers. A value names its source: `host:NAME`, `lit:value` or `runtime:NAME`."""
     wandb: How[WandbExport]

@@ -44,6 +44,48 @@ def test_the_recipes_are_nvidias(recipe: str, order: list[str], parallel: tuple[
     assert "export" not in told
 
 
+SHORT = [
+    "adlr_mmlu", "adlr_mmlu_pro_5_shot_base", "adlr_agieval_en_cot", "adlr_gpqa_diamond_cot_5_shot",
+    "adlr_gsm8k_cot_8_shot", "adlr_minerva_math_nemo_4_shot", "adlr_math_500_4_shot_sampled", "adlr_humaneval_greedy",
+    "adlr_mbpp_sanitized_3_shot_greedy", "adlr_arc_challenge_llama_25_shot", "hellaswag", "openbookqa", "piqa",
+    "adlr_winogrande_5_shot", "adlr_race", "adlr_global_mmlu_lite_5_shot", "adlr_mgsm_native_cot_8_shot",
+]  # fmt: skip
+LONG = [f"ruler-{length}-completions" for length in ("64k", "128k", "512k", "1m")]
+"""NVIDIA-NeMo/Evaluator at ac66aff5d, local_nemotron-3-super-120b-a12b-base.yaml."""
+MORE = {"adlr_humaneval_sampled", "adlr_mbpp_sanitized_3_shot_sampled", "adlr_commonsense_qa_7_shot", "social_iqa"}
+"""NVIDIA-NeMo/Gym at 07d6b0d07, lightning-3.5/base/base-suite.yaml, besides SHORT."""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names", "image", "devices", "params"),
+    [
+        ("super3_base", {*SHORT, *LONG}, "vllm/vllm-openai:v0.13.0", 8, (4, 360, None)),
+        ("lightning35", {*SHORT, *MORE}, "vllm/vllm-openai:v0.19.1-cu130", 4, (32, 3600, 0.01)),
+    ],
+)
+def test_base_models_are_scored_as_nvidia_publishes_it(
+    recipe: str, names: set[str], image: str, devices: int, params: tuple[int, int, float | None]
+) -> None:
+    told = rendered_config(config_of(recipe), "/models/base")
+    tasks, served = told["evaluation"]["tasks"], told["deployment"]
+    assert len(tasks) == 21 and {task["name"] for task in tasks} == names
+    assert (served["image"], served["tensor_parallel_size"], served["checkpoint_path"]) == (
+        image,
+        devices,
+        "/models/base",
+    )
+    assert served["endpoints"]["health"] == "/health", "vLLM has no other; the default is the Ray deployment's"
+    asked = told["evaluation"]["nemo_evaluator_config"]["config"]["params"]
+    assert (asked["parallelism"], asked["request_timeout"], asked.get("temperature")) == params
+    uncached = {"target": {"api_endpoint": {"adapter_config": {"use_caching": False}}}}
+    for task in tasks:
+        own = task.get("nemo_evaluator_config")
+        if task["name"] in LONG:
+            assert own == {"config": {"params": {"extra": {"tokenizer_backend": "hf"}}}}
+        else:
+            assert own == (uncached if task["name"].endswith("_sampled") else None), "sampled answers are not kept"
+
+
 def test_the_refused_keys_of_older_configs_are_not_written() -> None:
     told = rendered_config(config_of("nano3", *CLUSTER), "/models/rl")
     assert "env_vars" not in told["execution"]

@@ -169,8 +169,13 @@ def rendered_config(config: Config, model: str | None) -> dict[str, Any]:
     tasks: list[dict[str, Any]] = []
     for task in chosen(engine, config.evaluation.tasks):
         tasks.append({"name": task.name})
-        if own := task.params.model_dump(exclude_none=True):
-            tasks[-1]["nemo_evaluator_config"] = {"config": {"params": own}}
+        own: dict[str, Any] = {}
+        if changed := task.params.model_dump(exclude_none=True):
+            own["config"] = {"params": changed}
+        if task.use_caching is not None:  # merged into the adapter's section below
+            own["target"] = {"api_endpoint": {"adapter_config": {"use_caching": task.use_caching}}}
+        if own:
+            tasks[-1]["nemo_evaluator_config"] = own
         if task.container:
             tasks[-1]["container"] = task.container
     rendered: dict[str, Any] = {

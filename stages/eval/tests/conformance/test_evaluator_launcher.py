@@ -30,6 +30,8 @@ RECIPES = {
     "super3": ("super3", ()),
     "super3 on a cluster": ("super3", (*CLUSTER, "engine.execution.type=slurm", "engine.execution.partition=batch")),
     "nano3": ("nano3", CLUSTER),
+    "super3_base": ("super3_base", ()),
+    "lightning35": ("lightning35", ()),
     "two instances, W&B": ("nano3", (*CLUSTER, "engine.execution.num_nodes=2", "engine.execution.num_instances=2",
                                      "engine.wandb.project=nemotron")),
     "vllm": ("nano3", (*CLUSTER, "engine.deployment.type=vllm", "engine.container=vllm/vllm-openai:v0.11.0")),
