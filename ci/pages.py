@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from decayed import decay_table
+from published_data import data_table, model_table
 from runs import runs_table
 from settings import engine_table, stage_tables
 
@@ -65,6 +66,11 @@ def pages() -> dict[Path, str]:
     page = ROOT / "docs" / "models.md"
     table = decay_table(ROOT / "shared" / "engines" / "tests" / "decayed.yaml")
     made[page] = replaced(page.read_text(encoding="utf-8"), "weight decay", table)
+    page = ROOT / "docs" / "families.md"
+    text = page.read_text(encoding="utf-8")
+    for name, table in {"published data": data_table(), "published models": model_table()}.items():
+        text = replaced(text, name, table)
+    made[page] = text
     for page in sorted((ROOT / "docs" / "engines").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         for engine in ENGINE.findall(text):

@@ -31,6 +31,7 @@ from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import Prepared, open_inputs
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import SYNTHETIC, RowKind
+from nemotron_data.sources.published import availability
 from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.judgement import require_decidable
@@ -135,6 +136,7 @@ def look(config: EvalConfig) -> Iterator[Finding]:
     yield from name_problems(settings)
     parts = ROWS.parts(settings) if settings.source is not None else []
     split = Split(settings.split.model_dump(), salt="questions")
+    yield from availability(settings.source, ROWS.config)
     yield from look_ahead(parts, lambda part: lambda row: task_rows(row, part.settings, split))
 
 

@@ -31,12 +31,14 @@ from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, RowKind
+from nemotron_data.sources.published import availability
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
+from nemotron_shared.system.errors import Finding
 from stages.pretrain.documents import DocumentWork, about_post_processor, require_usable, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData
@@ -96,6 +98,12 @@ def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
         yield text_of(row, part.settings)
 
 
+def look(config: PretrainConfig) -> Iterator[Finding]:
+    """Say what of the data is not public, and find errors in the first rows."""
+    yield from availability(config.data_prep.source, ROWS.config)
+    yield from look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part))
+
+
 STEP = Step(
     __file__,
     __doc__,
@@ -105,7 +113,7 @@ STEP = Step(
         *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
         *decontaminate.sources(config),
     ],
-    look=lambda config: look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part)),
+    look=look,
 )
 main = partial(run_program, STEP)
 

@@ -34,6 +34,7 @@ from nemotron_data.packing import pack
 from nemotron_data.prep.pipeline import Prepared, ShardResult, open_inputs
 from nemotron_data.prep.sampling import look_ahead
 from nemotron_data.sources.datasets import Part, RowKind, realised_weights
+from nemotron_data.sources.published import availability
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import SPLITS
 from nemotron_data.synthetic import DEMONSTRATIONS, chats
@@ -167,6 +168,7 @@ def look(config: SFTConfig) -> Iterator[Finding]:
         return lambda row: conversations.require_usable(row, part.only)
 
     settings = config.data_prep
+    yield from availability(settings.source, ROWS.config)
     yield from look_ahead(ROWS.parts(settings), reader_of, format_found)
     folder = Path(str(settings.tokenizer.model))
     if (folder / "config.json").is_file():
