@@ -150,7 +150,7 @@ def test_the_version_is_the_package_version(run) -> None:
         (["artifacts", "show", "super3-sft-model"], "super3-sft-model"),
         (["super3", "pretrain", "-c", "phase2"], "no config named 'phase2'"),
         (["super3", "sft", "-c", "lora"], "did you mean 'super3_lora'?"),
-        (["lightning35", "data", "prep", "rl"], "say: nemotron lightning35 data prep rl -c local"),
+        (["ultra3", "data", "prep", "rl"], "say: nemotron ultra3 data prep rl -c local"),
         (["ultra3", "pipeline"], "ultra3 has no recipe for rl"),
         (["super3", "eval", "-c", "tiny", "train.train_iters=3"], "unknown key 'train.train_iters'"),
         (["super3", "sft", "-c", "tiny", "optimizer.lrr=@x"], "did you mean 'optimizer.lr'"),

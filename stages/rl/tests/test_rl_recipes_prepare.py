@@ -15,6 +15,8 @@ from lanes import slow
 
 ROOT = Path(__file__).parents[3]
 SUPER, NANO = "nvidia/Nemotron-RL-Super-Training-Blends", "nvidia/Nemotron-3-Nano-RL-Training-Blend"
+LIGHTNING = "nvidia/Nemotron-RL-Lightning-Training-Blend"
+DAPO, SKYWORK = "BytedTsinghua-SIA/DAPO-Math-17k", "Skywork/Skywork-OR1-RL-Data"
 ROWS = 1200
 AGENT = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
 PARTS = ("rlvr1", "rlvr2", "rlvr3", "swe1", "swe2", "rlhf")
@@ -22,11 +24,20 @@ PARTS = ("rlvr1", "rlvr2", "rlvr3", "swe1", "swe2", "rlhf")
 RECIPES = {
     "super3": (PARTS, 100), "super3_rlvr": (("rlvr1",), 100), "super3_swe1": (("swe1",), 100),
     "super3_swe2": (("swe2",), 100), "super3_rlhf": (("rlhf",), 100), "nano3": (("train",), 1000),
+    "lightning35": (("rlvr",), 1000),
 }  # fmt: skip
 
 
 def row(number: int, part: str) -> dict[str, Any]:
     """Every third row points into DAPO, every fifth of the rest into Skywork, the others are whole."""
+    if part == "rlvr" and (number % 3 == 0 or number % 5 == 0):
+        dapo, text = (
+            number % 3 == 0,
+            {"mode": "canonical", "lead": f"{part} {number}{': ' if number % 3 == 0 else ' '}"},
+        )
+        where = {"dataset": DAPO, "split": "train"} if dapo else {"dataset": SKYWORK, "split": "math"}
+        marker = {**where, "row": number % (7 if dapo else 4), **text}
+        return {"dataset": "rlvr", "agent_ref": AGENT, "_hf_question_placeholder": marker}
     family = "nano_v3_sft_profiled" if part == "train" else "super_v3_lcsft_step1000"
     if number % 3 == 0:
         marker = {"row": number % 7, "question_template": {"prefix": f"{part} {number}: ", "suffix": ""}}
@@ -63,8 +74,9 @@ def hub() -> Any:
     repositories = {
         SUPER: {f"{part}.jsonl": lines(part) for part in PARTS},
         NANO: {"train.jsonl": lines("train")},
-        "BytedTsinghua-SIA/DAPO-Math-17k": {"data/train-00000-of-00001.parquet": parquet("dapo", 7)},
-        "Skywork/Skywork-OR1-RL-Data": {
+        LIGHTNING: {"rlvr.jsonl": lines("rlvr")},
+        DAPO: {"data/train-00000-of-00001.parquet": parquet("dapo", 7)},
+        SKYWORK: {
             "README.md": b"---\nconfigs:\n- config_name: default\n  data_files:\n"
             b"  - {split: math, path: data/math-*}\n  - {split: code, path: data/code-*}\n---\n",
             "data/math-00000-of-00001.parquet": parquet("skywork", 4),
@@ -89,7 +101,8 @@ def test_a_recipe_prepares_its_blend_of_the_hub(hub: Hub, recipe: str, tmp_path:
     )
     total = ROWS * len(parts)
     assert (len(train), len(valid)) == (total - held_out, held_out)
-    resolved = sum("_hf_placeholder" in row(number, part) for part in parts for number in range(ROWS))
+    rows = [row(number, part) for part in parts for number in range(ROWS)]
+    resolved = sum("_hf_placeholder" in one or "_hf_question_placeholder" in one for one in rows)
     assert json.loads((made / "stats.json").read_text())["counts"]["placeholders resolved"] == resolved
     prompts = [one["responses_create_params"]["input"][0]["content"] for one in [*train, *valid]]
     for part in parts:
