@@ -505,6 +505,20 @@ def test_a_recipe_of_another_family_is_refused_with_its_own_command(
     assert f"say: {say.format(home=tmp_path)}" in told(stage, family, config, home=tmp_path)[1]
 
 
+def test_gated_data_of_a_recipe_is_named_until_it_is_prepared(shelf: Path, tmp_path: Path) -> None:
+    gated = "nvidia/Nemotron-CC-v2.1 is gated under the NVIDIA Data Agreement for Model Training"
+
+    def is_named(script: str, *words: str) -> bool:
+        step = import_module(f"stages.pretrain.{script}").STEP
+        start = load(step, Arguments("nano3", (f"run.home={tmp_path}", "run.family=nano3", *words), True, False, None))
+        return any(gated in line for line in look_at(start).notes)
+
+    assert is_named("data_prep") and is_named("train")
+    assert not is_named("train", f"run.data={shelf / 'data'}")
+    assert not is_named("train", "run.data=null")
+    assert not is_named("data_prep", "data_prep.source=synthetic")
+
+
 def test_a_layout_of_another_family_is_refused(tmp_path: Path) -> None:
     said = told("pretrain", "nano3", "nano3", "engine=super3_128gpus", home=tmp_path)[1]
     assert "engine=super3_128gpus: a layout of the family super3, and run.family is nano3" in said

@@ -136,7 +136,6 @@ def look(config: EvalConfig) -> Iterator[Finding]:
     yield from name_problems(settings)
     parts = ROWS.parts(settings) if settings.source is not None else []
     split = Split(settings.split.model_dump(), salt="questions")
-    yield from availability(settings.source, ROWS.config)
     yield from look_ahead(parts, lambda part: lambda row: task_rows(row, part.settings, split))
 
 
@@ -160,6 +159,7 @@ STEP = Step(
     prepare,
     sources=sources,
     look=look,
+    remarks=lambda values: availability(values, ROWS.config),
     contents=lambda config: {
         f"data_prep.tasks: {name}": file_digest(file)
         for name in _named(config)

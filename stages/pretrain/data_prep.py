@@ -38,7 +38,6 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
-from nemotron_shared.system.errors import Finding
 from stages.pretrain.documents import DocumentWork, about_post_processor, require_usable, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData
@@ -98,12 +97,6 @@ def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
         yield text_of(row, part.settings)
 
 
-def look(config: PretrainConfig) -> Iterator[Finding]:
-    """Say what of the data is not public, and find errors in the first rows."""
-    yield from availability(config.data_prep.source, ROWS.config)
-    yield from look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part))
-
-
 STEP = Step(
     __file__,
     __doc__,
@@ -113,7 +106,8 @@ STEP = Step(
         *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
         *decontaminate.sources(config),
     ],
-    look=look,
+    look=lambda config: look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part)),
+    remarks=lambda values: availability(values, ROWS.config),
 )
 main = partial(run_program, STEP)
 

@@ -18,7 +18,6 @@ to a question of another data set, is filled in from there. The steps:
 """
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +41,6 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.engine.spec import Outcome, Step, Task
 from nemotron_shared.step.step import run_program
 from nemotron_shared.system.atomic import write_json
-from nemotron_shared.system.errors import Finding
 from stages.rl.pairs import FIELDS
 from stages.rl.placeholders import SOURCES, is_placeholder, lay_out, source_files
 from stages.rl.prompts import AGENT, FILES, PromptWork, hold_out, join_splits, require_usable
@@ -123,21 +121,16 @@ def sources(config: RLConfig) -> list[Source]:
     return [*own, *(Source(file.path, *identity(file)) for file in others), *decontaminate.sources(config)]
 
 
-def look(config: RLConfig) -> Iterator[Finding]:
-    """Say what of the data is not public, and find errors in the first rows."""
-    settings = config.data_prep
-    rows = kind_of(settings)
-    yield from availability(settings.source, rows.config)
-    yield from look_ahead(rows.parts(settings), lambda part: lambda row: require_usable(row, part.settings))
-
-
 STEP = Step(
     __file__,
     __doc__,
     RLConfig,
     prepare,
     sources=sources,
-    look=look,
+    look=lambda config: look_ahead(
+        kind_of(config.data_prep).parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
+    ),
+    remarks=lambda values: availability(values, ROWS.config),
 )
 main = partial(run_program, STEP)
 

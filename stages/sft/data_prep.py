@@ -168,7 +168,6 @@ def look(config: SFTConfig) -> Iterator[Finding]:
         return lambda row: conversations.require_usable(row, part.only)
 
     settings = config.data_prep
-    yield from availability(settings.source, ROWS.config)
     yield from look_ahead(ROWS.parts(settings), reader_of, format_found)
     folder = Path(str(settings.tokenizer.model))
     if (folder / "config.json").is_file():
@@ -196,6 +195,7 @@ STEP = Step(
     prepare,
     sources=sources,
     look=look,
+    remarks=lambda values: availability(values, ROWS.config),
 )
 main = partial(run_program, STEP)
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,8 +14,8 @@ STAGES = Path(__file__).parents[3] / "stages"
 BLENDS = sorted(STAGES.glob("*/config/blends/*.json"))
 
 
-def told(source: str | list[str] | None, stage: str = "pretrain") -> list[str]:
-    findings = list(availability(source, STAGES / stage / "config"))
+def told(source: Any, stage: str = "pretrain") -> list[str]:
+    findings = list(availability({"data_prep": {"source": source}}, STAGES / stage / "config"))
     assert {finding.level for finding in findings} <= {"note"}, "it prevents nothing"
     return [finding.message for finding in findings]
 
@@ -47,8 +48,9 @@ def test_a_set_of_the_hub_may_be_named_without_a_blend() -> None:
     assert gated.startswith("nvidia/Nemotron-CC-Math-v1 is gated")
     assert told("hf://nvidia/Nemotron-CC-Math-v1")
     assert told("hf://nvidia/Nemotron-CC-v2.1@abc")[0].startswith("nvidia/Nemotron-CC-v2.1 ")
-    for source in ("synthetic", None, [], "s3://nvidia/Nemotron-CC-v2"):
-        assert told(source) == []
+    for source in ("synthetic", None, [], 3, [3], {"a": 1}, "s3://nvidia/Nemotron-CC-v2"):
+        assert told(source) == [], "what is no source has an error of its own"
+    assert list(availability({}, STAGES)) == list(availability({"data_prep": 3}, STAGES)) == []
 
 
 def test_comments_of_an_own_blend_are_the_owners(tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ class Step:
             a recipe for, or None.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
         look: for a dry run, what the beginnings of those inputs would end with.
+        remarks: for a dry run, what to know of the inputs that these composed values name, without a look at them.
         contents: content that settings refer to and the result depends on, by key, such as an architecture's fields.
         chosen: further modules chosen by the config, possibly outside this repository.
         estimate: memory, disk and time of the work, for `--dry-run` and `nemotron plan`.
@@ -169,6 +170,7 @@ class Step:
     check: Callable[[Any, Inputs, str | None], Iterable[Finding]] = lambda config, inputs, recipe: ()
     sources: Callable[[Any], list[Source]] = lambda config: []
     look: Callable[[Any], Iterable[Finding]] = lambda config: ()
+    remarks: Callable[[Mapping[str, Any]], Iterable[Finding]] = lambda values: ()
     contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
     chosen: Callable[[Any], list[str]] = lambda config: []
     estimate: Callable[[Any, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None

@@ -14,7 +14,7 @@ artifact of other data is never used instead. Data and models that a start would
 are there, `complete` makes the checks that need them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -77,7 +77,7 @@ def _preflight(start: Start[Any]) -> Start[Any]:
     if start.machine.sees_files and not start.arguments.in_pipeline:
         start = replace(start, found=with_doubts(start))
         start = _and(start, *_of_inputs(start))
-    return _with_checks(start)
+    return _with_checks(after(start, of_raw_data) if start.arguments.dry_run else start)
 
 
 def complete(start: Start[Any], data: Artifact | None = None) -> Start[Any]:
@@ -195,6 +195,16 @@ def of_memory(start: Start[Any]) -> Iterator[Finding]:
     """Memory that a process keeps, where it is much."""
     if start.needs.process_bytes >= REPORTED_BYTES:
         yield note(f"a process keeps at least {size(start.needs.process_bytes)}: {start.needs.kept}")
+
+
+def of_raw_data(start: Start[Any]) -> Iterable[Finding]:
+    """What to know of the data to prepare; of a training, where it is not prepared yet."""
+    step, values = start.step, start.values
+    if step.prepare is None:
+        return step.remarks(values)
+    run = values.get("run")
+    wanted = isinstance(run, Mapping) and run.get("data") is not None and start.inputs.get("data") is None
+    return step.prepare.remarks(values) if wanted else ()
 
 
 def of_beginnings(start: Start[Any]) -> Iterable[Finding]:

@@ -1,7 +1,7 @@
 """Which data of the published recipes anybody can have: its licence, whether it is gated, and the nearest that is not.
 
     published()["nvidia/Nemotron-CC-v2"].access                     # "gated"
-    list(availability("blend:super3_phase1", config_folder))        # notes for a dry run
+    list(availability(values, config_folder))                       # notes for a dry run, on data_prep.source
 
 `published.yaml` holds what was read of each; docs/families.md shows it as tables.
 """
@@ -9,7 +9,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -70,15 +70,20 @@ def published() -> Mapping[str, Published]:
     return table().data
 
 
-def availability(source: str | list[str] | None, stage_config: Path) -> Iterator[Finding]:
+def availability(values: Mapping[str, Any], stage_config: Path) -> Iterator[Finding]:
     """Notes on data that not everybody can read: gated sets by name, and what a shipped blend lacks.
 
     Args:
-        source: `data_prep.source`.
+        values: a composed config, which need not be valid.
         stage_config: the stage's folder of configs.
+
+    Raises:
+        UserError: the blend does not exist, or is malformed.
     """
-    file = find_blend(source, stage_config)
-    named = [source] if isinstance(source, str) else source or []
+    section = values.get("data_prep")
+    source = section.get("source") if isinstance(section, Mapping) else None
+    named = [one for one in (source if isinstance(source, list) else [source]) if isinstance(one, str)]
+    file = find_blend(source, stage_config) if isinstance(source, str) else None
     paths = named if file is None else _paths(load_blend(file))
     for name in dict.fromkeys(_repository(path) for path in paths):
         row = published().get(name)
