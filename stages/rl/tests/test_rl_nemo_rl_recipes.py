@@ -125,7 +125,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         f"{BACKEND}.experts": "gmm",
         f"{BACKEND}.linear": "te",
         f"{BACKEND}.rms_norm": "torch_fp32",
-        f"{BACKEND}.rope_fusion": False,
         "policy.dynamic_batching.enabled": True,
         "policy.generation.max_new_tokens": 8192,
         "policy.generation.vllm_cfg.enforce_eager": True,
