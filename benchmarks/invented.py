@@ -68,14 +68,14 @@ def things(domain: str, count: int, seed: int) -> list[tuple[str, Thing]]:
 def make_llama(work: Path, texts: list[str]) -> Path:
     """A Llama of half a million random weights, with byte pairs learnt from the texts."""
     import torch
-    from tokenizers import ByteLevelBPETokenizer
+    from tokenizers import ByteLevelBPETokenizer, Tokenizer
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     made = ByteLevelBPETokenizer()
     made.train_from_iterator(texts, vocab_size=512, special_tokens=["<|endoftext|>"], show_progress=False)
     folder = work / "llama"
     PreTrainedTokenizerFast(
-        tokenizer_object=made._tokenizer, eos_token="<|endoftext|>", pad_token="<|endoftext|>"
+        tokenizer_object=Tokenizer.from_str(made.to_str()), eos_token="<|endoftext|>", pad_token="<|endoftext|>"
     ).save_pretrained(folder)
     torch.manual_seed(1)
     config = LlamaConfig(

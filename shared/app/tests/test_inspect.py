@@ -105,16 +105,19 @@ def test_packed_chats_in_a_pipe_mark_what_is_trained_on_with_brackets(chats, cap
     assert "2 × unknown role" in out and "c.jsonl:3" in out
 
 
-def test_no_color_means_brackets_and_colour_means_none(chats):
+def test_no_color_means_brackets_and_colour_means_none(chats, monkeypatch):
     found = inspect_data(str(chats), Store.open(None), Options(rows=1))
 
-    def printed(**environment: str) -> str:
-        console = Console(force_terminal=True, color_system="truecolor", width=100, record=True, _environ=environment)
+    def printed() -> str:
+        console = Console(force_terminal=True, color_system="truecolor", width=100, record=True)
         with console.capture() as capture:
             print_inspection(found, 100, console)
         return capture.get()
 
-    coloured, plain = printed(), printed(NO_COLOR="1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = printed()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = printed()
     assert "⟦" not in coloured and "⟦4<|im_end|>⟧" in re.sub(r"\x1b\[[0-9;]*m", "", plain)
     # the answer has the ink of trained tokens, the question has not
     assert re.search(r"\x1b\[1;38;2;127;224;168;[0-9;]*m4", coloured)

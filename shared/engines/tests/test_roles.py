@@ -13,7 +13,7 @@ from torch import distributed, nn
 from transformers import TrainingArguments
 
 from nemotron_engines.modeling import sharded
-from nemotron_engines.modeling.roles import decayed
+from nemotron_engines.modeling.roles import MARK, decayed
 from nemotron_engines.transformers.supervised import ScheduledTrainer
 
 RATE, DECAY = 0.25, 0.5
@@ -86,7 +86,7 @@ class Odd(nn.Module):
         self.e_score_correction_bias = nn.Parameter(torch.ones(2, 4))
         self.tensors = nn.Parameter(torch.ones(3, 8, 8))
         self.marked = nn.Parameter(torch.ones(8, 8))
-        self.marked._no_weight_decay = True  # ty: ignore[unresolved-attribute]
+        setattr(self.marked, MARK, True)
 
 
 def test_shapes_do_not_decide_alone() -> None:

@@ -158,7 +158,7 @@ def dapo(path: Path, texts: list[str]) -> Path:
 def test_placeholders_are_filled_in_between_other_rows(tmp_path: Path, prepare: Prepare) -> None:
     marker = {"row": 3, "question_template": {"prefix": "Box it: ", "suffix": ""}}
     pointing = {"dataset": "nano_v3_sft_profiled_dapo17k", "_hf_placeholder": marker, "agent_ref": MATH, "pass_rate": 1}
-    other = gym_row(1, dataset="nano_v3_sft_profiled_stem_mcqa", _hf_placeholder=None)
+    other = gym_row(1, dataset="nano_v3_sft_profiled_stem_mcqa") | {"_hf_placeholder": None}
     source = write_lines(tmp_path / "blend.jsonl", [other, pointing])
     place = dapo(tmp_path / "dapo", ["a", "b", "c", "d"])
     made = prepare(source, ALL_TO_TRAIN, f"data_prep.placeholder_sources.dapo={place}")

@@ -25,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from nemotron_engines.kernels.mamba_install import never_fuse
 from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of, tied_fault
-from nemotron_engines.modeling.roles import decayed
+from nemotron_engines.modeling.roles import CONVOLUTIONS, decayed
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.system import distributed
 from nemotron_shared.system.errors import UserError
@@ -160,7 +160,7 @@ def coverage(model: PeftModel) -> dict[str, Coverage]:
         if "lora_" in name:
             adapters[layer_of(model, name)] += parameter.numel()
     base = model.get_base_model()
-    kernels = {name for name, module in base.named_modules() if isinstance(module, nn.modules.conv._ConvNd)}
+    kernels = {name for name, module in base.named_modules() if isinstance(module, CONVOLUTIONS)}
     matrices = {name for name in decayed(base) if name.rpartition(".")[0] not in kernels}
     for name, parameter in base.named_parameters():
         if name in matrices and "lora_" not in name:

@@ -19,8 +19,8 @@ from packaging.version import Version
 from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     NemotronHConfig,
     PreTrainedConfig,
@@ -169,7 +169,7 @@ def _from_config(
 def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
     """Implementations of attention and experts; for Nemotron's experts, our own for each kind of device."""
     attention = engine.attn_implementation
-    known: Any = AutoModelForCausalLM._model_mapping.get(type(config), None)  # None: a class from outside transformers
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)  # None: a class from outside transformers
     if attention == "sdpa" and known is not None and not known._supports_sdpa:
         say(f"attention: eager, because {known.__name__} has no sdpa")
         attention = "eager"

@@ -22,11 +22,13 @@ from collections.abc import Iterator
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-_Convolution = nn.modules.conv._ConvNd
-MATRICES = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, _Convolution, Conv1D, nn.ParameterDict)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+MATRICES = (nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag, *CONVOLUTIONS, Conv1D, nn.ParameterDict)
 """Modules whose parameters, but biases, are matrices even where a side is 1 long: a gate or a head with one output.
 PEFT keeps an embedding's adapters in a ParameterDict."""
-NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *BATCH_NORMS, *INSTANCE_NORMS)
 NORM_CLASS = re.compile(r"norm(gated|\dd)?$", re.IGNORECASE)
 """Every architecture has norm classes of its own, such as Zamba2RMSNormGated. Cohere's has a row for each head."""
 BIAS = re.compile(r"(^|_)bias$")

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, NemotronHConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    NemotronHConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHPreTrainedModel
@@ -53,7 +58,7 @@ def scoring_class(config_class: type[PreTrainedConfig]) -> Any:
     """
     if issubclass(config_class, NemotronHConfig):
         return NemotronHForSequenceClassification
-    own: Any = AutoModelForSequenceClassification._model_mapping.get(config_class, None)
+    own: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(config_class, None)
     if own is None or not issubclass(own, GenericForSequenceClassification):
         what = f"transformers {transformers.__version__} has no class for reward models of {config_class.model_type}"
         raise UserError(what, "start from a model of another architecture, such as NemotronH, Llama or Qwen3")

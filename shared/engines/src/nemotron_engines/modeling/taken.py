@@ -46,7 +46,8 @@ class WithoutRates:
     """
 
     def __init__(self, config: Any, rates: Iterable[str]) -> None:
-        self.__dict__.update(dict.fromkeys(rates, 0.0), _config=config)
+        self.__dict__.update(dict.fromkeys(rates, 0.0))
+        self._config = config
 
     def __getattr__(self, name: str) -> Any:
         if name == "_config":  # not there while an object is copied

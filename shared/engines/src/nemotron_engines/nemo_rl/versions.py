@@ -119,9 +119,8 @@ def _inherited(file: Path) -> DictConfig:
     parents = [parents] if isinstance(parents, str) else parents
     for above in [*(_inherited(file.parent / str(parent)) for parent in parents), own]:
         # later files win; a section marked `_override_` replaces the inherited one instead of being merged
-        for name in list(above):
-            section = None if OmegaConf.is_missing(above, name) else above._get_node(name)
-            if isinstance(section, DictConfig) and not section._is_none() and section.pop("_override_", False):
+        for name, section in OmegaConf.to_container(above).items():
+            if isinstance(section, dict) and "_override_" in section and above[name].pop("_override_"):
                 whole.pop(name, None)
         whole.merge_with(above)
     return whole
