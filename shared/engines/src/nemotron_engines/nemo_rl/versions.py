@@ -119,7 +119,8 @@ def _inherited(file: Path) -> DictConfig:
     parents = [parents] if isinstance(parents, str) else parents
     for above in [*(_inherited(file.parent / str(parent)) for parent in parents), own]:
         # later files win; a section marked `_override_` replaces the inherited one instead of being merged
-        for name, section in OmegaConf.to_container(above).items():
+        plain: Any = OmegaConf.to_container(above)
+        for name, section in plain.items():
             if isinstance(section, dict) and "_override_" in section and above[name].pop("_override_"):
                 whole.pop(name, None)
         whole.merge_with(above)
