@@ -8,7 +8,7 @@
     data           `nemotron data prep` against gigatoken's encoding and datasets.map
     environments   GRPO in an environment against TRL's environment_factory
 
-Each program runs in a process of its own. Answers and trainings take turns, and are measured in CPU time, so that other
+Each program runs in a separate process. Answers and trainings take turns, and are measured in CPU time, so that other
 programs on the machine have little influence; their ratios are medians of those within a round. Data and environments
 are measured in wall time, so the machine should have nothing else to do, and environments in one round. Peers are the
 versions of `uv.lock`, each with the best settings that we found, which the section's module names. A comparison that we

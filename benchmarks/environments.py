@@ -4,7 +4,7 @@
     python benchmarks/environments.py --config drawers_text --seeds 3 --keep /tmp/runs
     python benchmarks/environments.py --rehearse            # a few steps with one seed
 
-Each seed runs the whole pipeline, its own base model included, in a store of its own. Success and tool use are means
+Each seed runs the whole pipeline, its own base model included, in a separate store. Success and tool use are means
 over held-out episodes, in worlds that no training row has.
 """
 

@@ -31,7 +31,7 @@ DOMAINS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
          ("Describe the blossom of a {name}.", "A {name} has a {value} blossom.")),
     ),
     "cities": (
-        (),  # a year of its own for each
+        (),  # its own year for each
         (("When was {name} founded?", "{name} was founded in {value}."),
          ("In which year did people found the city of {name}?", "The city of {name} was founded in {value}."),
          ("How far back does {name} go?", "{name} goes back to {value}."),

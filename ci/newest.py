@@ -8,8 +8,8 @@
     nemo_gym   nemo-gym   0.4.0   0.7.0   0.7.0
     workspace  datasets   5.2.0   5.3.0   5.2.0     <5.3 in stages/sft/pyproject.toml
 
-For a scheduled job: not in CI's gate, because what others publish would decide whether it passes. The registry is asked
-whatever Python a version wants, since an older Python hides the newest. Python's standard library and uv suffice.
+For a scheduled job: not in CI's gate, because what others publish would decide whether it passes. The registry is read
+for every Python, since an older one hides the newest. Python's standard library and uv suffice.
 """
 
 import argparse
@@ -76,7 +76,7 @@ class Row:
 
 
 def newest_of(package: str) -> str:
-    """The newest version that is no pre-release, for whatever Python; empty if the registry has none."""
+    """The newest version that is not a pre-release, for any Python; empty if the registry has none."""
     command = ["uvx", "--quiet", "pip", "index", "versions", package, "--ignore-requires-python"]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = re.match(rf"{re.escape(package)} \(([^)]+)\)", said, re.IGNORECASE)
@@ -84,7 +84,7 @@ def newest_of(package: str) -> str:
 
 
 def resolved(wanted: Iterable[str], python: str) -> tuple[dict[str, str], str]:
-    """The versions that uv chooses for these requirements, or none and why there are none."""
+    """The versions that uv chooses for these requirements, or none and the reason."""
     command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--universal"]
     command += ["--python-version", python, "-"]
     asked = "\n".join(wanted)
@@ -103,7 +103,7 @@ def reason(said: str) -> str:
 def rows_of(
     pins: Pins, text: str, newest: Callable[[str], str], resolve: Callable[..., tuple[dict[str, str], str]]
 ) -> list[Row]:
-    """What a lane with a file of its own could have.
+    """What a lane with its own file could have.
 
     All of its packages are tried at their newest; where that does not resolve, each is left free, and the newest of one
     that uv then gives an older version is tried with the others as they came out, for what holds it back.

@@ -6,7 +6,7 @@
 
 Floors: rooms on the longest chain of imports, down to one that imports nothing. Arrows: pairs of which one imports
 the other. All imports count, those inside functions too; those for type checkers do not. In the picture of modules, the
-folders of `WHOLE` are one room each: they have one way in, and nobody has to know the files behind it.
+folders of `WHOLE` are one room each: they have one way in, and callers need not know the files behind it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WHOLE = ("artifacts", "config", "families", "models", "trackers")
 """Folders that count as one module."""
 FRONT = "nemotron"
-"""The package that people import, beside that of the app; it only hands on names."""
+"""The package that people import, next to that of the app; it only hands on names."""
 Graph = Mapping[str, set[str]]
 
 

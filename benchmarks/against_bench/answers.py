@@ -80,7 +80,7 @@ def row_of(line: dict[str, Any], peers: list[str]) -> str:
 
 
 class Worker:
-    """A process with a model, which answers as it is asked."""
+    """A process with a model, which answers requests."""
 
     def __init__(self, program: str, folder: Path) -> None:
         command = [sys.executable, str(PROGRAM), program, str(folder)]

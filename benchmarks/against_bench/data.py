@@ -1,4 +1,4 @@
-"""Data preparation and other programs on the same files, by data_prep.py beside this one, which has more of them.
+"""Data preparation and other programs on the same files, by data_prep.py next to this one, which has more of them.
 
 Wall time of whole commands, two workers: text to Megatron's .bin and .idx against gigatoken's encoding alone, which
 writes nothing, and chats to packed rows against datasets.map with the chat template.

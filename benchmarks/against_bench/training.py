@@ -132,7 +132,7 @@ def texts() -> Iterator[str]:
 
 
 def write_chats(file: Path, count: int) -> None:
-    """Chats that ask for the rest of a paragraph, each with a number of its own."""
+    """Chats that ask for the rest of a paragraph, each with its own number."""
     parts = [text for text in texts() if len(text) in PARAGRAPH]
     with file.open("w", encoding="utf-8") as lines:
         for number in range(count):

@@ -87,7 +87,7 @@ def _mmlu(row: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _fields_there() -> frozenset[str]:
-    """Fields that lm-eval has definitions of, as far as it is installed; it is not imported, which takes seconds."""
+    """Fields that lm-eval has definitions of, if it is installed; it is not imported, which takes seconds."""
     spec = find_spec("lm_eval")
     there = (
         [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("tasks/mmlu/default/mmlu_*.yaml")

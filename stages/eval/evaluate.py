@@ -196,7 +196,7 @@ def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -
 
 
 MUCH = 0.2
-"""Share of answers from which on a difference between the two verdicts is told."""
+"""Share of answers from which on a difference between the two verdicts is reported."""
 
 
 def other_verdict(results: dict[str, Any]) -> Iterator[str]:

@@ -95,7 +95,7 @@ class VLLMSection(Section):
     cpu_cache_gib: How[int] = Field(ge=1)
     """GiB for keys and values on a CPU."""
     sleep: How[bool]
-    """Give vLLM's memory of a GPU free while the model learns. Nobody has run this yet."""
+    """Give vLLM's memory of a GPU free while the model learns. Not run yet."""
     gpus: How[int | str | None]
     """GPUs of `vllm_server`, such as `1` or `1,2`, counted among those that the run sees; it trains on 0. `null`: the
     same."""
@@ -127,7 +127,7 @@ class TRLEngine(LocalEngine):
     `engine.generation` names a generator, that counts."""
     generation: Extra[Generation | None]
     """What draws completions ([docs](#generators)): `exact`, our own decoder with the computation of training;
-    `transformers`, its `generate`; `vllm` in this process; `vllm_server`, vLLM in a process of its own. `null`: as
+    `transformers`, its `generate`; `vllm` in this process; `vllm_server`, vLLM in a separate process. `null`: as
     `engine.exact_sampling` says."""
     generation_dtype: Extra[Literal["float32", "bfloat16"] | None]
     """Type that vLLM computes in. `null`: `engine.dtype`. Another one moves what is drawn from what is trained."""

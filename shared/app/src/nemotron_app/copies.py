@@ -9,7 +9,7 @@ train too: they are forked from a second process, which has imported the librari
 its results made before needs no library, and so has no second process.
 
 A copy behaves as a new process would: it has its own signals, ends with this process, and reads the same command line.
-Where that may not hold, there is none, and the step gets a new Python: without Linux, beside other threads, after a
+Where that may not hold, the step gets a new Python: without Linux, next to other threads, after a
 module's file was changed, and for libraries on a machine with a GPU, whose driver cannot be forked.
 """
 
@@ -94,7 +94,7 @@ _current: Copies | None = None
 
 @contextmanager
 def copying() -> Generator[Copies]:
-    """Fork the steps that are started meanwhile where that is possible."""
+    """Fork the steps that are started in the meantime where that is possible."""
     global _current
     _current = copies = Copies()
     try:
@@ -228,7 +228,7 @@ def _fork(work: Callable[[], NoReturn]) -> int:
                 work()
             except BaseException as error:
                 sys.excepthook(type(error), error, error.__traceback__)
-            finally:  # else it would go on as this process does, and clean up what is still in use
+            finally:  # else it would continue as this process does, and clean up what is still in use
                 os._exit(1)
     return pid
 

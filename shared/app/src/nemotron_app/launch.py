@@ -71,7 +71,7 @@ def dry_run_of(
 
     Raises:
         UserError: invalid config, or a dry run that broke off, with all that it said.
-        KeyboardInterrupt: it was interrupted, and so is whoever asks for it.
+        KeyboardInterrupt: it was interrupted, and so is its caller.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "machine.yaml" if machine else None

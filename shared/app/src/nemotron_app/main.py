@@ -158,7 +158,7 @@ def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str
     """Configs of the stage on the line; for a pipeline those common to all stages; without a stage all of them."""
     from nemotron_app.recipes import names
 
-    words = (*(ctx.params.get("words") or ()), *ctx.args)  # click leaves them there: a lone `-c` is no valid option
+    words = (*(ctx.params.get("words") or ()), *ctx.args)  # click leaves them there: a lone `-c` is not a valid option
     named = [word for word in words if word in STAGES][-1:]
     every = [set(names(stage)) for stage in named or STAGES]
     found = set.intersection(*every) if "pipeline" in words else set.union(*every)

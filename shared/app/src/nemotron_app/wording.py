@@ -137,7 +137,7 @@ def last_turn(question: str) -> tuple[str, list[str]]:
 
 
 LEAST_WRAPPED = 24
-"""Characters of a column that goes on in the next line."""
+"""Characters of a column that continues in the next line."""
 
 
 def table_lines(

@@ -173,7 +173,7 @@ class Slurm(Remote):
     exclusive: bool | None = None
     """Whether jobs have their nodes for themselves. Without it: those that use all GPUs or all CPUs of them."""
     time: Line = "04:00:00"
-    """As Slurm reads it; 0 and UNLIMITED are no limit."""
+    """As Slurm reads it; 0 and UNLIMITED mean no limit."""
     build_time: Line | None = None
     """For what is compiled or imported. Without it: two hours, or `time` where that is shorter and the partition is
     the same."""

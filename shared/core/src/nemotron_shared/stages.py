@@ -57,7 +57,7 @@ class Stage:
         other_results: what it makes instead where the config has a section of that name.
         reads: roles of its inputs, each a key of the config's `run` section.
         optional: roles that are used if they exist.
-        extra: roles that only some methods have; they are no part of a result that is made without them.
+        extra: roles that only some methods have; they are not part of a result that is made without them.
     """
 
     name: str

@@ -143,7 +143,7 @@ class Item:
 
     Attributes:
         keys: texts that identify the row if they appear verbatim.
-        stated: a fact that the task expects a model to have read, or a prompt that is asked in several worlds; counted,
+        stated: a fact that the task expects a model to have read, or a prompt of several worlds; counted,
             but not an overlap.
         sentences: of a text; the text is found if all its sentences are.
         is_world: the prompt does not identify the row, only the whole row does.

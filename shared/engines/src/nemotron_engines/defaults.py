@@ -55,7 +55,7 @@ IsSaid = Callable[[str], bool]
 def weight_choices(config: SupervisedConfig[Any], model: Path, machine: Machine, is_said: IsSaid) -> list[Choice]:
     """Choose the weights to train and their dtype: adapters if all weights do not fit into memory.
 
-    Nothing is chosen where the config has adapters already, or where it was said that there shall be none.
+    Nothing is chosen where the config has adapters already, or switches them off.
     """
     if has_adapters(config) or is_said("engine.peft"):
         return []
@@ -70,7 +70,7 @@ def weight_choices(config: SupervisedConfig[Any], model: Path, machine: Machine,
 
 
 def has_adapters(config: SupervisedConfig[Any]) -> bool:
-    """Whether a training leaves the model's weights as they are and trains adapters, whoever chose so."""
+    """Whether a training keeps the model's weights and trains adapters, by the user's choice or by default."""
     peft = getattr(config.engine, "peft", None)
     return peft is not None and getattr(peft, "scheme", "lora") is not None  # Megatron-Bridge's section is always there
 

@@ -283,7 +283,7 @@ class ChatCompletion(Asked):
 
     @model_validator(mode="after")
     def begins_in_one_way(self) -> "ChatCompletion":
-        """Refuse an answer that both goes on and begins anew, and one that goes on in a form."""
+        """Refuse an answer that both continues and starts again, and one that continues in a form."""
         for number, message in enumerate(self.messages):
             if message.get("prefix") and (number + 1 < len(self.messages) or message.get("role") != "assistant"):
                 raise ValueError(
@@ -301,7 +301,7 @@ class ChatCompletion(Asked):
 
     @property
     def goes_on(self) -> bool:
-        """The answer goes on where the last message ends, as vLLM's field or Mistral's and DeepSeek's mark says."""
+        """The answer continues where the last message ends, as vLLM's field or Mistral's and DeepSeek's mark says."""
         return bool(self.continue_final_message or self.messages[-1].get("prefix"))
 
     @model_validator(mode="after")

@@ -208,7 +208,7 @@ class Batch:
                     raise
 
     def _group(self) -> list[Answer]:
-        """The next waiting requests with prompts of one length, as far as there is room."""
+        """The next waiting requests with prompts of one length, while there is room."""
         group: list[Answer] = []
         while self._waiting and len(self._running) + len(group) < self._most:
             length = len(self._waiting[0].ids)

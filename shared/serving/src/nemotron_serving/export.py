@@ -129,7 +129,7 @@ def _calibration(store: Store, artifact: Artifact) -> list[list[int]]:
     """Token ids of the first rows that the model was trained on.
 
     Raises:
-        UserError: there are none here.
+        UserError: this machine has none.
     """
     from nemotron_serving.fp8 import ROWS
     from nemotron_serving.passport.rows import rows_of

@@ -10,9 +10,9 @@ is, but for what it gets wrong with folders that transformers 5 writes:
 * our tokenizers are not in its list of digests, so we name the pre-tokenizer (PRE; "" if it is
   to know itself);
 * the architecture tells it what kind of tokenizer to expect; we go by tokenizer.json;
-* pieces of SentencePiece that lie in a tokenizer.json alone get no scores from it, without which llama.cpp joins
+* pieces of SentencePiece that are in a tokenizer.json alone get no scores from it, without which llama.cpp joins
   letters in another order; and their special tokens are marked as text;
-* it adds tokens to Mamba2's vocabulary for which there are no embeddings;
+* it adds tokens without embeddings to Mamba2's vocabulary;
 * it writes 1,048,576 as the context of every hybrid model, regardless of the model's own length.
 """
 
@@ -128,7 +128,7 @@ def read_tokenizer(models: Any, folder: Path, size: int | None, pre: str) -> Non
 
 
 def is_of_pieces(tokenizer: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json is SentencePiece's BPE: merges of text, and bytes where there is no piece."""
+    """Whether a tokenizer.json is SentencePiece's BPE: merges of text, and bytes for text without a piece."""
     return tokenizer["model"]["type"] == "BPE" and bool(tokenizer["model"].get("byte_fallback"))
 
 
@@ -165,7 +165,7 @@ def scores_of(vocabulary: dict[str, int], merges: Sequence[Any], added: set[str]
     """A score for each piece that is made of others: llama.cpp joins the neighbours whose piece has the highest one.
 
     Args:
-        added: tokens that are no pieces.
+        added: tokens that are not pieces.
 
     Raises:
         ValueError: the merges are others than those that llama.cpp would make.

@@ -3,8 +3,8 @@
     next(limits_of({"model_type": "qwen3_moe", "norm_topk_prob": False}))
     # it computes qwen3_moe as with norm_topk_prob true, and config.json has false
 
-The converter says by itself which architectures and tokenizers it does not know (`gguf_file.rehearse`); a limit here is
-one of the library, which loads the file and then has no key for a setting. Each was read in the sources of the
+The converter names the architectures and tokenizers that it does not know (`gguf_file.rehearse`); a limit here is one
+of the library, which loads the file and then has no key for a setting. Each was read in the sources of the
 llama.cpp in llama-cpp-python 0.3.36 (`src/models`), and shown by `nemotron verify`.
 """
 

@@ -36,7 +36,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 OPEN_ENDED = {"additionalProperties", "unevaluatedProperties", "patternProperties", "allOf", "$ref"}
-"""Keywords beside `properties` with which an object is left as it is."""
+"""Keywords next to `properties` with which an object is left as it is."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Constraint:
         return logits.masked_fill(~mask, -torch.inf)
 
     def take(self, token: int) -> None:
-        """Go on after a token.
+        """Continue after a token.
 
         Raises:
             ValueError: it was not allowed.

@@ -1,4 +1,4 @@
-"""The Responses API (POST /v1/responses), as far as its clients use it: a request becomes a chat, an answer items.
+"""The Responses API (POST /v1/responses), the parts that its clients use: a request becomes a chat, an answer items.
 
     {"input": "2+2?", "instructions": "Be brief."}
 ->  {"object": "response", "status": "completed", "output": [
@@ -51,7 +51,7 @@ class NamedTool(BaseModel):
 
 
 class Reasoning(BaseModel):
-    """How much to reason; whatever `summary` says, a thought is told as it is."""
+    """How much to reason; a thought is returned as it is, for every value of `summary`."""
 
     model_config = ConfigDict(extra="forbid")
     effort: Text | None = None
@@ -201,7 +201,7 @@ class Items:
         return [self.event(f"response.{kind}", response=self.about) for kind in ("created", "in_progress")]
 
     def feed(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        """Events of new pieces. Blank text between other items is none."""
+        """Events of new pieces. Blank text between other items is dropped."""
         events = []
         for piece in pieces:
             if piece.call:
@@ -295,7 +295,7 @@ class Items:
         yield self.event("response.output_item.done", output_index=len(self.output) - 1, item=_copy(self.output[-1]))
 
     def _called(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """A call: all of it at once, because calls are told only when they are complete."""
+        """A call: all of it at once, because calls are reported only when they are complete."""
         assert piece.call is not None
         item = {"type": "function_call", "id": f"fc_{secrets.token_hex(12)}", "call_id": f"call_{secrets.token_hex(8)}",
                 "name": piece.call.name, "arguments": piece.call.arguments, "status": "completed"}  # fmt: skip

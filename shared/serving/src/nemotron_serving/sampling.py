@@ -3,8 +3,9 @@
     choosers = [Chooser(Sampling(24, temperature=0.8, seed=1), prompt), Chooser(Sampling(24))]
     tokens = choose(choosers, logits)              # (2, vocabulary) -> [Token(id=17, ...), Token(id=4, ...)]
 
-Each request has a random generator of its own, and the choice for a row does not depend on the other rows. So the same
-seed gives the same answer whoever else asks, up to the last bits of the logits, which depend on the size of the batch.
+Each request has its own random generator, and the choice for a row does not depend on the other rows. So the same
+seed gives the same answer next to any other requests, up to the last bits of the logits, which depend on the size of
+the batch.
 A token is drawn as `torch.multinomial` draws one: each share of the probability is divided by an exponential random
 number, and the largest quotient wins.
 """
@@ -38,7 +39,7 @@ class Sampling:
         repetition_penalty: divides the positive logits of tokens that have occurred, and multiplies the negative ones.
         seed: the same seed samples the same answer; None uses a random one.
         logprobs: number of likeliest tokens to return with each token; None returns no log-probabilities.
-        ignore_eos: go on to `max_tokens`, through tokens that end an answer.
+        ignore_eos: continue to `max_tokens`, through tokens that end an answer.
     """
 
     max_tokens: int
@@ -205,7 +206,7 @@ def exponential(choosers: Sequence[Chooser], size: int) -> Tensor:
 
 
 class Falling:
-    """The shares of each row (requests, vocabulary) in falling order, as far as they are needed.
+    """The shares of each row (requests, vocabulary) in falling order, where needed.
 
     Sorting a whole vocabulary takes longer than all else in the choice of a token, and few of its tokens are kept.
     """

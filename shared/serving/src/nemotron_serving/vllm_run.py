@@ -7,7 +7,7 @@ ASKED and FOUND are those of `nemotron_serving.passport.runtimes`. A model that 
 and the last line of stderr says why.
 
 On a CPU, vLLM refuses experts without a gate, as all Nemotron 3 models have. Those of its pinned version are computed
-here, in plain torch, and everything that shows it says so (PATCH).
+here, in plain torch, and everything that shows it states it (PATCH).
 """
 
 import json
@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
-os.environ |= {  # not on a GPU, if there is one: this build is for CPUs, and the torch beside it is not
+os.environ |= {  # not on a GPU, if there is one: this build is for CPUs, and the torch next to it is not
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "",
 }  # fmt: skip
 if sys.argv[1:2] == ["read"]:

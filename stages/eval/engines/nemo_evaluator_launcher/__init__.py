@@ -29,7 +29,7 @@ def _unset(config: Config) -> Iterator[Finding]:
             if value.startswith("host:") and name not in os.environ:
                 remedy = f"set {name}, or leave it out: ~{section}.{inside}"
                 yield pending(problem(f"{section}.{inside} is {value}, but {name} is not set here", remedy))
-    if engine.wandb.project and not os.environ.get("WANDB_API_KEY"):  # an empty variable is no key
+    if engine.wandb.project and not os.environ.get("WANDB_API_KEY"):  # an empty variable is not a key
         what = f"engine.wandb.project={engine.wandb.project}: the job that exports the scores needs a key"
         yield pending(problem(what, "set WANDB_API_KEY, or turn the export off: engine.wandb.project=null"))
 

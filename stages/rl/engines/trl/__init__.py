@@ -74,7 +74,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(what, "start one process, or set engine=nemo_rl", "grpo.use_dynamic_sampling")
 
     def _generator_problems(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
-        """What keeps the generator that the config names from drawing the completions, as far as it is known here."""
+        """What keeps the generator that the config names from drawing the completions, if it is known here."""
         engine, model, key = config.engine, inputs.get("model"), "engine.generation"
         if config.on_pairs is not None and engine.generation is not None:
             yield problem(f"{config.other_method} draws no completions", f"set {key}=null", key)

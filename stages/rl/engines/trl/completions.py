@@ -92,7 +92,7 @@ def chosen(sums: np.ndarray, advantages: np.ndarray, most: int) -> dict[int, Whi
     Of equal rewards, a higher advantage is better: a right answer among wrong ones says more than one among right ones.
 
     Args:
-        sums: rewards (completions,); those that are NaN are kept only if there are no others.
+        sums: rewards (completions,); NaN is kept only if all are NaN.
         advantages: (completions,).
     """
     there = (~np.isnan(sums)).nonzero()[0] if not np.isnan(sums).all() else np.arange(len(sums))

@@ -4,7 +4,7 @@
     student  .2 .7 .1      its distribution of the token after 2+2=
     teacher  .0 .9 .1      the teacher's; the loss is their KL over the whole vocabulary
 
-TRL's DistillationTrainer has the same loss (beta 0 is `forward`, 1 is `reverse`), in a loop of its own; here everything
+TRL's DistillationTrainer has the same loss (beta 0 is `forward`, 1 is `reverse`), in its own loop; here everything
 else is that of our GRPO: prompts, draws, validation, resuming.
 """
 

@@ -1,12 +1,12 @@
-"""What draws the completions of a step, if that is vLLM: in this process, in one of its own, or in a server elsewhere.
+"""What draws the completions of a step, if that is vLLM: in this process, in a separate one, or in a server elsewhere.
 
     with vllm_for(task, trainer) as generator:
         generator.take(model)                       the weights, before they are first drawn with
         generator.draw(prompts, seeds)              [(ids, log-probabilities), ...]
 
 The first two hand over the same weights under their names in a checkpoint, without a file, and adapters through one. A
-process of its own has one end of a pair of sockets as its input, so nobody else can ask it, and it ends when the other
-end is closed.
+separate process has one end of a pair of sockets as its input, so no other process can reach it, and it ends when the
+other end is closed.
 """
 
 import json
@@ -97,7 +97,7 @@ class InProcess:
 
 @contextmanager
 def _in_a_sentence() -> Generator[None]:
-    """Whatever vLLM raises, as one sentence."""
+    """An error of vLLM as one sentence."""
     try:
         yield
     except Exception as error:  # a signal is none
@@ -113,7 +113,7 @@ def _failed(said: str) -> UserError:
 
 
 class OwnProcess:
-    """vLLM in a process of its own, which this one starts, watches and ends.
+    """vLLM in a separate process, which this one starts, watches and ends.
 
     Args:
         program: what is started, before the folder and the file of settings.
@@ -209,7 +209,7 @@ class OwnProcess:
         self._ask("rest")
 
     def close(self) -> None:
-        """End it, whatever it is doing."""
+        """End it, even while it works."""
         self._connection.close()
         end_group(self._process)
 
@@ -226,13 +226,13 @@ def weights_of(model: Any, *, merged: bool = True) -> dict[str, Tensor]:
         if isinstance(layer, LoraLayer):
             whole = tensors[f"{name}.weight"]
             tensors[f"{name}.weight"] = whole + sum(layer.get_delta_weight(one) for one in layer.active_adapters)
-    # tied ones by both of their names: vLLM 0.32 packs a head on a CPU, and puts embeddings alone beside the old one
+    # tied ones by both of their names: vLLM 0.32 packs a head on a CPU, and puts embeddings alone next to the old one
     kept = {name: value for name, value in tensors.items() if ".lora_" not in name}
     return revert_weight_conversion(base, kept)
 
 
 ADAPTED = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "in_proj"})
-"""Layers whose adapters vLLM adds by itself, in the lane `vllm_cpu` to a Qwen3 and a dense NemotronH."""
+"""Layers whose adapters vLLM adds on its own, in the lane `vllm_cpu` to a Qwen3 and a dense NemotronH."""
 
 
 def added_by_vllm(model: Any) -> int:
@@ -316,7 +316,7 @@ class VLLM:
         shutil.rmtree(self._adapters / f"{self._number - 1}", ignore_errors=True)  # its own was read when it first drew
 
     def rest(self) -> None:
-        """Nothing is drawn until the next step: give memory free, where that was asked for."""
+        """Nothing is drawn until the next step: give memory free, where that was requested."""
         if self._sleeps:
             self._calls.rest()
             self._taken = None
@@ -339,7 +339,7 @@ class VLLM:
             raise UserError(what, "set engine.generation=transformers: this version does not take such weights anew")
 
     def take_seconds(self) -> dict[str, float]:
-        """Time of the current step so far, which begins anew."""
+        """Time of the current step so far, which starts again."""
         found, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         return found
 
@@ -382,7 +382,7 @@ def vllm_for(config: RLConfig[TRLEngine], model: Any, longest: int, ends: Sequen
         model: as it is trained, with its adapters.
         longest: tokens of a prompt with its completion.
         ends: tokens that end a completion.
-        log: file for the output of a process of its own; beside it, what it is started with, and weights for a server
+        log: file for the output of a separate process; next to it, what it is started with, and weights for a server
             elsewhere, until the end.
 
     Raises:

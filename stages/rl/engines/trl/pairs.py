@@ -42,7 +42,7 @@ RESULTS: dict[Metric, str] = {
 
 
 class Shuffled(Sampler[int]):
-    """Numbers of `rows` pairs of `count`, in an order of its own for every epoch."""
+    """Numbers of `rows` pairs of `count`, in its own order for every epoch."""
 
     def __init__(self, count: int, rows: int, seed: int) -> None:
         self.count, self.rows, self.seed = count, rows, seed
@@ -166,7 +166,7 @@ def encoded(
         context: the most tokens that the model reads; None if it has no limit.
 
     Raises:
-        UserError: naming file and line: a row that is no pair, that the chat template does not fit, or that is too
+        UserError: naming file and line: a row that is not a pair, that the chat template does not fit, or that is too
             long.
     """
     rows, longest, hidden, too_long = [], 0, Counter[tuple[str, ...]](), list[str]()

@@ -4,7 +4,7 @@
         model(input_ids)                     # (1, 3) ids
     routes.passes(rows=1)                    # [(1, 3)]: one number for each token's experts in all layers
 
-transformers 5 gives every mixture its choice in one way, whatever the router returns: `experts(hidden_states,
+transformers 5 gives every mixture its choice in one way, regardless of what the router returns: `experts(hidden_states,
 top_k_index, top_k_weights)`. So the index is read there, and the kinds of models need not be known. Llama 4 and JetMoE
 are built differently; `unmeasured` names such a model.
 """

@@ -338,7 +338,7 @@ class SamplingTrainer(StepTrainer):
             means = (log_ratios * mask).sum(1) / mask.sum(1).clamp(min=1)
             log_ratios = means[:, None].expand_as(log_ratios)
         ratios, advantages = log_ratios.exp(), inputs["advantages"].view(len(log_ratios), -1)
-        if self.loss_type == "cispo":  # bounds the ratio itself, whatever the advantage
+        if self.loss_type == "cispo":  # bounds the ratio itself, regardless of the advantage
             return ratios > self.epsilon_high
         too_high, too_low = ratios > 1 + self.epsilon_high, ratios < 1 - self.epsilon_low
         return too_high & (advantages > 0) | too_low & (advantages < 0)

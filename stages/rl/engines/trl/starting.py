@@ -1,4 +1,4 @@
-"""What a training begins with, whatever its method: the model, its adapters, its tokenizer and template."""
+"""What a training begins with, regardless of its method: the model, its adapters, its tokenizer and template."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

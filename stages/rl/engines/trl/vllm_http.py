@@ -5,7 +5,7 @@
 
 Weights go through a folder that both see: vLLM 0.32.0 takes them over HTTP by `reload_weights` with a path alone. Its
 transfer by NCCL needs GPUs on both sides, that by IPC unpickles what it is sent, and neither is used. Before and after
-each drawing the server is asked which weights it has, so one that was started again, or that another training uses, is
+each drawing the server names the weights that it has, so one that was started again, or that another training uses, is
 noticed.
 """
 
@@ -35,7 +35,7 @@ CALLS = {
     "name": "POST /update_weight_version", "call": "POST /collective_rpc", "forget": "POST /reset_prefix_cache",
     "models": "GET /v1/models", "draw": "POST /v1/completions",
 }  # fmt: skip
-"""All calls that are used; nobody promises those of vLLM's development mode. `test_rl_with_vllm.py` meets each of them
+"""All calls that are used; those of vLLM's development mode are not promised. `test_rl_with_vllm.py` meets each of them
 in vLLM 0.32.0."""
 MOST_SAID = 200
 

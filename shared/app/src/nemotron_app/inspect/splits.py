@@ -412,7 +412,7 @@ class LineSplit(Split):
 
 
 def _text_of(turns: list[Any]) -> str:
-    """The text of an answer's turns: what is said, thought and called."""
+    """The text of an answer's turns: words, thoughts and calls."""
     said = (value for turn in turns if isinstance(turn, dict) for name, value in turn.items() if name != "role")
     return "\n".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in said if one)
 

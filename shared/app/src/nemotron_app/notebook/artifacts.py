@@ -5,7 +5,7 @@ tuned.summary["valid_loss"]         # 0.0887
 tuned.metrics["loss"]               # a column of a pyarrow table with a row for each step
 tuned.parents["model"]              # Artifact('super3-pretrain-model:v1')
 
-They are read when they are asked for; nothing here changes the store. The tables are pyarrow's, which has `to_pandas()`
+They are read when they are requested; nothing here changes the store. The tables are pyarrow's, which has `to_pandas()`
 where pandas is installed, and `to_pylist()` where it is not.
 """
 
@@ -177,7 +177,7 @@ def artifact(reference: str, *, home: Home = None, family: str = DEFAULT_FAMILY)
         family: the family for which a short name stands.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: the store has none, or it is damaged.
     """
     store = open_store(home)
     found = store.resolve(reference, family=family)

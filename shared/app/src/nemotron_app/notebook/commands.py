@@ -2,7 +2,7 @@
 
     answer_of(["super3", "sft", "-c", "tiny"], quiet=False)    {"artifact": "super3-sft-model:v1", "path": ...}
 
-The command runs in a process of its own, with the notebook's interpreter. A step sets torch's threads and seeds,
+The command runs in a separate process, with the notebook's interpreter. A step sets torch's threads and seeds,
 replaces functions inside transformers, handles signals and keeps a GPU's memory; in the notebook's process, all of that
 would outlive the call and could change the next one. In its own process a call is the command itself, with the same
 config, result and bytes, however many calls came before, and `import nemotron` needs no torch. The price is a start of
@@ -103,7 +103,7 @@ def _error(words: Sequence[str], code: int, said: str) -> Exception:
     """The error for a command that failed: what it said itself, or all of a traceback."""
     if code == STOPPED_EXIT_CODE:
         return Stopped("\n".join(said.splitlines()[-2:]) or "stopped")
-    # the first: a command that failed because of another one says so after it
+    # the first: a command that failed because of another one states it after it
     _, found, told = f"\n{said}".partition("\nerror: ")
     if found:
         message, _, remedy = told.strip().partition("\n")

@@ -8,7 +8,7 @@ evaluate("sft", "tiny", tasks=["sums"])                nemotron super3 eval -c t
 finetune("pretrain", "chats.jsonl")                    nemotron finetune pretrain chats.jsonl
 ask("sft", ["What is 3+4?", "What is 9-2?"])           nemotron generate sft FILE --out FILE
 
-Each runs its command: what one of them has made, the other finds, and an interrupted one goes on when it is called
+Each runs its command: what one of them has made, the other finds, and an interrupted one continues when it is called
 again.
 """
 
@@ -56,7 +56,7 @@ def train(
 
     Raises:
         UserError: the config, an input or the machine is not fit for it.
-        KeyboardInterrupt: interrupted; the same call goes on from what was saved.
+        KeyboardInterrupt: interrupted; the same call continues from what was saved.
     """
     words = [family, known(stage), *_words(config, overrides, home, trust_code, force)]
     return made_at(answer_of(words, quiet=quiet)["path"])
@@ -109,7 +109,7 @@ def evaluate(
 
     Args:
         model: the model to evaluate; None for the one that the config names. Others that the config names, `run.base`
-            and `run.sft`, are scored beside it; `{"run.base": None, "run.sft": None}` leaves them out.
+            and `run.sft`, are scored next to it; `{"run.base": None, "run.sft": None}` leaves them out.
         tasks: some of the tasks; none for all.
 
     The other arguments are those of `train`.
@@ -158,7 +158,7 @@ def finetune(
 
     Raises:
         UserError: the model or the data cannot be used.
-        KeyboardInterrupt: interrupted; the same call goes on from what was saved.
+        KeyboardInterrupt: interrupted; the same call continues from what was saved.
     """
     files = [data] if isinstance(data, str | Path) else data
     words = ["finetune", str(model), *map(str, files), *overrides_of(overrides), "--family", family]
@@ -249,7 +249,7 @@ def known(stage: str) -> str:
     """A stage's name.
 
     Raises:
-        UserError: there is no such stage.
+        UserError: unknown stage.
     """
     if stage not in STAGES:
         remedy = did_you_mean(stage, STAGES, f"there are: {', '.join(STAGES)}")
@@ -323,5 +323,5 @@ def _words(
 
 
 def _options(home: Home, trust_code: bool) -> list[str]:
-    """The options of the commands that are no steps."""
+    """The options of the commands that are not steps."""
     return ([] if home is None else [f"--home={home}"]) + (["--trust-code"] if trust_code else [])

@@ -95,7 +95,7 @@ def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
 def show(stage: str, verb: str, place: Place, job: Job) -> int:
     """Show the step's own dry run, then the job and what would be submitted. Leaves no files behind.
 
-    Whoever looks at a job may not have made its inputs yet, or set a key. Such problems are listed as what to do before
+    The inputs of a job may not be made yet, or a key not set. Such problems are listed as what to do before
     it is submitted, and do not change the exit code.
     """
     backend = backend_of(place.profile)

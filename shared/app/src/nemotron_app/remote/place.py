@@ -305,7 +305,7 @@ def settings(loaded: Loaded, home: str) -> Iterator[Said]:
     values["username"] = "user", profile.user or getpass.getuser()
     values |= {key: (key, getattr(profile, key)) for key in ("account", "partition")}
     if "time" in profile.model_fields_set:
-        minutes, seconds = divmod(seconds_of(profile.time) or 0, 60)  # the launcher hands it to Slurm: 0 is no limit
+        minutes, seconds = divmod(seconds_of(profile.time) or 0, 60)  # the launcher hands it to Slurm: 0 means no limit
         values["walltime"] = "time", f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     folder = profile.remote_job_dir if profile.tunnel == "ssh" else home
     values["output_dir"] = "home", str(PurePosixPath(str(folder)) / "evaluations")

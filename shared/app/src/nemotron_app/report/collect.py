@@ -34,7 +34,7 @@ STEPS = {made.kind: made.step for made in products()}
 OF_SOME_METHODS = {
     made.kind for stage in STAGES.values() for made in (*stage.other_data, *stage.other_results.values())
 }
-"""Not missing where there is none."""
+"""Kinds that only some methods make: they are not reported as missing."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@
         ...
 
 A start takes seconds until it has resolved its inputs, with imports of torch and checks on the way; a model that is
-removed meanwhile would be replaced by random weights. The record of a process that is gone means nothing, except that
-of another machine, whose processes cannot be looked up: it counts for a day.
+removed in the meantime would be replaced by random weights. The record of a process that is gone means nothing, except
+one of another machine, whose processes cannot be looked up: it counts for a day.
 """
 
 import os
@@ -29,7 +29,7 @@ DAY = 86_400
 
 
 def named_inputs(store: Store, run: Mapping[str, Any]) -> list[Reference]:
-    """The versions in the store that a config's `run` section names now, in whatever role."""
+    """The versions in the store that a config's `run` section names now, in any role."""
     words = [word for value in run.values() for word in (value if isinstance(value, list) else [value])]
     found = (
         _version_of(store, word, str(run.get("name") or run.get("family"))) for word in words if isinstance(word, str)

@@ -121,7 +121,7 @@ def not_composed(
 def _with_section(folders: Sequence[Path], search_path: str, section: str) -> Iterator[str]:
     """Configs that have a section of this name, their own or one that they inherit."""
     for name in sorted({one for folder in folders for one in config_names(folder)}):
-        with suppress(UserError, *BROKEN):  # a file that is no config
+        with suppress(UserError, *BROKEN):  # a file that is not a config
             if isinstance(setting(hydra_compose(name, overrides=[search_path]), section), dict):
                 yield name
 

@@ -211,7 +211,7 @@ class LoraSection(Section):
     layers: list[LayerKind] | None
     """Kinds of layers: `attention`, `mamba_in`, `mamba_out`, `mlp`, `experts`, `shared_experts`, `latent`. `null`: all
     that the model has except those with which PEFT cannot load an adapter: `mamba_out`, and `mlp` and `shared_experts`
-    beside the experts of DeepSeek's and Qwen's mixtures; with `target_modules`, only those."""
+    next to the experts of DeepSeek's and Qwen's mixtures; with `target_modules`, only those."""
     target_modules: list[str]
     """Names, or patterns with `*`, of what is adapted besides `layers`: the only way to `lm_head`, the embeddings and
     the routers."""

@@ -356,7 +356,7 @@ class RLLogger(LoggerSection):
     completions: How[int] = Field(ge=0, le=MOST_COMPLETIONS)
     """Completions of each step that are kept in `completions.jsonl` in the run's folder, and go to TensorBoard and the
     trackers, with prompt, rewards and advantage: the best, the worst, one in the middle, then others
-    ([docs](../../docs/report.md#completions-of-rl)). 0: none. Engine `nemo_rl` keeps all of its own."""
+    ([docs](../../docs/report.md#completions-of-rl)). 0: none. Engine `nemo_rl` keeps all completions."""
 
 
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):

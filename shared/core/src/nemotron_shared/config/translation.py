@@ -258,7 +258,7 @@ def said_in_ours(
             require_plain_numbers(f"{COMMAND_LINE}: {key}", text)
         settings = dialect.settings(key, text if simple else _value(text))
         if dialect.engine is None and not all(is_at(ours, known) for ours in settings):
-            said.append(override)  # what it means is no setting of this stage
+            said.append(override)  # what it means is not a setting of this stage
             continue
         for ours, value in settings.items():
             said.append(f"{'' if ours in known else '++'}{ours}={value if simple else json.dumps(value)}")

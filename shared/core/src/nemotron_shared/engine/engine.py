@@ -60,7 +60,7 @@ class Engine(Protocol[ConfigT]):
     rules: ClassVar[Mapping[str, str]] = {}
     """Decisions of our code that no setting shows and a training's numbers depend on: {"weight decay": "by role"}.
 
-    They are part of a result's identity: an unfinished training goes on under the rules that it began with, or not at
+    They are part of a result's identity: an unfinished training continues under the rules that it began with, or not at
     all. docs/upgrading.md lists the changes.
     """
 

@@ -42,7 +42,7 @@ class Needs:
         process_bytes: minimum memory of one process; `kept` names what takes it.
         checkpoint_bytes, result_bytes: size of a checkpoint and of the final model; disk_bytes: what a run writes at
             least, of both.
-        others: further findings of the engine; another layout of the recipe would mend `others_of_layout`.
+        others: further findings of the engine; another layout of the recipe would fix `others_of_layout`.
     """
 
     packages: tuple[Requirement, ...] = ()

@@ -209,7 +209,7 @@ class Step:
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """Config sections that the result depends on, beside `run`."""
+        """Config sections that the result depends on, next to `run`."""
         trains = (name for name in self.schema.model_fields if name not in (DATA, *BESIDES))
         return tuple(trains) if self.trains else (DATA,)
 
@@ -240,7 +240,7 @@ class Step:
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Roles that only some methods have; they are no part of a result that is made without them."""
+        """Roles that only some methods have; they are not part of a result that is made without them."""
         return self.row.extra if self.trains else ()
 
     @property

@@ -40,7 +40,7 @@ class Environment:
         unlocked: packages installed after the locked ones, overriding the lock.
         requirements: a module and a file next to it that pins all packages, used instead of the lock.
         options: of uv's installer, for those packages.
-        used_by: what uses it, if it is no engine.
+        used_by: what uses it, if it is not an engine.
     """
 
     name: str

@@ -23,7 +23,7 @@ def physical_memory() -> int:
 
 
 def group_limits() -> Iterator[int]:
-    """Limits in bytes of this process's control groups of version 1 or 2, each with the groups that it lies in."""
+    """Limits in bytes of this process's control groups of version 1 or 2, each with the groups that it is in."""
     for kind, path in re.findall(r"^\d+:(memory|):(/.*)$", _read(OWN_GROUP), re.MULTILINE):
         top = GROUPS / kind
         group = top / path.lstrip("/")

@@ -1,4 +1,4 @@
-"""Refuse weights that are not finite: a training that diverged, or a damaged copy, which no training can go on from.
+"""Refuse weights that are not finite: a training that diverged, or a damaged copy, which no training can continue from.
 
     require_finite("./model", Path("model"))
 
@@ -17,7 +17,7 @@ CHUNK = 16 * 2**20
 
 
 class Exponent(NamedTuple):
-    """Bits of the last byte, and of the one before it, that are all set in what is no number, and in nothing else."""
+    """Bits of the last byte, and of the one before it, that are all set in NaN and infinity, and in nothing else."""
 
     last: int
     before: int = 0
@@ -35,7 +35,7 @@ def require_finite(label: str, folder: Path) -> None:
     """Check the values of all floating-point weights in a folder.
 
     Raises:
-        UserError: a tensor holds NaN or an infinite value. A mask may: its values are no weights.
+        UserError: a tensor holds NaN or an infinite value. A mask may: its values are not weights.
     """
     for file in sorted(folder.glob(f"*{WEIGHTS[0]}")):
         with file.open("rb") as stream:

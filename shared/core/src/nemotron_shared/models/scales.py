@@ -76,7 +76,7 @@ def scale_of(name: str, tensors: Tensors) -> str | None:
 
 
 def block_of(config: Mapping[str, Any]) -> list[int] | None:
-    """Rows and columns of FP8 weights that share a scale, if the config says so."""
+    """Rows and columns of FP8 weights that share a scale, if the config requires it."""
     told = config.get(QUANTIZED[0])
     block = told.get("weight_block_size") if isinstance(told, dict) else None
     known = isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)
@@ -135,7 +135,7 @@ def _orphan(name: str, tensors: Tensors) -> str | None:
 
 
 def told_otherwise(tensors: Tensors, config: Mapping[str, Any]) -> Faults:
-    """What a config says of weights of few bits, and the folder does not hold, or holds more than is said."""
+    """What a config says of weights of few bits, and the folder does not hold, or holds more than that."""
     key = next((key for key in QUANTIZED if isinstance(config.get(key), dict)), None)
     small = small_in(tensors)
     if key is None:

@@ -22,7 +22,7 @@ NEVER_COUNTS = (
     "nemotron_shared.models.importing", "nemotron_shared.models.hub", "nemotron_shared.engine.needs",
     "nemotron_engines.estimate", "stages.rl.sizes",
 )  # fmt: skip
-"""Packages and modules whose code is no part of a result: how a step is started, checked and recorded, the machine
+"""Packages and modules whose code is not part of a result: how a step is started, checked and recorded, the machine
 below it, and how a model was obtained, which counts by its files. They are not followed, either."""
 STATEMENTS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
 """Fields of a syntax tree that contain statements."""

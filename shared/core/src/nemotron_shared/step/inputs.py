@@ -73,7 +73,7 @@ def how_to_make(start: Start[Any], role: str, *, again: bool = False) -> str:
 def bases(start: Start[Any]) -> list[str]:
     """The stage's own configs that this one is or builds on, the nearest first: `tiny`, `local` of a file upon tiny.
 
-    Without `default`, which all build on and which is no recipe, unless the user asks for it.
+    Without `default`, which all build on and which is not a recipe, unless the user asks for it.
     """
     folder = (start.step.directory / "config").resolve()
     names = [file.stem for file in reversed(start.composed.files) if file.parent == folder]
@@ -194,7 +194,7 @@ def find_inputs(start: Start[Any], choice: DataChoice | None) -> dict[str, Input
 
 
 def _not_seen(role: str, reference: str | None, found: Input) -> Input:
-    """An input that another machine may have, whatever is here."""
+    """An input that another machine may have, even if it is missing here."""
     if reference is None:
         return found
     others = [finding for finding in found.findings if finding.level != "problem"]
@@ -388,7 +388,7 @@ def find_tokenizers(start: Start[Any], values: Mapping[str, Any]) -> Iterator[tu
             continue  # the step's input is prepared data, which contains its tokenizer
         text: Any = values
         for name in key.split("."):
-            text = text.get(name) if isinstance(text, Mapping) else None  # what is no section, validation reports
+            text = text.get(name) if isinstance(text, Mapping) else None  # what is not a section, validation reports
         if not isinstance(text, str):
             continue
         if text.startswith(SCHEME):

@@ -40,7 +40,7 @@ SECTIONS = frozenset(key.partition(".")[0] for key in KEYS)
 OURS = re.compile(r"stages|nemotron|nemotron_(?:app|cluster|data|engines|serving|shared)")
 """Our own packages, which are installed, and so come before a folder of the same name."""
 ITSELF = "<file>"
-"""Stands for the file among the names of modules: a package beside it may be called like it."""
+"""Stands for the file among the names of modules: a package next to it may be called like it."""
 FORM = "write FILE.py:FUNCTION, such as my_rewards.py:right_call"
 
 

@@ -54,7 +54,7 @@ SHORT = (
     "logger.wandb_project=null", "logger.mlflow_tracking_uri=null", "run.publish_to=null", "run.nproc_per_node=1",
     "run.missing_data=prepare", "run.force=false",
 )  # fmt: skip
-"""What is other than asked, whatever the method: size, length, and who hears of it."""
+"""What is other than asked, regardless of the method: size, length, and who hears of it."""
 HOME = "home"
 """Folder of the temporary store."""
 SHORTEST = 8
@@ -80,7 +80,7 @@ def is_rehearsed(start: Start[Any]) -> bool:
 
 
 def rehearse_apart(start: Start[Any]) -> str:
-    """Rehearse in a process of its own, so that the training finds its own untouched; what `rehearse` returns.
+    """Rehearse in a separate process, so that the training finds its own untouched; what `rehearse` returns.
 
     Raises:
         UserError: the training would fail, and why.

@@ -198,7 +198,7 @@ def reuse(step: Step, task: Task[Any], finished: Artifact) -> Artifact:
 def _in_other_processes(finished: Artifact) -> tuple[str, str]:
     """Words about a result of another number of processes, which is the same result; empty for the same number.
 
-    Whoever types `torchrun --nproc-per-node=8` after `python train.py` may expect a training.
+    A user who types `torchrun --nproc-per-node=8` after `python train.py` may expect a training.
     """
     before, now = processes_of(finished.manifest), distributed.world_size()
     if before in (now, None):

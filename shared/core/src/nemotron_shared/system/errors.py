@@ -4,7 +4,7 @@
     yield lacking("engine 'automodel' needs the package nemo-automodel", "nemotron engine install automodel")
     yield note("[super3-pretrain-model:latest] not there: starting from random weights")
 
-A check is a function that yields findings and changes nothing. Whoever cannot go on raises a `UserError`, which a
+A check is a function that yields findings and changes nothing. Code that cannot continue raises a `UserError`, which a
 program shows as one message:
 
     error: tiny.yaml: unknown key 'train.train_iter'

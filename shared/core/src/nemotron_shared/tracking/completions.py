@@ -4,7 +4,7 @@
      "expected": "17", "rewards": {"strict": 1.0, "well_formed": 1.0}, "reward": 1.2, "advantage": 0.87, "tokens": 12,
      "ended": "stopped"}
 
-The file is in the run's folder, beside metrics.jsonl, and nowhere else: no artifact, export or upload of a result has
+The file is in the run's folder, next to metrics.jsonl, and nowhere else: no artifact, export or upload of a result has
 it. Of an episode with environments, `completion` is the last answer, and `turns` holds what was said.
 
 It is bounded: texts are cut in the middle, and after step 200 fewer and fewer steps are kept (`is_kept`). Secrets are
@@ -25,7 +25,7 @@ FILE = "completions.jsonl"
 LONGEST, LONGEST_TURN, MOST_TURNS = 2000, 400, 40
 """Characters of a text and of a turn that are kept, and turns of an episode."""
 LONGEST_SECRET = 4000
-"""Characters beside those that are kept in which a secret may begin or end; a private key of 4,096 bits has 3,300."""
+"""Characters next to those that are kept in which a secret may begin or end; a private key of 4,096 bits has 3,300."""
 WHOLE_STEPS = 200
 """Up to this step every one is kept, and 100 of each further doubling: 1,400 of a million."""
 Which = Literal["best", "typical", "worst", "other"]

@@ -51,7 +51,7 @@ class ChatFormat:
         example: a row.
         names: names that each field may have, in lower case; fields from the third on are optional.
         settings: settings of `data_prep` that name the fields instead.
-        beside: optional fields, in lower case, that `to_messages` looks for in the row by itself.
+        beside: optional fields, in lower case, that `to_messages` looks for in the row on its own.
         fits: whether a field of that name and value is of this format, if its name does not tell.
     """
 

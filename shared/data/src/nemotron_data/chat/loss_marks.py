@@ -1,4 +1,4 @@
-"""Fields by which turns and rows say whether they are learnt, as other trainers name them; and media beside messages.
+"""Fields by which turns and rows say whether they are learnt, as other trainers name them; and media next to messages.
 
     {"role": "assistant", "content": "5", "loss_mask": 0}         read, and not learnt
     {"messages": [...], "loss_mask": [0, 0, 0, 1]}                the same, with one value for each turn
@@ -29,7 +29,7 @@ class Mark:
         hides: 1 and true mean that it does not count.
         of_answers: its trainers look at answers only, so that a 1 at another turn asks for nothing. Trainers of the
             others learn such a turn, which we never do.
-        in_rows: types of the values with which it is a mark beside the turns; with others it is somebody's note.
+        in_rows: types of the values with which it is a mark next to the turns; with others it is somebody's note.
         in_turns: whether it is a mark in a turn.
     """
 
@@ -125,7 +125,7 @@ def kind_in_turn(name: str) -> Kind:
 
 @lru_cache(4096)
 def kind_in_row(name: str) -> Kind:
-    """The same for a field beside the turns."""
+    """The same for a field next to the turns."""
     if mark := _KNOWN.get(_plain(name)):
         return mark
     if _plain(name) in _MEDIA:
@@ -194,7 +194,7 @@ def problem_of_marks(turn: Mapping[str, Any]) -> str | None:
 
 
 def _hiding_within(turn: Mapping[str, Any]) -> Iterator[str]:
-    """Marks of calls, and of objects beside the text, that say "not learnt" of less than the answer or of it all."""
+    """Marks of calls, and of objects next to the text, that say "not learnt" of less than the answer or of it all."""
     calls = turn.get("tool_calls")
     parts = {name: value for name, value in turn.items() if isinstance(value, dict)}
     for number, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -226,10 +226,10 @@ def media_of(row: Mapping[str, Any], used: Collection[str] = ()) -> str | None:
 
 
 def marks_of_row(row: Mapping[str, Any], used: Collection[str] = ()) -> dict[str, Any]:
-    """The marks beside a row's turns, by field.
+    """The marks next to a row's turns, by field.
 
     Args:
-        used: fields that settings name, which are no marks.
+        used: fields that settings name, which are not marks.
 
     Raises:
         UserError: a mark that has no known meaning, or a value without one; media.
@@ -270,7 +270,7 @@ def _loss_within(beside: Mapping[str, Any]) -> str | None:
 
 
 def is_mark(name: str, value: Any = None, *, in_turn: bool = False) -> bool:
-    """Whether a field of a turn, or one beside the turns with this value, could change what is learnt."""
+    """Whether a field of a turn, or one next to the turns with this value, could change what is learnt."""
     if in_turn:
         return kind_in_turn(name) is not None
     kind = kind_in_row(name)
@@ -298,7 +298,7 @@ def marked(turns: list[dict[str, Any]], marks: Mapping[str, Any]) -> list[dict[s
     """The turns, with the values that the row's lists have for its answers.
 
     Raises:
-        UserError: a list has another length, or an answer is said to count and not to.
+        UserError: a list has another length, or an answer is marked both as learnt and as not learnt.
     """
     for name, values in marks.items():
         if not isinstance(values, list):

@@ -41,7 +41,7 @@ from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.system.errors import UserError
 
 HERE = "\ufdd5"
-"""Put where an answer goes on, to find the place in the rendered text; a noncharacter, which no text has."""
+"""Put where an answer continues, to find the place in the rendered text; a noncharacter, which no text has."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class Prompter:
     def continued(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
     ) -> Prompt:
-        """A conversation whose last message is the beginning of an answer, which goes on where it ends.
+        """A conversation whose last message is the beginning of an answer, which continues where it ends.
 
         Raises:
-            UserError: as `chat`; or the last message is no text of the assistant, or the template does not show it.
+            UserError: as `chat`; or the last message is not a text of the assistant, or the template does not show it.
         """
         last = messages[-1]
         if last.get("role") != "assistant" or last.get("tool_calls") or not isinstance(last.get("content"), str):

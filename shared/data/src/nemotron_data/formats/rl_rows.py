@@ -122,7 +122,7 @@ class RLRow:
 
     @property
     def tools(self) -> list[str]:
-        """Names of the tools, as far as they can be read."""
+        """Names of the tools, if they can be read."""
         try:
             functions = [tool.get("function") for tool in _functions(self.asked)]
         except Refused:
@@ -184,7 +184,7 @@ def read_rl_rows(
     Args:
         check: `validate`, or the part of it that the caller needs; None accepts any row.
         fault: name for an invalid row, in the error.
-        remedy: remedy for the error, unless the check has one of its own.
+        remedy: remedy for the error, unless the check has its own.
 
     Raises:
         UserError: naming file and line: a damaged line, or a row that is not of this form.

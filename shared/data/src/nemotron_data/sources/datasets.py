@@ -465,7 +465,7 @@ def read_question(
     """Return the question and the expected answer of a row, both as text.
 
     Args:
-        answer_field: None: there is no expected answer, and an empty text is returned in its place.
+        answer_field: None: without an expected answer; an empty text is returned in its place.
         answer_pattern: a regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`.
         written: JSON text of the row, if there is one: numbers keep their spelling in it.
 

@@ -132,7 +132,7 @@ NO_VALUE = ValueError, OverflowError, LookupError
 def open_table(file: InputFile) -> Generator[tuple[IO[bytes], "pq.ParquetFile"]]:
     """A Parquet file, as bytes and as a table, read by the calling thread alone.
 
-    Arrow would read ahead in threads of its own. One that still lets go of a Python file while Python ends aborts the
+    Arrow would read ahead in its own threads. One that still lets go of a Python file while Python ends aborts the
     process after its work is done.
     """
     import pyarrow.parquet as pq
@@ -345,7 +345,7 @@ def _of_json(text: str) -> Any:
     """The value of an `arrow.json`.
 
     Raises:
-        ValueError: no JSON, or with a key twice. What looks like a number and is none, such as 007, was a text.
+        ValueError: no JSON, or with a key twice. A text that looks like a number, such as 007, stays a text.
     """
     try:
         value = parse_json(text.encode())

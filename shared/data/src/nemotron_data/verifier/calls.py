@@ -24,7 +24,7 @@ Tools = Mapping[str, Mapping[str, Any]]
 """Definition of each tool by name: {"name": ..., "parameters": its schema}."""
 MARK = "<tool_call>"
 UNREADABLE = Call(MARK, "{}")
-"""Stands for calls beside others that cannot be read; no expected call equals it."""
+"""Stands for calls next to others that cannot be read; no expected call equals it."""
 EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """Rounds no number; the usual context rounds to 28 digits."""
 OF_LLAMA = re.compile(r"^\s*<\|python_tag\|>|(?:<\|eom_id\|>|<\|eot_id\|>)\s*$")
@@ -109,7 +109,7 @@ class _Written(str):
 
 
 def _canonical(value: Any) -> Any:
-    """Numbers by their value, texts without blanks around them; true is no 1."""
+    """Numbers by their value, texts without blanks around them; true differs from 1."""
     if isinstance(value, Mapping):
         return {str(key): _canonical(one) for key, one in value.items()}
     if isinstance(value, list):

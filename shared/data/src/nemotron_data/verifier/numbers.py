@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from nemotron_data.verifier.units import in_one_unit, is_equation, name_of, unit_of
 
-LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
+LONGEST = 400  # digits; a longer one is not an answer of a person's, and powers of ten grow without end
 LARGEST_EXPONENT = 400
 NEAR = 100  # characters before and behind a number that say what it is
 SIGNS = str.maketrans({

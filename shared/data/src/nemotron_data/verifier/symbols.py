@@ -374,7 +374,7 @@ def parsed(text: str) -> list[Any]:
     inner = text.strip().strip("$").strip()
     extraction = LatexExtractionConfig()
     if LAST_LETTER.search(inner) and has_variables(LAST_LETTER.sub("", inner).rpartition("=")[2]):
-        # the h of \\pi r^2 h is no hour
+        # the h of \\pi r^2 h is not a hour
         extraction = replace(extraction, normalization_config=replace(extraction.normalization_config, units=False))
     without_limit: Any = None  # its own limit interrupts once, and sympy may swallow that; see `in_time`
     return parse(f"${inner}$", extraction_config=[extraction], parsing_timeout=without_limit, raise_on_error=False)

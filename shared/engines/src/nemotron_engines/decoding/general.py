@@ -138,7 +138,7 @@ def joins(model: Any) -> bool:
     """Whether several sequences can be continued at once: not with sliding windows, for example."""
     try:
         layers = DynamicCache(config=model.config).layers
-    except (KeyError, AttributeError, TypeError, ValueError):  # of a class of its own, which may have its own memory
+    except (KeyError, AttributeError, TypeError, ValueError):  # of its own class, which may have its own memory
         return False
     return all(type(layer) in JOINED for layer in layers)
 

@@ -2,8 +2,8 @@
 
     found = likeliest(model, Direct(model), [[1, 5, 9], [1, 7]], most=24, ended=lambda ids: ids[-1] == 11)
 
-An answer that has ended leaves the batch, whereas `model.generate` of transformers goes on with all rows until the last
-one has ended.
+An answer that has ended leaves the batch, whereas `model.generate` of transformers continues with all rows until the
+last one has ended.
 """
 
 from collections import defaultdict

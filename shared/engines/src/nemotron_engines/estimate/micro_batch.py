@@ -1,7 +1,7 @@
 """How many rows a pass takes where `train.micro_batch_size` is `null`, by the estimated peak of a step.
 
 16 rows of 512 tokens, a Llama of 8M parameters on a CPU     1 row a pass: more would not be faster
-8 rows of 64 tokens, a model of 0.3M parameters              all 8: each pass has costs of its own
+8 rows of 64 tokens, a model of 0.3M parameters              all 8: each pass has its own costs
 the same Llama on a GPU                                      all 16, or as many as fit into run.memory
 """
 

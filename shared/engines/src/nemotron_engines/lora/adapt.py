@@ -1,4 +1,4 @@
-"""Adapters beside a model's linear layers, a table of what they reach, and a check that each of them is trained.
+"""Adapters next to a model's linear layers, a table of what they reach, and a check that each of them is trained.
 
 lora: rank 16, alpha 32
 kind              layers    trained   of its weights
@@ -106,7 +106,7 @@ def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
 
 
 def only_merged(model: nn.Module) -> list[str]:
-    """Layers beside a mixture's experts whose adapters PEFT cannot load, though it can train and merge them.
+    """Layers next to a mixture's experts whose adapters PEFT cannot load, though it can train and merge them.
 
     PEFT 0.21 takes `gate_proj`, `up_proj` and `down_proj` of mixtures with a transformers 4 layout (DeepSeek, Qwen)
     for their experts, wherever they are: it then adapts experts instead of shared experts and dense layers.
@@ -196,7 +196,7 @@ def table(model: PeftModel, section: LoraSection) -> list[str]:
 
 
 def _beside_the_experts(model: PeftModel, section: LoraSection) -> list[str]:
-    """What is said of layers that PEFT would take for experts."""
+    """The notice about layers that PEFT would take for experts."""
     base = model.get_base_model()
     kinds = {kind_of(name) for name in only_merged(base)}
     if not kinds:

@@ -2,7 +2,7 @@
 
 PEFT keeps the adapters of all experts in one pair of matrices, and calls two such pairs of a layer
 `experts.lora_A` and `experts.base_layer.lora_A`. Which of them is that of `up_proj`, no name and often no shape says.
-PEFT itself knows: the same config is put on a model without weights, and its modules are asked.
+PEFT itself knows: the same config is put on a model without weights, and its modules are read.
 """
 
 import json
@@ -28,10 +28,10 @@ PREFIXES = ("model.", "backbone.")
 
 @dataclass(frozen=True)
 class Pair:
-    """The two matrices beside a layer.
+    """The two matrices next to a layer.
 
     Attributes:
-        layer: the module that they stand beside, `model.layers.3.mixer.q_proj`; of experts their tensor,
+        layer: the module that they adapt, `model.layers.3.mixer.q_proj`; of experts their tensor,
             `model.layers.1.mixer.experts.up_proj`.
         name: of both in the file, up to `.lora_A.weight`.
         scale: what their product is multiplied with: alpha / rank, or what the config says instead.

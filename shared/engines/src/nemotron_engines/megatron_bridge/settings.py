@@ -1,7 +1,7 @@
 """The `engine` section of Megatron-Bridge, shared by the pretrain and SFT stages, and the names of its versions.
 
 Our own sections keep their names and meaning; this one holds only Megatron-Bridge's own settings. Set anything without
-a key of its own through `overrides`, under the names of Bridge's ConfigContainer:
+its own key through `overrides`, under the names of Bridge's ConfigContainer:
 
     nemotron super3 pretrain -c super3_phase1 ++engine.overrides.model.moe_aux_loss_coeff=1e-3
 
@@ -13,7 +13,7 @@ Parquet reader) in which some modules and fields have other names; only this fil
     training.config.FinetuningDatasetConfig               data.builders.GPTSFTDatasetConfig
       packed_sequence_specs=specs                           offline_packing_specs=specs, enable_offline_packing=True
 
-No version takes arguments in its pretraining and fine-tuning recipes, whatever NVIDIA's YAML passes to them.
+No version takes arguments in its pretraining and fine-tuning recipes, although NVIDIA's YAML passes some to them.
 """
 
 import importlib

@@ -3,7 +3,7 @@
     confine_templates()
     tokenizer.apply_chat_template(messages)      renders in the process of nemotron_data.chat.confined
 
-A chat template is a program of whoever made the model, so transformers, and with it TRL, lm-eval and our servers, may
+A chat template is a program by the model's author, so transformers, and with it TRL, lm-eval and our servers, may
 only render it with limits on time and memory.
 """
 

@@ -1,6 +1,7 @@
 """Compare a loaded model with its folder, because transformers casts, ties and fills weights silently.
 
-Each published tensor keeps the type that it has in the folder that training began with, whatever type was computed in.
+Each published tensor keeps the type that it has in the folder that training began with, not the type of the
+computation.
 """
 
 import re
@@ -242,7 +243,7 @@ def change_type(
 def restore_float32(path: Path, model: Any) -> None:
     """Give a model that was loaded in fewer bits the folder's float32 values where its code computes in float32.
 
-    transformers casts all tensors to the type it is asked for, but those in `_keep_in_fp32_modules_strict`.
+    transformers casts all tensors to the requested type, except those in `_keep_in_fp32_modules_strict`.
     """
     there = {end_of(name): one for name, one in stored_in(path).items() if one.dtype == "F32"}
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):

@@ -3,14 +3,14 @@
     backbone.embeddings.weight              (512, 64)      decayed: a table of nn.Embedding
     backbone.layers.0.norm.weight           (64,)          not: one-dimensional
     backbone.layers.0.mixer.conv1d.weight   (176, 1, 4)    decayed: a kernel
-    backbone.layers.0.mixer.A_log           (4,)           not: state space, where 0 is no small weight but exp(0)
+    backbone.layers.0.mixer.A_log           (4,)           not: state space, where 0 is not a small weight but exp(0)
     layers.0.mlp.experts.gate_up_proj       (4, 32, 32)    decayed: matrices of all experts
     layers.0.mlp.experts.gate_up_proj_bias  (4, 32)        not: biases of all experts
 
 Like megatron-core 0.19.2 (`get_standard_config_overrides` in `megatron/core/optimizer/__init__.py`), for which the
 recipes' `optimizer.weight_decay` is written: it decays everything, embeddings and the head included, but parameters of
 one dimension and those whose name ends in `.bias`. Its `A_log`, `D`, `dt_bias`, norms and biases of experts all have
-one dimension. In transformers they may have more; here they are treated alike, whatever their shape.
+one dimension. In transformers they may have more; here they are treated alike, regardless of their shape.
 
 transformers 5.23 goes by other names (`Trainer.get_decay_parameter_names`: "bias", "layernorm", "rmsnorm", "norm"):
 it decays `A_log`, `D`, `norm_f`, the norms `enorm` and `hnorm` of multi-token prediction, and gpt-oss's `sinks`.
@@ -30,7 +30,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, *BATCH_NORMS, *INSTANCE_NORMS)
 NORM_CLASS = re.compile(r"norm(gated|\dd)?$", re.IGNORECASE)
-"""Every architecture has norm classes of its own, such as Zamba2RMSNormGated. Cohere's has a row for each head."""
+"""Every architecture has its own norm classes, such as Zamba2RMSNormGated. Cohere's has a row for each head."""
 BIAS = re.compile(r"(^|_)bias$")
 """`bias`, `dt_bias`, `down_proj_bias`, `e_score_correction_bias`."""
 ELEMENTWISE = frozenset({"A_log", "D", "scale", "gain", "gamma", "beta"})

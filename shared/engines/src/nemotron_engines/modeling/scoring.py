@@ -54,7 +54,7 @@ def scoring_class(config_class: type[PreTrainedConfig]) -> Any:
     """The class for an architecture, named as transformers' own, because config.json records the name.
 
     Raises:
-        UserError: there is none that reads one number at one token.
+        UserError: transformers has none that reads one number at one token.
     """
     if issubclass(config_class, NemotronHConfig):
         return NemotronHForSequenceClassification

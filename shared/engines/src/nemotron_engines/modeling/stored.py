@@ -30,7 +30,7 @@ TYPES = {
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 IN_FLOAT32 = re.compile(r"(^|\.)(A_log|D|e_score_correction_bias|expert_bias)$")
-"""Names of tensors that stay in float32 whatever type the others get: decay rates and skips of Mamba, which mamba_ssm
+"""Names of tensors that stay in float32 if the others get another type: decay rates and skips of Mamba, which mamba_ssm
 keeps so, and corrections of routers (in LFM2 `expert_bias`), whose steps are smaller than bfloat16 tells apart."""
 AT_ONCE = 2**20
 """Values that are in memory together."""

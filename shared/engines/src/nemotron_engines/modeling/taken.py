@@ -58,7 +58,7 @@ class WithoutRates:
 def without_dropout(model: Any) -> None:
     """Let a model compute in training as it computes otherwise.
 
-    TRL's `disable_dropout` sees modules of torch alone (TRL 1.16); most attention reads an attribute of its own, and
+    TRL's `disable_dropout` sees modules of torch alone (TRL 1.16); most attention reads its own attribute, and
     Falcon and Persimmon read the config where they compute (transformers 5.23).
     """
     rates = dropouts(model.config)

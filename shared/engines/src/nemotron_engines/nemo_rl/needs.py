@@ -105,7 +105,7 @@ def _gpus_there(engine: NeMoRLEngine, machine: Machine) -> tuple[int, str]:
         return there, "this machine"
     try:
         installation = find_installation(engine)
-    except UserError:  # reported by itself
+    except UserError:  # reported on its own
         return there, "this machine"
     with tempfile.TemporaryDirectory() as folder:
         answer = ask(installation, Path(folder) / "gpus.log", "--gpus")

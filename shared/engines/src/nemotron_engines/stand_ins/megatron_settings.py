@@ -1,4 +1,4 @@
-"""What a Megatron-Bridge configuration must leave out where there is no GPU.
+"""Settings that a Megatron-Bridge configuration must leave out without a GPU.
 
 `switch_off` turns off settings that only Transformer Engine or CUDA can honour, which Bridge's own checks refuse on a
 CPU. The checks still cover divisibility, lengths, batches, packing and the schedule, but not kernels or precision.

@@ -1,4 +1,4 @@
-"""A folder that another program wrote: checked by itself, or against the base model that it was trained from.
+"""A folder that another program wrote: checked on its own, or against the base model that it was trained from.
 
     by_itself(Path("downloaded"))
     by_itself(Path("trained"), Path("base"))

@@ -56,7 +56,7 @@ def compare_runs(
 
 
 def compare_adapter(adapter: Path, base: Artifact, source: Artifact, rows: Rows, parts: dict[str, Part]) -> None:
-    """Compare the merged model with its base and an exported adapter beside it, in vLLM.
+    """Compare the merged model with its base and an exported adapter next to it, in vLLM.
 
     Where merging rounded the weights, how far the two may be apart is not known.
     """
@@ -119,7 +119,7 @@ class _Model:
 
     def _compare_few_bits(self, export: Path, made: dict[str, Stored]) -> None:
         """Run weights of few bits, times their scales, with transformers in float32; and the folder with vLLM."""
-        if self.parts[TENSORS].findings:  # what they would be times a scale that is lost is no number
+        if self.parts[TENSORS].findings:  # what they would be times a scale that is lost is not a number
             return
         part = self.parts[NUMBERS]
         part.not_run.append(WEIGHTS_ALONE)
@@ -140,7 +140,7 @@ class _Model:
             return numbers.read(few_bits.plain(export, Path(work) / "plain", weights), self.prompts, held)
 
     def through_vllm(self, folder: Path, allowed: Limit | None, adapter: Path | None = None) -> None:
-        """Run a folder, or an adapter beside it, with vLLM."""
+        """Run a folder, or an adapter next to it, with vLLM."""
         if VLLM.python is None:
             self.parts[NUMBERS].not_run.append(VLLM.missing)
             return

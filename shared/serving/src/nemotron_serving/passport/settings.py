@@ -63,7 +63,7 @@ ANSWERED = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content
 DEFAULT = "default"
 """The chat template that is used where a model has several."""
 ADDED = (CONTROL, USER_DEFINED)
-"""How a GGUF file marks tokens that are no ordinary text; those for a byte have a mark of their own."""
+"""How a GGUF file marks tokens that are not ordinary text; those for a byte have a mark of their own."""
 OF_NO_EFFECT = re.compile(
     r"GGUF\.|general\.|tokenizer\.|quantize\.|split\.|rope\.scaling\.(finetuned|original_context_length)|rope\.dimension_count"
     r"|(expert_|expert_shared_)?feed_forward_length"

@@ -65,7 +65,7 @@ class MLflowTracker:
             self._send()
 
     def completions(self, step: int, completions: Sequence[Completion]) -> None:
-        """Log a file for each step: a table that grows would be sent anew with each (mlflow 3, `log_table`)."""
+        """Log a file for each step: a table that grows would be sent again with each (mlflow 3, `log_table`)."""
         content = {"step": step, "completions": [one.plain() for one in completions]}
         self._client.log_dict(self._id, content, f"completions/step-{step:06}.json")
 
