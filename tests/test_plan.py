@@ -296,6 +296,21 @@ def test_the_rows_of_a_pass_follow_from_speed_and_memory(capsys: pytest.CaptureF
     assert sum(found["estimate"]["memory"].values()) <= 1.1e9 and not found["problems"]
 
 
+def test_rows_are_as_long_as_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["-c", "tiny", "data_prep.synthetic_chats=60"]
+    assert main(["super3", "data", "prep", "sft", *few, "data_prep.pack_size=128"]) == 0
+    capsys.readouterr()
+    main(["super3", "sft", "-c", "tiny", "run.data=super3-sft-data:v1", "--dry-run", "--json"])
+    assert json.loads(capsys.readouterr().out)["estimate"]["layout"] == "8 rows of 128 a pass"
+
+
+def test_made_up_pairs_are_as_long_as_they_will_be(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the tiny configs take all of a step's pairs a pass, with data and without."""
+    found = [plan(capsys, config)[0]["estimate"]["layout"] for config in ("rl/dpo_tiny", "rl/reward_tiny")]
+    rows = [re.fullmatch(r"32 rows of (\d+) a pass, each a pair", one) for one in found]
+    assert all(one and 40 < int(one[1]) < 200 for one in rows), found
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, NemotronHConfig, Nemo
 
 from nemotron_engines.estimate import memory
 from nemotron_engines.estimate.counted import counted
-from nemotron_engines.estimate.lengths import TURN_TOKENS, pair_tokens
+from nemotron_engines.estimate.lengths import TURN_TOKENS, pair_tokens, rows_of
 from nemotron_engines.estimate.memory import Layout, memory_parts
 from nemotron_engines.estimate.micro_batch import PASS_OPERATIONS, fitted
 from nemotron_engines.estimate.speed import active_parameters, core_seconds, step_seconds, work_of
@@ -88,8 +88,8 @@ def test_experts_are_shared_out_and_the_rest_is_not() -> None:
 def test_rows_are_as_large_as_the_longest_one_to_which_they_are_padded(tmp_path: Path) -> None:
     rows = [{"prompt": "q" * 10, "chosen": "a" * 10, "rejected": "b" * length} for length in (10, 10, 1000)]
     (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    found = pair_tokens(tmp_path, 2**16)
-    alike = pair_tokens(tmp_path, 2**8)  # twice as many tokens for the text
+    found = pair_tokens(rows_of(tmp_path), 2**16)
+    alike = pair_tokens(rows_of(tmp_path), 2**8)  # twice as many tokens for the text
     assert found is not None and alike is not None
     template = 2 * TURN_TOKENS
     assert found.longest == 2 * (1010 / 4 + template)
@@ -107,6 +107,17 @@ def test_rows_are_as_large_as_the_longest_one_to_which_they_are_padded(tmp_path:
 
 def test_logits_are_counted_in_the_chunks_of_the_loss() -> None:
     assert (head_loss.LARGE["cpu"], head_loss.CHUNK["cpu"]) == (memory.CHUNKED, memory.CHUNK)
+
+
+def test_logits_that_take_no_chunks_are_counted_whole() -> None:
+    """A row of 512 tokens and a vocabulary of 256 thousand: half a gigabyte for each of these tensors."""
+    fields = load_architecture("nano3_tiny", {})
+    layout = Layout(devices=1, rows=1, row_tokens=512, micro_rows=1, activation=4)
+    logits = [
+        memory_parts(fields, 2**18, Parameters(0), replace(layout, all_logits=count), on_gpu=False)["logits"]
+        for count in (0, *memory.ALL_LOGITS.values())
+    ]
+    assert logits[1:] == [3 * 2**29, 4 * 2**29] and logits[0] < 2**29 / 4
 
 
 def test_recomputing_keeps_less() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from nemotron_engines.estimate.counted import counted
 from nemotron_engines.modeling import head_loss
 from nemotron_engines.modeling.packed import keep_apart, packed_inputs
 from nemotron_engines.transformers.supervised import losses_of_rows
@@ -105,6 +106,22 @@ def test_a_model_that_does_more_to_its_logits_keeps_its_loss(few_at_once, kind, 
     collate = head_loss.chunk_head_loss(model, lambda given: given)
     assert collate(batch()).keys() == batch().keys()
     assert model.training and model(**batch(), use_cache=False).loss == expected
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "recurrent_gemma", "cohere", "granite"])
+def test_a_plan_knows_which_models_keep_all_logits(few_at_once, kind, tmp_path):
+    model = small_model(kind)
+    model.save_pretrained(tmp_path)
+    chunked = head_loss.chunk_head_loss(model, lambda given: given)(batch()).keys() > batch().keys()
+    found = counted(tmp_path)[0]["after_head"]
+    assert chunked == (found == "") and (found == "cap") == ("gemma" in kind)
+
+
+def test_a_loss_of_routers_keeps_no_model_from_its_chunks(few_at_once):
+    """It is left out in training; the trial of a model's first batch would take it for a difference."""
+    model = small_model("qwen3_moe", output_router_logits=True, router_aux_loss_coef=10.0)
+    collate = head_loss.chunk_head_loss(model, lambda given: given)
+    assert collate(batch()).keys() > batch().keys()
 
 
 def test_a_model_is_tried_when_it_is_needed_and_once(few_at_once, monkeypatch):

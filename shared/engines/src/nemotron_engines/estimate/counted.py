@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemotron_engines.lora.kinds import BESIDE_TEXT
-from nemotron_engines.modeling.architecture import DEFAULTS, Parameters
+from nemotron_engines.modeling.architecture import CAPS, DEFAULTS, SCALES, Parameters
 from nemotron_shared.models.scales import is_small
 from nemotron_shared.models.weights import Header, header_of
 from nemotron_shared.system.atomic import read_json
@@ -82,8 +82,16 @@ def counted(folder: Path) -> tuple[dict[str, Any], Parameters]:
         raise UserError(f"{folder}: memory and time cannot be counted: {lacking}", "plan a model of a known kind")
     experts = sum(layer.sizes["experts"] for layer in layers)
     parameters = Parameters(sum(_size(one.shape) for one in header.values()), experts, len(header))
-    normed = any("q_norm." in name for name in header)
-    return _fields(config, hidden, layers) | {"norms_of_heads": normed}, parameters
+    beside = {"norms_of_heads": any("q_norm." in name for name in header), "after_head": _after_head(config, header)}
+    return _fields(config, hidden, layers) | beside, parameters
+
+
+def _after_head(config: Mapping[str, Any], header: Header) -> Literal["", "scale", "cap"]:
+    """What a model does to its logits after the product with its head; then their loss takes no chunks."""
+    changes = [name for name in SCALES if config.get(name) not in (None, 1.0)]
+    if any(name in CAPS for name in changes):
+        return "cap"
+    return "scale" if changes or "lm_head.bias" in header else ""
 
 
 def _number(config: Mapping[str, Any], thing: str) -> int:

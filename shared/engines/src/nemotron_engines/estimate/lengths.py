@@ -8,7 +8,7 @@ characters with 500 tokens, and 4.3 with 150,000.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +22,7 @@ READ = 200
 """Rows that are read, from the beginning of the training split."""
 TURN_TOKENS = 5
 """Of a chat template around a turn."""
+Row = dict[str, Any]
 
 
 class Lengths(NamedTuple):
@@ -31,27 +32,35 @@ class Lengths(NamedTuple):
     longest: float
 
 
-def prompt_tokens(data: Path, vocabulary: int) -> Lengths | None:
-    """Tokens of a prompt; None where the folder holds no prompts."""
-    found = _read(data, lambda row: (_tokens([row[PARAMETERS]], vocabulary),))
+def rows_of(data: Path) -> list[Row]:
+    """The first rows of prepared data; none where it holds no prompts or pairs."""
+    try:
+        with open_regular(data / "train.jsonl") as file:
+            return [fast_json.loads(line) for line in islice(file, READ)]
+    except (OSError, ValueError):  # a start says what is wrong with them
+        return []
+
+
+def prompt_tokens(rows: Sequence[Row], vocabulary: int) -> Lengths | None:
+    """Tokens of a prompt; None without prompts."""
+    found = _found(rows, lambda row: (_tokens([row[PARAMETERS]], vocabulary),))
     return None if found is None else Lengths(fmean(one for (one,) in found), max(found)[0])
 
 
-def pair_tokens(data: Path, vocabulary: int) -> Lengths | None:
-    """Tokens of a pair: of two answers, each with its prompt. None where the folder holds no pairs.
+def pair_tokens(rows: Sequence[Row], vocabulary: int) -> Lengths | None:
+    """Tokens of a pair: of two answers, each with its prompt. None without pairs.
 
     Both answers of all pairs are padded to the longest one, so the longest pair is twice that.
     """
     sides = ("chosen", "rejected")
-    found = _read(data, lambda row: tuple(_tokens([row["prompt"], row[side]], vocabulary) for side in sides))
+    found = _found(rows, lambda row: tuple(_tokens([row["prompt"], row[side]], vocabulary) for side in sides))
     return None if found is None else Lengths(fmean(map(sum, found)), 2 * max(map(max, found)))
 
 
-def _read(data: Path, tokens: Callable[[dict[str, Any]], tuple[float, ...]]) -> list[tuple[float, ...]] | None:
+def _found(rows: Sequence[Row], tokens: Callable[[Row], tuple[float, ...]]) -> list[tuple[float, ...]] | None:
     try:
-        with open_regular(data / "train.jsonl") as file:
-            return [tokens(fast_json.loads(line)) for line in islice(file, READ)] or None
-    except (OSError, ValueError, KeyError, TypeError):  # a start says what is wrong with them
+        return [tokens(row) for row in rows] or None
+    except (KeyError, TypeError):
         return None
 
 

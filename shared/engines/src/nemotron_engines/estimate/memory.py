@@ -28,8 +28,8 @@ class Layout:
     shards: weights and gradients are sharded over all devices, too; the optimizer is whenever `spread`.
     trained: False if adapters are trained and the weights are frozen.
     activation: bytes of each value stored for the backward pass.
-    samples: whether answers are sampled, or pairs of them compared, by TRL.
-    all_logits: tensors of a value for each logit of a pass that are kept at once; 0 where the loss takes chunks.
+    tiled: whether log-probabilities are computed by TRL's head, in tiles.
+    all_logits: tensors of a value for each logit of a pass that are there at once; 0 where the loss takes chunks.
     assumed: sentences about values that the config does not give.
     """
 
@@ -50,7 +50,7 @@ class Layout:
     recomputed: Recomputed = "nothing"
     activation: int = 2
     longest: int = 0
-    samples: bool = False
+    tiled: bool = False
     all_logits: int = 0
     assumed: tuple[str, ...] = ()
 
@@ -105,13 +105,15 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
         trained=not frozen,
         recomputed="everything" if getattr(engine, "gradient_checkpointing", False) else "nothing",
         activation=2 if getattr(engine, "dtype", "") == "bfloat16" else 4,
-        samples=isinstance(config, GRPOConfig),
-        all_logits=ALL_LOGITS * (isinstance(config, GRPOConfig) and config.distillation is not None),
+        tiled=isinstance(config, GRPOConfig) and config.distillation is None,
+        all_logits=DISTILLED * (isinstance(config, GRPOConfig) and config.distillation is not None),
     )
 
 
-ALL_LOGITS = 6
-"""Of distillation: logits and log-probabilities of the student and of the teacher, and their distances."""
+DISTILLED = 6
+"""Tensors of all logits in distillation: logits and log-probabilities of student and teacher, and their distances."""
+ALL_LOGITS = {"scale": 3, "cap": 4}
+"""The same of a model that changes its logits: logarithms, two slopes, and the tangents that a cap keeps."""
 
 
 def _further_models(config: TrainingConfig) -> int:
@@ -121,16 +123,22 @@ def _further_models(config: TrainingConfig) -> int:
 CONTEXT_BYTES = 4 * 10**9
 """Memory of a GPU process besides its tensors: CUDA context, kernels, communication buffers."""
 
-PROCESS_BYTES, RL_BYTES = 10**9, 2 * 10**8
-"""Memory of a CPU process besides its tensors: Python with torch and transformers, as resident on Linux; and that
-of TRL and sampling. Measured: the tiny trainings hold 1.04 to 1.11 GB, RL 1.33 GB."""
+PROCESS_BYTES = 1_060_000_000
+"""Memory of a CPU process besides its tensors: Python with torch, transformers and TRL, as resident on Linux. Measured:
+0.98 GB before the first step, and what the step itself imports; the tiny trainings hold 1.04 to 1.11 GB."""
 CHUNKED, CHUNK = 2**22, 2**20
 """Logits of a pass from which a loss on a CPU is computed in chunks, and of a chunk (`modeling.head_loss`)."""
+TILE = 4096, 32768
+"""Most tokens and logits of a tile of TRL's head (1.16), which computes every position of a batch on a CPU."""
+TILES = 8.25
+"""Float32 values for each logit of a tile at the peak of its backward pass: logits scaled twice, their logarithms,
+probabilities and slopes, and the targets as booleans, as numbers, and less the probabilities."""
 SCANNED = 32
 """Tokens between two states of our scan that are kept."""
-ROOM = 1.5
-"""Memory for activations on a CPU, over the part that is kept for the backward pass: the rest are temporary values, and
-gaps that an allocator leaves. Measured with a Llama of 8M parameters on 1 to 8 rows of 512 tokens."""
+ROOM = 1.2
+"""Memory for activations on a CPU, over the part that is kept for the backward pass: the gaps that an allocator leaves
+between them. Measured with glibc 2.36 in trainings whose live tensors a profiler counted: 1.16 to 1.25 times. Tensors
+of 32 MB or more, as those of TRL's tiles, are mapped by themselves, and leave none."""
 
 
 def memory_parts(
@@ -146,7 +154,7 @@ def memory_parts(
         activations, logits = _activations(fields, layout, _values), _logits(vocab_size, layout)
     else:
         activations = ROOM * _activations(fields, layout, _values_of_modules)
-        logits = _logits_in_chunks(fields["hidden_size"], vocab_size, layout)
+        logits = _logits_of_modules(fields["hidden_size"], vocab_size, layout)
     return {
         "weights": layout.weight * held + 2 * whole,
         "gradients": layout.gradient * held,
@@ -154,7 +162,7 @@ def memory_parts(
         "activations": activations,
         "logits": logits,
         "CUDA and communication": CONTEXT_BYTES if on_gpu else 0,
-        "Python and libraries": 0 if on_gpu else PROCESS_BYTES + layout.samples * RL_BYTES,
+        "Python and libraries": 0 if on_gpu else PROCESS_BYTES,
     }
 
 
@@ -221,16 +229,21 @@ def _values_of_modules(kind: str, fields: dict[str, Any]) -> float:
     return kept + hidden + experts + 2 * fields["moe_shared_expert_intermediate_size"]
 
 
-def _logits_in_chunks(hidden: int, vocab_size: int, layout: Layout) -> float:
-    """Logits, their logarithms and slopes of the largest chunk, and the gradients of the head and of its input, which
-    the loss keeps from its forward pass on."""
-    whole = vocab_size * layout.padded_tokens
+def _logits_of_modules(hidden: int, vocab_size: int, layout: Layout) -> float:
+    """Logits, their logarithms and slopes, as many as are there at once, and the gradients of the head and of its
+    input, which are computed with them."""
+    whole, gradients = (
+        vocab_size * layout.padded_tokens,
+        4 * hidden * (layout.trained * vocab_size + layout.padded_tokens),
+    )
     if layout.all_logits:
         return layout.all_logits * layout.activation * whole
+    if layout.tiled:
+        tokens, width = TILE
+        return 4 * TILES * min(layout.padded_tokens, tokens) * min(vocab_size, width) + gradients
     if whole < CHUNKED:
         return 3 * layout.activation * whole
-    gradients = layout.trained * vocab_size * hidden + hidden * layout.padded_tokens
-    return 3 * layout.activation * CHUNK + layout.activation * gradients
+    return 3 * layout.activation * CHUNK + layout.activation / 4 * gradients
 
 
 def _logits(vocab_size: int, layout: Layout) -> float:

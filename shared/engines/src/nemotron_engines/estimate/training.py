@@ -3,12 +3,21 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from nemotron_data.sources.datasets import SYNTHETIC
+from nemotron_data.synthetic.rows import pairs
 from nemotron_engines.checks import VOCABULARY, is_unknown, size_of, vocabulary_of
 from nemotron_engines.estimate.counted import counted
-from nemotron_engines.estimate.lengths import READ, pair_tokens, prompt_tokens
-from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, Layout, layout_of, memory_parts
+from nemotron_engines.estimate.lengths import READ, Row, pair_tokens, prompt_tokens, rows_of
+from nemotron_engines.estimate.memory import (
+    ALL_LOGITS,
+    CONTEXT_BYTES,
+    PROCESS_BYTES,
+    Layout,
+    layout_of,
+    memory_parts,
+)
 from nemotron_engines.estimate.micro_batch import fitted
 from nemotron_engines.estimate.speed import (
     BACKWARD,
@@ -23,6 +32,7 @@ from nemotron_engines.estimate.speed import (
     work_of,
 )
 from nemotron_engines.modeling.architecture import NEMOTRON_H, Parameters, fields_of, parameters_of
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import LocalEngine, TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.engine.engine import Inputs
@@ -97,6 +107,8 @@ def sized(config: TrainingConfig, inputs: Inputs, machine: Machine) -> Sized:
     devices, device, whose = _devices(config, machine)
     tokens, longest, read = _row_tokens(config, inputs, vocab)
     layout = replace(layout_of(config, devices, tokens), longest=longest)
+    if not isinstance(config, GRPOConfig):
+        layout = replace(layout, all_logits=ALL_LOGITS.get(fields.get("after_head", ""), 0))
     outputs = 1 if isinstance(config, GRPOConfig) and config.reward_modeling is not None else vocab
     work = work_of(fields, outputs, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
     there, whole, on_gpu = _memory_there(device, machine, devices), layout.micro_rows, whose != CORE
@@ -278,27 +290,49 @@ def _is_on_pairs(config: TrainingConfig) -> bool:
     return isinstance(config, GRPOConfig) and config.on_pairs is not None
 
 
-def _row_tokens(config: TrainingConfig, inputs: Inputs, vocab: int) -> tuple[int, int, bool]:
-    """Tokens of a full row, of a pair, or of a prompt with its completion: their mean, and those of the longest; and
-    whether data was read for it."""
-    whole = getattr(config.engine, "max_total_sequence_length", None)
-    data = inputs.get("data")
-    if isinstance(config, GRPOConfig) and config.on_pairs is not None:
-        pair = None if data is None else pair_tokens(data.path, vocab)
-        return (2 * ANSWER_TOKENS, 0, False) if pair is None else (round(pair.mean), round(pair.longest), True)
-    if isinstance(config, GRPOConfig) and whole:
-        return whole // 2, 0, False
+class RowTokens(NamedTuple):
+    """Tokens of a full row, of a pair, or of a prompt with its completion.
+
+    Attributes:
+        mean, longest: of the rows; `longest` is 0 if all are alike.
+        read: whether they were found in the rows.
+    """
+
+    mean: int
+    longest: int = 0
+    read: bool = False
+
+
+def _row_tokens(config: TrainingConfig, inputs: Inputs, vocab: int) -> RowTokens:
+    engine, data = config.engine, inputs.get("data")
+    whole = getattr(engine, "max_total_sequence_length", None)
     if isinstance(config, GRPOConfig):
-        prompt, drawn = None if data is None else prompt_tokens(data.path, vocab), _drawn(config)
-        if prompt is None:
-            return 2 * config.grpo.max_new_tokens, 0, False
-        return round(prompt.mean) + drawn, round(prompt.longest) + drawn, True
-    chats: Any = getattr(config.engine, "chats", None) if getattr(config.engine, "data", "packed") == "chat" else None
+        return RowTokens(whole // 2) if whole and config.on_pairs is None else _rl_tokens(config, data, vocab)
+    chats: Any = getattr(engine, "chats", None) if getattr(engine, "data", "packed") == "chat" else None
     if whole or chats is not None:
-        return whole or chats.seq_length, 0, False
-    train: Any = config.train
-    data_prep: Any = getattr(config, "data_prep", None)
-    return getattr(train, "seq_length", None) or getattr(data_prep, "pack_size", None) or 4096, 0, False
+        return RowTokens(whole or chats.seq_length)
+    section: Any = getattr(config, "data_prep", None)
+    packed = None if data is None else data.manifest.metadata.get("pack_size")
+    return RowTokens(getattr(config.train, "seq_length", None) or packed or getattr(section, "pack_size", None) or 4096)
+
+
+def _rl_tokens(config: GRPOConfig, data: Artifact | None, vocab: int) -> RowTokens:
+    """By the text of the prepared rows, or of made-up ones that will be prepared."""
+    rows = rows_of(data.path) if data is not None else _made_up(config)
+    if config.on_pairs is not None:
+        pair = pair_tokens(rows, vocab)
+        return RowTokens(2 * ANSWER_TOKENS) if pair is None else RowTokens(round(pair.mean), round(pair.longest), True)
+    prompt, drawn = prompt_tokens(rows, vocab), _drawn(config)
+    if prompt is None:
+        return RowTokens(2 * config.grpo.max_new_tokens)
+    return RowTokens(round(prompt.mean) + drawn, round(prompt.longest) + drawn, True)
+
+
+def _made_up(config: GRPOConfig) -> list[Row]:
+    """Pairs as the data preparation will make them up, if it does."""
+    section: Any = getattr(config, "data_prep", None)
+    makes_up = config.on_pairs is not None and getattr(section, "source", None) == SYNTHETIC
+    return list(pairs(section.seed, READ)) if makes_up else []
 
 
 TURNS = 2
@@ -428,7 +462,7 @@ def _assumptions(
         said.append(f"memory: {size(PROCESS_BYTES)} of each process for Python and its libraries, as measured on Linux")
     if whose == CORE:
         said.append(
-            "memory: activations as transformers' modules keep them, and half as much again for temporary values"
+            "memory: activations as transformers' modules keep them, and a fifth as much again for gaps between them"
         )
     else:
         said.append(

@@ -36,6 +36,11 @@ DEFAULTS: dict[str, Any] = {
     "intermediate_size": 21504, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
     "moe_latent_size": None,
 }  # fmt: skip
+CAPS = ("final_logit_softcapping", "logits_soft_cap")
+SCALES = (
+    *CAPS, "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_mup_width_multiplier", "logits_scaling",
+)  # fmt: skip
+"""Fields of transformers' configs (5.23) with which a model changes its logits after the head."""
 
 
 @dataclass(frozen=True)

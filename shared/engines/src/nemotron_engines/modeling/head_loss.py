@@ -20,6 +20,8 @@ from transformers.modeling_outputs import CausalLMOutput
 from nemotron_data.formats.packed import IGNORED
 from nemotron_engines.kernels.experts import mixed_type
 from nemotron_engines.lora.kinds import without_adapters
+from nemotron_engines.modeling.architecture import SCALES
+from nemotron_engines.modeling.taken import loss_of_routers
 
 Collator = Callable[[Any], dict[str, Tensor]]
 LARGE = {"cpu": 2**22, "cuda": 2**26}
@@ -27,11 +29,6 @@ LARGE = {"cpu": 2**22, "cuda": 2**26}
 stay in its caches cost no time; 256 MiB on a GPU, below which they do."""
 CHUNK = {"cpu": 2**20, "cuda": 2**28}
 """Logits per chunk."""
-SCALES = (
-    "final_logit_softcapping", "logits_soft_cap", "logit_scale", "output_multiplier", "lm_head_multiplier",
-    "logits_mup_width_multiplier", "logits_scaling",
-)  # fmt: skip
-"""Fields of transformers' configs (5.23) with which a model changes its logits after the head."""
 ALIKE = 1e-3
 """Relative difference of two losses that are the same, in any type."""
 
@@ -103,10 +100,13 @@ def _is_alike(base: Any) -> bool:
     training, size = base.training, base.get_output_embeddings().out_features
     ids = torch.arange(8, device=base.device)[None] % size
     labels = ids.roll(1)
+    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    if loss_of_routers(base.config):  # left out in training, too
+        given["output_router_logits"] = False
     base.eval()
     try:
-        own = float(base(input_ids=ids, labels=labels, shift_labels=labels, use_cache=False).loss)
-        found = float(base(input_ids=ids, use_cache=False, **head_inputs(labels)).loss)
+        own = float(base(**given, labels=labels, shift_labels=labels).loss)
+        found = float(base(**given, **head_inputs(labels)).loss)
     except (RuntimeError, TypeError, ValueError):  # kernels may take no float32, which autocast will convert
         return False
     finally:
