@@ -74,7 +74,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
         task.run.say(f"{rendering.label} closes no answer with a token that is learnt: answers end at their longest")
     if settings.chat_template is not None:
         tokenizer.give_template(rendering.template, alone=True)  # prompts have to be rendered with it
-    encoder = inputs.choose_encoder(tokenizer, rendering.sample, settings.tokenizer.backend, with_bytes=True)
+    encoder = inputs.choose_encoder(tokenizer, rendering.sampler(), settings.tokenizer.backend, with_bytes=True)
     decontamination = Decontamination.of(task.config, task.store)
     token_bytes = encoder.reference.token_bytes
     work = ChatWork(inputs.parts, rendering, tokenizer.path, encoder.for_workers(), token_bytes, decontamination)

@@ -9,7 +9,7 @@ r"""The way of a conversation, from its row to tokens that are learnt, or to the
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -213,7 +213,10 @@ class Rendering:
 
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
-        return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
+        return Renderer(settings, self._opened(), self.control)
+
+    def _opened(self) -> Template:
+        return open_template(self.template, self.label, **self.special_tokens)
 
     def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
         """The token that closes answers; see `nemotron_data.chat.shown`."""
@@ -233,13 +236,18 @@ class Rendering:
         if rows is not None and (wrong := unembedded(tokenizer, rows, self.template)):
             raise UserError(wrong.message.replace(str(tokenizer.path), str(model)), wrong.remedy)
 
-    def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
-        """The texts of a row, to try tokenizer libraries on."""
-        renderer = self.renderer(part.settings)
-        try:
-            return [rendered.text for rendered in renderer.texts_of(renderer.guarded(renderer.read(row)))]
-        except UserError:
-            return []  # the worker that meets this row reports it
+    def sampler(self) -> Callable[[Row, Part[SFTData]], list[str]]:
+        """Gives the texts of a row, to try tokenizer libraries on. The template is compiled once for all rows."""
+        template = self._opened()
+
+        def sample(row: Row, part: Part[SFTData]) -> list[str]:
+            renderer = Renderer(part.settings, template, self.control)
+            try:
+                return [rendered.text for rendered in renderer.texts_of(renderer.guarded(renderer.read(row)))]
+            except UserError:
+                return []  # the worker that meets this row reports it
+
+        return sample
 
 
 class Renderer(Conversations):

@@ -204,7 +204,9 @@ def test_settings_of_grpo_are_said_to_have_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
-    assert main((*SHORT, "grpo.temperature=0.7", "--dry-run")) == 0
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"prompt": "2+2?", "chosen": "4", "rejected": "5"}))
+    unread = f"data_prep.source={tmp_path / 'pairs.jsonl'}"
+    assert main((*SHORT, unread, "grpo.temperature=0.7", "--dry-run")) == 0
     said = "".join(capsys.readouterr())
     assert "grpo.temperature has no effect with dpo, which samples nothing" in said
     assert "4 rows of 2048 a pass, each a pair, of two answers that are taken as 1,024 tokens with" in said

@@ -220,7 +220,7 @@ def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
         setting = Setting(tmp_path / f"{shard_bytes}-{workers}", "test", "error", workers, "local", lambda line: None)
         inputs = Inputs(parts, shards, setting)
         rendering = Rendering.of(tokenizer, None)
-        choice = inputs.choose_encoder(tokenizer, rendering.sample, "auto", with_bytes=True)
+        choice = inputs.choose_encoder(tokenizer, rendering.sampler(), "auto", with_bytes=True)
         nothing = Decontamination(chosen.decontaminate, [])
         work = ChatWork(parts, rendering, tokenizer.path, choice.for_workers(), choice.reference.token_bytes, nothing)
         output = tmp_path / f"out-{shard_bytes}-{workers}"
