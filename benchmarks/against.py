@@ -46,6 +46,9 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, metavar="FOLDER", help="keep the corpus of the data here for the next time"
     )
+    parser.add_argument(
+        "--store", type=Path, metavar="FOLDER", help="a store with an SFT model of `-c drawers`, else made"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="the figures of each round")
     parser.add_argument("--rehearse", action="store_true", help="very little of everything, for the tests")
     options = parser.parse_args()

@@ -35,16 +35,16 @@ def answers(options: argparse.Namespace) -> list[dict[str, Any]]:
     print(f"| model | choice | rows | ours | {' | '.join(f'generate, {peer}' for peer in peers)} | ours to the best |")
     print("|---|---|--:|--:|" + "--:|" * (len(peers) + 1))
     with tempfile.TemporaryDirectory() as work:
+        with_ours, with_theirs = Worker("ours"), Worker("transformers")
         for name in KINDS:
             save_model(name, folder := Path(work) / name, tiny=options.rehearse)
-            with_ours, with_theirs = Worker("ours", folder), Worker("transformers", folder)
             for sampled in (False, True):
                 for prompt, new, rows in shapes:
-                    asked = {"rows": rows, "prompt": prompt, "new": new, "sampled": sampled}
+                    asked = {"model": str(folder), "rows": rows, "prompt": prompt, "new": new, "sampled": sampled}
                     line = compared(with_ours, with_theirs, peers, asked, rounds)
-                    lines.append({"model": name, **asked, **line})
+                    lines.append(asked | {"model": name, **line})
                     print(row_of(lines[-1], peers), flush=True)
-            with_ours.close(), with_theirs.close()
+        with_ours.close(), with_theirs.close()
     return lines
 
 
@@ -80,10 +80,10 @@ def row_of(line: dict[str, Any], peers: list[str]) -> str:
 
 
 class Worker:
-    """A process with a model, which answers requests."""
+    """A process that answers requests, and keeps the models that they name."""
 
-    def __init__(self, program: str, folder: Path) -> None:
-        command = [sys.executable, str(PROGRAM), program, str(folder)]
+    def __init__(self, program: str) -> None:
+        command = [sys.executable, str(PROGRAM), program]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, what: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,21 @@
 """Answer prompts of random tokens, as a line of standard input asks, and print the ids and the CPU seconds.
 
-python answer.py ours|transformers MODEL
-{"rows": 8, "prompt": 64, "new": 256, "sampled": false, "cache": "static", "seed": 1}
+python answer.py ours|transformers
+{"model": "FOLDER", "rows": 8, "prompt": 64, "new": 256, "sampled": false, "cache": "static", "seed": 1}
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 MOST_ROWS = 32
 
 
-def work(program: str, folder: str) -> int:
+def work(program: str) -> int:
     """Answer the lines of standard input."""
     import torch
     from transformers.utils import logging
@@ -22,9 +23,10 @@ def work(program: str, folder: str) -> int:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    answer = ours(folder) if program == "ours" else theirs(folder)
+    model_of = cache(ours if program == "ours" else theirs)
     for line in sys.stdin:
         asked = json.loads(line)
+        answer = model_of(asked["model"])
         random = torch.Generator().manual_seed(asked["seed"])
         prompts = torch.randint(3, 64, (asked["rows"], asked["prompt"]), generator=random)
         torch.manual_seed(asked["seed"])

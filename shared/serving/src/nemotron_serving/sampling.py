@@ -23,6 +23,8 @@ COLDEST = 1e-6
 """Up to this temperature the likeliest token is taken: a lower one would be 0 in single precision."""
 CANDIDATES = 256
 """Number of the likeliest tokens that are sorted first; where they do not suffice, the whole vocabulary is."""
+AT_ONCE = 8
+"""Requests whose numbers are drawn together: those of more leave the caches of a processor between two passes."""
 ROUNDING = 1e-6
 """More than sums of shares are rounded."""
 
@@ -175,6 +177,12 @@ def _chosen(choosers: Sequence[Chooser], weighed: Tensor) -> list[int]:
 
 def _drawn(choosers: Sequence[Chooser], logits: Tensor) -> Tensor:
     """Ids (requests) drawn from logits (requests, vocabulary)."""
+    parts = range(0, len(choosers), AT_ONCE)
+    return torch.cat([_drawn_at_once(choosers[at : at + AT_ONCE], logits[at : at + AT_ONCE]) for at in parts])
+
+
+def _drawn_at_once(choosers: Sequence[Chooser], logits: Tensor) -> Tensor:
+    """The same for a few requests."""
     temperatures = torch.tensor([chooser.sampling.temperature for chooser in choosers])
     # subtract the maximum first: a tiny temperature must not produce infinities
     shares = torch.softmax((logits - logits.amax(-1, keepdim=True)).div_(temperatures[:, None]), dim=-1)

@@ -1,70 +1,31 @@
-"""Time steps of RL on drawers: our loop, and TRL's own with an `environment_factory`, on the same model and server.
+"""GRPO in the environment `drawers` by TRL's own loop, with an `environment_factory`.
 
-    python benchmarks/environment_loops.py STORE         # a store with an SFT model of `-c drawers`
-    python benchmarks/environment_loops.py STORE --steps 4 --rehearse
-
-Both take 64 episodes a step in float32 on one thread, with our kernels for the CPU. TRL samples with transformers'
-`generate`, calls one tool after the other, and trains on log-probabilities that it did not sample with.
+TRL samples with transformers' `generate`, calls one tool after the other, and trains on log-probabilities that it did
+not sample with. It gets our kernels for the CPU, float32 and one thread, as ours has.
 """
 
-import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemotron_data.gym.catalogue import find_environment
 from nemotron_data.gym.client import Answer, Client, Cookies
 from nemotron_data.gym.server import serving
-from nemotron_shared.artifacts import Store
 
-OURS = ("environment/sampling_seconds", "environment/seconds", "environment/training_seconds")
 PROMPTS, GENERATIONS, TURNS, TOKENS = 8, 8, 4, 200
 
 
-def main() -> None:
-    """Run both, and print a table."""
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("store", type=Path)
-    words.add_argument("--steps", type=int, default=6, help="the first is not counted")
-    words.add_argument("--rehearse", action="store_true", help="2 steps")
-    asked = words.parse_args()
-    steps = 2 if asked.rehearse else asked.steps
-    store = Store(asked.store)
-    model = store.resolve("super3-sft-model:latest").path
-    print("| loop | seconds a step | environment's part | mean reward |\n|---|--:|--:|--:|", flush=True)
-    with tempfile.TemporaryDirectory(prefix="loops-") as folder:
-        print(row("ours", ours(model, steps, Path(folder) / "home")), flush=True)
-        print(row("TRL's environment_factory", trls(model, steps, Path(folder))), flush=True)
+class Step(NamedTuple):
+    """Wall seconds of a step, those of them spent waiting for the environment, and the mean reward."""
+
+    seconds: float
+    environment: float
+    reward: float
 
 
-def row(name: str, steps: list[tuple[float, float, float]]) -> str:
-    """Medians of the steps after the first."""
-    seconds, waited, reward = (statistics.median(values) for values in zip(*steps[1:], strict=True))
-    return f"| {name} | {seconds:.2f} | {waited:.2f} | {reward:.2f} |"
-
-
-def ours(model: Path, steps: int, home: Path) -> list[tuple[float, float, float]]:
-    """Seconds of each step, those spent waiting for the environment, and the mean reward."""
-    settings = (f"run.model={model}", f"train.train_iters={steps}", f"train.eval_interval={steps}",
-                "train.eval_rows=1", f"checkpoint.save_interval={steps}", "scheduler.lr_warmup_iters=0",
-                f"grpo.num_prompts_per_step={PROMPTS}", f"grpo.num_generations_per_prompt={GENERATIONS}")  # fmt: skip
-    command = [sys.executable, "-m", "nemotron_app.main", "super3", "rl", "-c", "drawers", *settings]
-    done = subprocess.run(command, env=os.environ | {"NEMOTRON_HOME": str(home)}, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    lines = (home / "artifacts/super3-rl-model/v1/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    logged = [entry for entry in map(json.loads, lines) if OURS[0] in entry]
-    return [(sum(entry[name] for name in OURS), entry[OURS[1]], entry["reward"]) for entry in logged]
-
-
-def trls(model: Path, steps: int, folder: Path) -> list[tuple[float, float, float]]:
-    """The same of TRL's GRPOTrainer."""
+def trls(model: Path, steps: int, folder: Path) -> list[Step]:
+    """The steps of TRL's GRPOTrainer."""
     with serving(find_environment("drawers"), folder / "drawers.log") as server:
         client = Client(server.port, timeout=60, connections=1)
         return trained(model, steps, folder, client)
@@ -107,7 +68,7 @@ def tokenizer_for_trl(model: Path) -> Any:
     return tokenizer
 
 
-def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple[float, float, float]]:
+def trained(model: Path, steps: int, folder: Path, client: Client) -> list[Step]:
     """Train with TRL's loop; its environments are objects whose methods are the tools."""
     from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 
@@ -157,14 +118,14 @@ def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple
             rewards.append(float(verified.fields()["reward"]))
         return rewards
 
-    times: list[tuple[float, float, float]] = []
+    times: list[Step] = []
 
     class Clock(TrainerCallback):
         began, before = time.monotonic(), 0.0
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "reward" in (logs or {}):
-                times.append((time.monotonic() - self.began, waited - self.before, logs["reward"]))
+                times.append(Step(time.monotonic() - self.began, waited - self.before, logs["reward"]))
                 self.began, self.before = time.monotonic(), waited
 
     loaded = AutoModelForCausalLM.from_pretrained(model)
@@ -180,7 +141,3 @@ def trained(model: Path, steps: int, folder: Path, client: Client) -> list[tuple
     trainer.add_callback(Clock())
     trainer.train()
     return times
-
-
-if __name__ == "__main__":
-    main()
