@@ -170,7 +170,7 @@ def test_environments(tmp_path: Path) -> None:
     text = rehearse("environments.py", "--rehearse", "--keep", str(tmp_path))
     assert re.search(r"^\| 1 (\| [\d.]+% ){5}(\| [\d.]+ s ){3}\| \d+ \|$", text, re.MULTILINE)
     words = ("--only", "environments", "--store", str(tmp_path / "drawers-1"), "--json", str(tmp_path / "json"))
-    text = rehearse("against.py", "--rehearse", *words)
+    text = rehearse("against.py", "--rehearse", *words, measures=True)
     assert re.findall(r"^\| (.+?) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", text, re.MULTILINE) == ["ours", "TRL"]
     found = json.loads((tmp_path / "json").read_text(encoding="utf-8"))["environments"]
     assert [(line["loop"], len(line["seconds"])) for line in found] == [("ours", 1), ("TRL", 1)]
