@@ -76,9 +76,11 @@ def main() -> None:
         print(f"| {name} | {statistics.median(shares):.0%} ({min(shares):.0%} to {max(shares):.0%}) |")
 
 
-def run(home: str, stage: str, seed: int, words: tuple[str, ...], *, rehearse: bool) -> None:
+def run(
+    home: str, stage: str, seed: int, words: tuple[str, ...], *, rehearse: bool, family: str = "super3"
+) -> None:  # fmt: skip
     """Run a stage in a store; ends the program with the stage's output if it fails."""
-    command = [sys.executable, "-m", "nemotron_app.main", "super3", stage, *words, f"run.seed={seed}"]
+    command = [sys.executable, "-m", "nemotron_app.main", family, stage, *words, f"run.seed={seed}"]
     command += REHEARSAL[stage] if rehearse else ()
     done = subprocess.run(command, env=os.environ | {"NEMOTRON_HOME": home}, capture_output=True, text=True)
     if done.returncode:

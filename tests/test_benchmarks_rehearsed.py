@@ -148,6 +148,15 @@ def test_rl_methods() -> None:
     assert len(re.findall(r"^\| \w+ \| \d+% \(\d+% to \d+%\) \|$", text, re.MULTILINE)) == 6
 
 
+@pytest.mark.slow
+def test_rl_generators() -> None:
+    """Without vLLM, which the lane `vllm_cpu` has."""
+    text = rehearse("rl_generators.py", "twin", "--rehearse", "--generators", "exact", "transformers")
+    assert "| step | `exact` | `transformers` |" in text
+    assert len(re.findall(r"^\| \d \|( -?[\d.]+ \([\d. to]+\) \|){2}$", text, re.MULTILINE)) == 2
+    assert re.search(r"^\| `differing_tokens` \| 0 to 0 \| 0\.\d+ to [\d.]+ \|$", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("model", ["nemotron_h", "llama"])
 def test_generators(model: str) -> None:
     found = json.loads(rehearse("generators.py", model, "--rehearse", "--json"))

@@ -513,7 +513,8 @@ def test_older_weights_draw_where_that_is_asked_for_and_are_counted(
             ends = True
             assert main(words) == 2
             ends = False
-        assert main(words) == 0
+        # the first is rehearsed, too, which has no vLLM
+        assert main(words if home == "stopped" else [word for word in words if word != "--rehearsed"]) == 0
         (file,) = (tmp_path / home).glob("artifacts/super3-rl-model/v1/metrics.jsonl")
         lines = [one for one in map(json.loads, file.read_text().splitlines()) if "loss" in one]
         times = {"seconds", "memory_gb", "handover_seconds", "generation_seconds"}

@@ -325,6 +325,8 @@ def test_losses_and_sampling_reach_it_where_they_are_set() -> None:
     assert at(gspo, loss) is False and at(gspo, "loss_fn.use_cispo") is False
     assert at(gspo, "loss_fn.sequence_level_importance_ratios") is True
     assert at(gspo, "loss_fn.force_on_policy_ratio") is False, "ratios count"
+    with pytest.raises(UserError, match=r"engine nemo_rl leaves the age of weights to engine\.base"):
+        built("super3", "grpo.max_staleness=1", "grpo.truncated_importance_sampling_ratio=2")
     cispo = built(
         "super3", "grpo.loss_type=cispo", "grpo.reference_policy_kl_type=k1", "grpo.use_dynamic_sampling=true"
     )

@@ -185,7 +185,8 @@ def test_a_dry_run_looks_for_it_and_says_where_it_is(
     words = [
         "-c", "tiny", "run.missing_data=prepare", "run.missing_model=random", "engine.generation=vllm_server",
         "++model.overrides.head_dim=64", "++model.overrides.hybrid_override_pattern=M-M*-",
-        "++model.overrides.intermediate_size=96", "--dry-run",
+        "++model.overrides.intermediate_size=96", "grpo.max_staleness=1", "grpo.truncated_importance_sampling_ratio=2",
+        "--dry-run",
     ]  # fmt: skip
     address = f"http://127.0.0.1:{server.server_port}"
     assert main([*words, f"engine.vllm.address={address}"]) == 0

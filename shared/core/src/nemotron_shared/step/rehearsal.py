@@ -59,6 +59,8 @@ HOME = "home"
 """Folder of the temporary store."""
 SHORTEST = 8
 """Tokens of a sampled answer."""
+BY_OTHERS = ("engine.generation=null", "engine.generation_dtype=null", "grpo.max_staleness=0")
+"""Settings by which a training with vLLM draws without it."""
 PASSED = "rehearsed: one step on the first rows"
 NOT_BEGUN = "nothing was begun: this was the rehearsal"
 BEFORE = "rehearsed before, with this architecture, these settings and this code"
@@ -208,7 +210,7 @@ def _short(config: StageConfig) -> list[str]:
         "grpo.overlong_filtering=false",  # answers of random weights are cut, and would teach nothing
         "grpo.sampling_mismatch_limit=null",
         # vLLM would take longer to start than all the rest, and may not take the sizes of a small model
-        *(["engine.generation=null", "engine.generation_dtype=null"] if _wants_vllm(config) else []),
+        *(BY_OTHERS if _wants_vllm(config) else []),
     ]
 
 
