@@ -67,7 +67,7 @@ def test_what_is_asked_and_expected_is_what_the_makers_of_problems_meant(run, tm
         ("eval", test, "questions.jsonl", ("question", "expected")),
     ):
         said = run(*PREPARE, stage, *TINY, source, *fields, shares).stderr
-        assert "3 an image beside the text" in said
+        assert "3 an image next to the text" in said
         made = tmp_path / "home" / "artifacts" / f"super3-{stage}-data" / "v1" / file
         rows = [json.loads(line) for line in made.read_text().splitlines()]
         assert sorted((row[names[0]], row[names[1]]) for row in rows) == wanted, stage

@@ -109,7 +109,7 @@ def test_artifacts_of_two_stores_are_refused(tmp_path: Path, asked: list[list[st
 
 @pytest.mark.parametrize("word", ["tiny", "--force", "--config=tiny", ""])
 def test_a_word_that_sets_no_key_is_refused(word: str) -> None:
-    with pytest.raises(nemotron.UserError, match="is no override"):
+    with pytest.raises(nemotron.UserError, match="is not an override"):
         nemotron.train("sft", "tiny", word)
 
 

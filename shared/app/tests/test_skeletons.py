@@ -59,7 +59,7 @@ def test_an_engine_is_one_of_its_stage(stage: str, here: Path, monkeypatch: pyte
         (["engine", "trl", "rl"], "there is already the engine 'trl'"),
         (["format", "messages"], "there is already the format 'messages'"),
         (["reward", "strict"], "there is already the reward 'strict'"),
-        (["engine", "mine", "eval"], "'eval' is no stage that makes a model"),
+        (["engine", "mine", "eval"], "'eval' is not a stage that makes a model"),
         (["reward", "mine", "sft"], "a config begins with another one"),
         (["reward"], "a config begins with another one"),
     ],

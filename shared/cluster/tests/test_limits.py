@@ -35,7 +35,7 @@ def test_memory_that_slurm_takes_is_left_as_it_is(memory: str) -> None:
 
 @pytest.mark.parametrize("memory", ["1.5G", "-1", "max", "64 GB", "G", "64X", "\u0663G"])
 def test_memory_that_slurm_would_refuse_is_refused(memory: str) -> None:
-    with pytest.raises(ValueError, match="is no memory for Slurm: write a whole number with K, M, G or T"):
+    with pytest.raises(ValueError, match="is not a memory size for Slurm: write a whole number with K, M, G or T"):
         Slurm(executor="slurm", mem=memory)
 
 
@@ -75,7 +75,7 @@ def test_what_kubernetes_would_refuse_is_no_quantity(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("64GB", 'no quantity of Kubernetes: write "64Gi" (powers of 1024) or "64G" (of 1000)'),
+        ("64GB", 'not a quantity of Kubernetes: write "64Gi" (powers of 1024) or "64G" (of 1000)'),
         ("64 GiB", 'write "64Gi"'), ("64gi", 'write "64Gi"'), ("512mb", 'write "512Mi"'), ("64KB", 'or "64k"'),
         ("64", "'64' would be less than 1 MiB: write \"64Gi\""), ("64m", 'less than 1 MiB: write "64Mi"'),
         ("much", 'write "64Gi" or "64G"'), ("0", 'write "64Gi" or "64G"'),

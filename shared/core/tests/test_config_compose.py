@@ -117,7 +117,7 @@ def test_a_key_of_a_section_that_is_null_names_the_configs_that_have_it(configs:
     with pytest.raises(UserError) as caught:
         compose(configs, "without", ["dpo.lr=0.1"])
     assert "unknown key 'dpo.lr'" in str(caught.value)
-    assert caught.value.remedy == "'dpo' is no section in without.yaml; a config with this section: inherits, with"
+    assert caught.value.remedy == "'dpo' is not a section of without.yaml; a config with this section: inherits, with"
 
 
 def test_broken_yaml_names_the_file(configs: Path) -> None:

@@ -334,8 +334,8 @@ def test_nemo_gyms_runner_gets_an_environment_by_its_absolute_path(
         ({"type": "function"}, "a tool has no name"),
         ({"type": "function", "name": "verify"}, "name: 'verify': the server itself has that path"),
         ({"type": "function", "name": "seed_session"}, "name: 'seed_session': the server itself"),
-        ({"type": "function", "name": "echo/../verify"}, "name: 'echo/../verify': it is no part of a path"),
-        ({"type": "function", "name": ".."}, "name: '..': it is no part"),
+        ({"type": "function", "name": "echo/../verify"}, "name: 'echo/../verify': it cannot be part of a path"),
+        ({"type": "function", "name": ".."}, "name: '..': it cannot be part"),
         ({"type": "function", "name": "echo"}, "two tools have the same name: echo"),
     ],
 )
@@ -403,7 +403,7 @@ def test_a_step_that_returns_something_else_is_told_what_it_must_return(tmp_path
     config.write_text(config.read_text().replace("simple_agent", "gymnasium_agent"))
     row["agent_ref"]["name"] = "turns_gymnasium_agent"
     message = (
-        "TypeError: step must return .*reward.*, and returned" if said in ("tuple", "bare") else "info is no object"
+        "TypeError: step must return .*reward.*, and returned" if said in ("tuple", "bare") else "info is not an object"
     )
     with pytest.raises(UserError, match=message):
         list(play(str(folder), RLRow.of(row), [said], tmp_path))

@@ -112,7 +112,7 @@ def test_a_part_of_an_answer_is_learnt_with_the_whole(part: dict[str, Any], ok: 
     if ok:
         assert plain_message(bot(parts))["content"] == "a\nb"
         return
-    with pytest.raises(UserError, match="a part of an answer with a mark of its own"):
+    with pytest.raises(UserError, match="a part of an answer with its own mark"):
         plain_message(bot(parts))
 
 
@@ -133,7 +133,7 @@ CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"
 )
 def test_a_mark_within_an_answer_is_not_passed_over(turn: dict[str, Any], place: str | None) -> None:
     reason = validate_messages([user(metadata={"train": False}), turn])
-    assert reason == (place and f"a part of an answer with a mark of its own: '{place}'")
+    assert reason == (place and f"a part of an answer with its own mark: '{place}'")
     assert place is None or "give the mark to the whole turn" in str(remedy_of(str(reason)))
 
 
@@ -191,10 +191,10 @@ def test_a_mark_of_a_row_is_read_as_it_says(beside: dict[str, Any], hides: str |
         ({"mask": True}, "a mark of no known meaning: 'mask' of the row is 'True'"),
         ({"mask": "Assistant"}, "a mark of no known meaning: 'mask' of the row is 'Assistant'"),
         ({"mask_ranges": [{"start": 0, "end": 3}]}, "a mark of no known meaning: 'mask_ranges'"),
-        ({"images": ["a.png"]}, "an image beside the text: in 'images'"),
-        ({"imageUrl": "http://x/a.png"}, "an image beside the text: in 'imageUrl'"),
-        ({"audio": {"bytes": "UklG"}}, "audio beside the text: in 'audio'"),
-        ({"video_paths": ["a.mp4"]}, "a video beside the text: in 'video_paths'"),
+        ({"images": ["a.png"]}, "an image next to the text: in 'images'"),
+        ({"imageUrl": "http://x/a.png"}, "an image next to the text: in 'imageUrl'"),
+        ({"audio": {"bytes": "UklG"}}, "audio next to the text: in 'audio'"),
+        ({"video_paths": ["a.mp4"]}, "a video next to the text: in 'video_paths'"),
     ],
 )
 def test_what_cannot_be_read_beside_the_turns_is_refused(beside: dict[str, Any], said: str) -> None:
@@ -229,7 +229,7 @@ def test_a_list_of_marks_is_one_for_each_turn() -> None:
 @pytest.mark.parametrize("name", ["images", "image", "audio", "audios", "videos", "video"])
 def test_media_beside_a_question_are_refused_as_in_a_conversation(name: str) -> None:
     row = {"question": "What is this?", "answer": "a cat", name: ["x.bin"]}
-    with pytest.raises(Refused, match=f"beside the text: in '{name}'"):
+    with pytest.raises(Refused, match=f"next to the text: in '{name}'"):
         read_question(row, "question", "answer")
     assert read_question({**row, name: []}, "question", "answer") == ("What is this?", "a cat")
     assert media_of(row, [name]) is None

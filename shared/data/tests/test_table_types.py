@@ -124,7 +124,7 @@ def test_a_value_is_what_somebody_wrote(tmp_path: Path, name: str) -> None:
         (in_json('"a"', "[" * 100_000, '"c"'), "column 'c' (extension<arrow.json>): "),
         (pa.ListArray.from_arrays([0, 1, 2, 3], in_json("1", "x", "2")), "column 'c' (list<element: extension<arrow"),
         (pa.array([[], [("a", "b"), ("a", "c")], []], pa.map_(TEXT, TEXT)), "a map has a key twice"),
-        (pa.array([[], [(b"a", "b")], []], pa.map_(pa.binary(), TEXT)), "a map with a key that is no text: b'a'"),
+        (pa.array([[], [(b"a", "b")], []], pa.map_(pa.binary(), TEXT)), "a map with a key that is not text: b'a'"),
     ],
     ids=["no json", "a key twice", "nanoseconds", "too deep", "inside a list", "a map's key twice", "a map's key"],
 )

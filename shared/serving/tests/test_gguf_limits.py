@@ -26,7 +26,7 @@ BEYOND: tuple[tuple[dict[str, Any], str], ...] = (
     ({"model_type": "qwen3_moe", "norm_topk_prob": False}, "with norm_topk_prob true, and config.json has false"),
     ({"model_type": "olmoe", "norm_topk_prob": True}, "with norm_topk_prob false, and config.json has true"),
     ({"model_type": "lfm2_moe", "routed_scaling_factor": 2.5}, "routed_scaling_factor 1.0, and config.json has 2.5"),
-    ({"model_type": "nemotron_h", "layers_block_type": ["moe", "mlp"]}, "no dense layers (mlp) beside"),
+    ({"model_type": "nemotron_h", "layers_block_type": ["moe", "mlp"]}, "no dense layers (mlp) next to"),
     ({"model_type": "bamba", "rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
     ({"model_type": "gpt_oss", "rope_parameters": {"rope_type": "yarn", "truncate": False}}, "truncate false"),
     ({"model_type": "granitemoehybrid", "position_embedding_type": "rope"}, "position_embedding_type rope"),
@@ -51,7 +51,7 @@ def test_a_piece_scores_as_early_as_it_is_merged() -> None:
     vocabulary = {"<s>": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5, "abc": 6}
     merges = ["a b", "b c", "ab c", "a bc"]
     assert scores_of(vocabulary, merges, {"<s>"}) == {"ab": 0.0, "bc": -1.0, "abc": -2.0}
-    with pytest.raises(ValueError, match="would join 'a' and 'bc', which is no merge"):
+    with pytest.raises(ValueError, match="would join 'a' and 'bc', which is not a merge"):
         scores_of(vocabulary, merges[:3], {"<s>"})
     with pytest.raises(ValueError, match="merges of several ranks"):
         scores_of(vocabulary, [merges[2], *merges[:2], merges[3]], {"<s>"})

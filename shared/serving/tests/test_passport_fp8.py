@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "list damaged": (listed(lambda x: x.__setitem__(0, f"lm_head{MARK}")), LIST, "1 entries are damaged"),
     "entry lost": (listed(lambda x: x.remove("lm_head")), "lm_head.weight", "and ignore does not name it"),
     "quantised, and in the list": (listed(lambda x: x.append(UP)), f"{UP}.weight", "says that it is not"),
-    "no such module": (listed(lambda x: x.append("model.head")), LIST, "names model.head, which is no module"),
+    "no such module": (listed(lambda x: x.append("model.head")), LIST, "names model.head, which is not a module"),
     "two lists": (lambda f: change_json(f, fp8.TOLD, lambda x: x["quantization"]["exclude_modules"].pop()),
                   f"{fp8.TOLD}: exclude_modules", "is another list"),
 }  # fmt: skip

@@ -190,7 +190,7 @@ def test_an_answer_goes_on_where_the_last_message_ends(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"messages": QUESTION, "continue_final_message": True}, "is no text of the assistant"),
+        ({"messages": QUESTION, "continue_final_message": True}, "is not a text of the assistant"),
         ({"messages": [{**BEGUN, "prefix": True}], "add_generation_prompt": True}, "leave out one"),
         ({"messages": [{**QUESTION[0], "prefix": True}]}, r"^messages\[0\].prefix: only the last message"),
         ({"messages": [{**BEGUN, "prefix": True}, *QUESTION]}, r"^messages\[0\].prefix: only the last message"),

@@ -111,7 +111,7 @@ REFUSED = [
         "was started by somebody else, and engine.vllm.gpus is for one of our own\n  leave one of the two out",
     ),
     ((*DENSE, "engine.vllm.python=/venv/bin/python"), "vLLM in the process of the training is started by its Python"),
-    ((*DENSE, "grpo.temperature=0.001"), "a temperature of 0.01 where less is asked for\n  set grpo.temperature=0.01"),
+    ((*DENSE, "grpo.temperature=0.001"), "a temperature of 0.01 for lower ones\n  set grpo.temperature=0.01"),
     (
         (*DENSE, "++model.overrides.max_position_embeddings=20"),
         "context of 20 tokens, and 20 leave no room for a prompt",
@@ -140,7 +140,7 @@ def machine(*, gpus: tuple[Any, ...] = (), sees_files: bool = True, **packages: 
 
 
 OTHERS = [
-    ("tiny", "engine.generation_dtype=bfloat16", "only vLLM draws in a type of its own"),
+    ("tiny", "engine.generation_dtype=bfloat16", "only vLLM draws in a separate type"),
     (
         "local",
         "grpo.max_staleness=1",

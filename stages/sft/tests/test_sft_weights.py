@@ -105,7 +105,7 @@ def test_what_else_turns_say_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
         ({"messages": [{"role": "assistant", "content": "4", "trainable": False}]}, "is excluded from the loss"),
         ({"messages": [{"role": "assistant", "content": "4"}], "loss_mask": [0]}, "is excluded from the loss"),
         ({"messages": [{"role": "assistant", "content": "4", "mask": 1}]}, "a mark of no known meaning: 'mask' is 1"),
-        ({"messages": [{"role": "assistant", "content": "4"}], "images": ["a.png"]}, "an image beside the text"),
+        ({"messages": [{"role": "assistant", "content": "4"}], "images": ["a.png"]}, "an image next to the text"),
         ({"messages": [{"role": "assistant", "content": "4"}], "System": "Be brief."}, "in 'System', which Automodel"),
     ],
 )

@@ -247,7 +247,7 @@ def write_skeleton(kind: str, name: str, stage: str | None = None, *, force: boo
     if kind in PACKAGES and not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise UserError(f"'{name}' cannot name a package and its results", "take small letters, digits and '_'")
     if kind == "engine" and stage not in CONFIGS:
-        what = f"'{stage}' is no stage that makes a model" if stage else "an engine belongs to a stage"
+        what = f"'{stage}' is not a stage that makes a model" if stage else "an engine belongs to a stage"
         raise UserError(what, f"say: nemotron new engine {name} {'|'.join(CONFIGS)}")
     if name in _taken(kind, stage):
         raise UserError(f"there is already the {kind} '{name}'", f"give another name, such as my_{name}")

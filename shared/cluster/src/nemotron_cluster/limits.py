@@ -56,7 +56,7 @@ def require_node_memory(text: str) -> str:
     """
     if not NODE_MEMORY.fullmatch(text):
         raise ValueError(
-            f"'{text}' is no memory for Slurm: write a whole number with K, M, G or T, such as \"64G\";"
+            f"'{text}' is not a memory size for Slurm: write a whole number with K, M, G or T, such as \"64G\";"
             " 0 is all of a node's"
         )
     return text
@@ -86,7 +86,7 @@ def require_cpus(text: str) -> str:
         ValueError: with the spelling that it would take.
     """
     if not QUANTITY.fullmatch(text) or not quantity(text):
-        raise ValueError(f'\'{text}\' is no number of CPUs for Kubernetes: write "8", or "500m" for half of one')
+        raise ValueError(f'\'{text}\' is not a number of CPUs for Kubernetes: write "8", or "500m" for half of one')
     return text
 
 
@@ -100,11 +100,11 @@ def require_memory(text: str) -> str:
         return text
     meant = UNIT_OF_MEMORY.fullmatch(text)
     if meant is None or not float(meant[1]):
-        raise ValueError(f'\'{text}\' is no memory for Kubernetes: write "64Gi" or "64G"')
+        raise ValueError(f'\'{text}\' is not a memory size for Kubernetes: write "64Gi" or "64G"')
     number, unit, binary = meant[1], (meant[2] or "G").upper(), meant[3]
     decimal = "k" if unit == "K" else unit
     both = f'"{number}{unit}i"' if binary else f'"{number}{unit}i" (powers of 1024) or "{number}{decimal}" (of 1000)'
-    wrong = "would be less than 1 MiB" if QUANTITY.fullmatch(text) else "is no quantity of Kubernetes"
+    wrong = "would be less than 1 MiB" if QUANTITY.fullmatch(text) else "is not a quantity of Kubernetes"
     raise ValueError(f"'{text}' {wrong}: write {both}")
 
 

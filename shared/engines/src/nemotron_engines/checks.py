@@ -345,7 +345,7 @@ def _promised_tie(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> It
         return
     section = config.model
     if load_architecture(section.architecture, section.overrides).get("tie_word_embeddings"):
-        what = "model.architecture: tie_word_embeddings is true, and transformers 5.23 trains a head of its own"
+        what = "model.architecture: tie_word_embeddings is true, and transformers 5.23 trains a separate head"
         yield problem(what, "set it to false, or leave it out of model.overrides", "model.overrides")
 
 

@@ -291,11 +291,11 @@ class ChatCompletion(Asked):
                 )
         if self.goes_on and self.add_generation_prompt:
             raise ValueError(
-                "an answer goes on (continue_final_message, prefix) or begins (add_generation_prompt): leave out one"
+                "an answer continues (continue_final_message, prefix) or begins (add_generation_prompt): leave out one"
             )
         if self.goes_on and self.form(in_thought=False):
             raise ValueError(
-                "an answer that goes on (continue_final_message, prefix) cannot be kept to a form: leave out one"
+                "an answer that continues (continue_final_message, prefix) cannot be kept to a form: leave out one"
             )
         return self
 

@@ -180,7 +180,9 @@ def scores_of(vocabulary: dict[str, int], merges: Sequence[Any], added: set[str]
     for piece in vocabulary.keys() - added:
         splits = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
         if other := next((one for one in splits if vocabulary.keys() >= set(one) and one not in listed), None):
-            raise ValueError(f"llama.cpp would join {other[0]!r} and {other[1]!r}, which is no merge in tokenizer.json")
+            raise ValueError(
+                f"llama.cpp would join {other[0]!r} and {other[1]!r}, which is not a merge in tokenizer.json"
+            )
     return {piece: -float(rank) for rank, piece in enumerate(made)}
 
 

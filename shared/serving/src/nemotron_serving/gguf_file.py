@@ -158,7 +158,7 @@ class Gguf:
         lacks = [name for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
                  if not isinstance(found.get(name), list)]  # fmt: skip
         if lacks:
-            raise UserError(f"{self.file}: has no list {lacks[0]}, so it is no language model", "convert it again")
+            raise UserError(f"{self.file}: has no list {lacks[0]}, so it is not a language model", "convert it again")
         architecture = f"{found.get('general.architecture')}."
         return {name.removeprefix(architecture): value for name, value in found.items()}
 

@@ -39,7 +39,7 @@ def limits_of(config: Mapping[str, Any]) -> Iterator[str]:
             yield f"computes {kind} as with {key} {json.dumps(fixed)}, and config.json has {json.dumps(value)}"
     layers = config.get("layers_block_type") or ()
     if kind == "nemotron_h" and {"moe", "mlp"} <= set(layers):
-        yield "has no dense layers (mlp) beside layers of experts (moe) in nemotron_h, and config.json has both"
+        yield "has no dense layers (mlp) next to layers of experts (moe) in nemotron_h, and config.json has both"
     rotation = config.get("rope_parameters") or {}
     share = rotation.get("partial_rotary_factor", 1)
     if kind == "bamba" and share != 1:

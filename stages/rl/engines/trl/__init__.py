@@ -67,7 +67,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(what, f"set {key}=null, or engine=nemo_rl, which has k1 and k2", key)
         if grpo.loss_type == "cispo" and grpo.ratio_clip_min < 1:
             what = f"CISPO of engine trl has no lower bound, but grpo.ratio_clip_min is {grpo.ratio_clip_min:g}"
-            remedy = "set grpo.ratio_clip_min=1, which is none, or engine=nemo_rl, which has one"
+            remedy = "set grpo.ratio_clip_min=1 (no bound), or engine=nemo_rl, which has one"
             yield problem(what, remedy, "grpo.ratio_clip_min")
         if grpo.use_dynamic_sampling and processes > 1:
             what = f"dynamic sampling of engine trl runs in one process, not {processes}"
@@ -80,7 +80,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(f"{config.other_method} draws no completions", f"set {key}=null", key)
             return
         if engine.generation_dtype is not None and not engine.wants_vllm:
-            what, remedy = "only vLLM draws in a type of its own", "set engine.generation_dtype=null, or"
+            what, remedy = "only vLLM draws in a separate type", "set engine.generation_dtype=null, or"
             yield problem(what, f"{remedy} {key}=vllm", "engine.generation_dtype")
         if engine.wants_vllm:
             yield from vllm_problems(config, inputs, machine)
@@ -230,4 +230,4 @@ def _notes_on_pairs(config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[Fin
     if pairs < step:
         yield note(f"{pairs:,} training pairs: a step takes {step:,}, so it takes some more than once")
     if not (data.path / FILES["valid"]).is_file():
-        yield note("no validation pairs: nothing shows whether other pairs are told apart")
+        yield note("no validation pairs: nothing shows whether other pairs are ranked")

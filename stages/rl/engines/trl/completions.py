@@ -236,7 +236,7 @@ class Likeness:
         self._say(
             f"WARNING: step {step}: the model answers its prompts alike: {answers} among {len(completions):,} "
             f"completions of {prompts:,} prompts, and as few in the {self.STEPS - 1} steps before; {self._advice}, or "
-            "a reward that one answer to every question does not earn; questions that have so few answers are no fault"
+            "a reward that one answer to every question does not earn; questions that have so few answers are harmless"
         )
 
 

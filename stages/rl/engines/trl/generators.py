@@ -40,7 +40,7 @@ from stages.rl.schema import RLConfig, TRLEngine
 
 Drawn = list[tuple[list[int], list[float]]]
 """Ids and log-probabilities in nats of each completion."""
-CONTINUE = "run the same command again, which goes on from the last checkpoint"
+CONTINUE = "run the same command again, which continues from the last checkpoint"
 ANOTHER_MODEL = 1.05
 """A step's `token_mult_prob_error` where both compute in float32 and vLLM has other weights; rounding makes 1.00001."""
 FAR_APART = 1.5
@@ -336,7 +336,7 @@ class VLLM:
         if error > limit:
             what = f"step {step}: vLLM computes another model than the one that is trained: the probabilities of its"
             what += f" tokens are {error:.3g} times apart, and rounding makes less than {limit:g} of that"
-            raise UserError(what, "set engine.generation=transformers: this version does not take such weights anew")
+            raise UserError(what, "set engine.generation=transformers: this version does not take such weights again")
 
     def take_seconds(self) -> dict[str, float]:
         """Time of the current step so far, which starts again."""

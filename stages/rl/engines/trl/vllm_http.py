@@ -28,7 +28,7 @@ from stages.rl.engines.trl.vllm_needs import VERSIONS
 
 AT_ONCE = 64
 """Requests that are open at a time; the server batches what has come."""
-AGAIN = "start it again, and run the same command again, which goes on from the last checkpoint"
+AGAIN = "start it again, and run the same command again, which continues from the last checkpoint"
 START = "start the server with VLLM_SERVER_DEV_MODE=1"
 CALLS = {
     "version": "GET /version", "info": "GET /server_info?config_format=json", "which": "GET /weight_info",

@@ -51,7 +51,7 @@ def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine)
         what = f"vLLM tells no probabilities before top_p ({grpo.top_p:g}) at a temperature of {grpo.temperature:g}"
         yield problem(what, "set grpo.top_p=1 or grpo.temperature=1", "grpo.top_p")
     if grpo.temperature < COLDEST:
-        what = f"vLLM draws at a temperature of {COLDEST:g} where less is asked for"
+        what = f"vLLM draws at a temperature of {COLDEST:g} for lower ones"
         yield problem(what, f"set grpo.temperature={COLDEST:g} or more", "grpo.temperature")
     yield from _placement_problems(config)
     yield from _staleness_problems(config)
@@ -164,7 +164,7 @@ def vllm_notes(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
     yield note(f"replayable: no, vLLM does not promise it: {again}")
     if stalest := config.grpo.max_staleness:
         what = f"weights of up to {stalest} steps before draw completions (grpo.max_staleness), and stale_steps counts"
-        yield note(f"{what}; a run that a signal stopped between two hand-overs goes on with newer ones")
+        yield note(f"{what}; a run that a signal stopped between two hand-overs continues with newer ones")
     if config.grpo.truncated_importance_sampling_ratio is None:
         what = "nothing corrects what vLLM rounds otherwise than training"
         yield note(f"{what}: grpo.truncated_importance_sampling_ratio=2 would, as in NeMo-RL's configs")

@@ -31,7 +31,7 @@ KEPT = 1000
 """Lines of a command that are kept, to find its error in."""
 WARNING = "WARNING: "
 """How lines begin, after the name of their step, that should not be missed: an input from another file, say."""
-AGAIN = "what is saved is kept: the same call goes on from there"
+AGAIN = "what is saved is kept: the same call continues from there"
 
 
 def answer_of(words: Sequence[str], *, quiet: bool, allowed: Collection[int] = (0,)) -> Any:

@@ -268,7 +268,7 @@ def overrides_of(given: Sequence[Override]) -> list[str]:
         if isinstance(one, Mapping):
             found += [override(key, _plain(value)) for key, value in one.items()]
         elif one.startswith("-") or not ("=" in one or one.startswith("~")):
-            raise UserError(f"'{one}' is no override", "write 'key=value', or {'key': value}")
+            raise UserError(f"'{one}' is not an override", "write 'key=value', or {'key': value}")
         else:
             found.append(one)
     return found

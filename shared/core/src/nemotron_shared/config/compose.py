@@ -110,7 +110,7 @@ def not_composed(
         with hydra_over(path.parent, folders[1:]):
             with_it = list(_with_section(folders, search_path, above))
         named = f"; a config with this section: {', '.join(with_it)}" if with_it else ""
-        return UserError(f"{COMMAND_LINE}: unknown key '{key}'", f"'{above}' is no section in {path.name}{named}")
+        return UserError(f"{COMMAND_LINE}: unknown key '{key}'", f"'{above}' is not a section of {path.name}{named}")
     alike = of_the_same_name(key, known)
     sections = ", ".join(sorted({name.partition(".")[0] for name in known}))
     otherwise = ALL_KEYS if "." in key or not known else f"it is none of: {sections}; {ALL_KEYS}"

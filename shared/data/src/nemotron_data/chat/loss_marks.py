@@ -76,7 +76,7 @@ NEITHER, ELSEWHERE = "a weight that is neither 0 nor 1", "a weight outside an as
 BOTH = "a turn that both counts in the loss and does not"
 UNKNOWN, OF_PART, UNEVEN = (
     "a mark of no known meaning",
-    "a part of an answer with a mark of its own",
+    "a part of an answer with its own mark",
     "marks of another number of turns",
 )
 NOT_LEARNT = "not to be learnt, by a mark of the row"
@@ -85,7 +85,7 @@ RENAME = (
     "rename the field to loss_mask, with 1 for learnt and 0 for not; or remove it, if it says something else; or"
     f" {LEAVE_OUT}"
 )
-BESIDE = f"write it beside the messages, or remove it, if it says something else; or {LEAVE_OUT}"
+BESIDE = f"write it next to the messages, or remove it, if it says something else; or {LEAVE_OUT}"
 WITHOUT_MEDIA = f"remove the field, if the answers do not depend on it; or {LEAVE_OUT}"
 REMEDIES = {
     UNKNOWN: RENAME,
@@ -221,7 +221,7 @@ def media_of(row: Mapping[str, Any], used: Collection[str] = ()) -> str | None:
     """Why a row cannot be used without its image, audio or video, or None; `used` fields hold something else."""
     for name, value in row.items():
         if kind_in_row(name) == "media" and value not in NOTHING and name not in used:
-            return f"{_MEDIA[_plain(name)]} beside the text: in '{name}'"
+            return f"{_MEDIA[_plain(name)]} next to the text: in '{name}'"
     return None
 
 

@@ -115,7 +115,7 @@ def parse_json(text: str) -> Any:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _number(text: str) -> float | WrittenNumber:

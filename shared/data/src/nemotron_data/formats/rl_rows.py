@@ -263,7 +263,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
     items = parameters.get("input")
     if isinstance(items, str):
         if not items.strip():
-            raise Refused(f"{PARAMETERS}.input is empty", "it is what the model is asked")
+            raise Refused(f"{PARAMETERS}.input is empty", "the model answers it")
         return
     if not isinstance(items, list):
         raise Refused(f"{PARAMETERS}.input is not a list of turns", type(items).__name__)
@@ -283,7 +283,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
     if not asked:
         raise Refused("no user turn", f"{PARAMETERS}.input needs one")
     if not any(said.strip() if isinstance(said, str) else said for said in asked):
-        raise Refused("every user turn is empty", f"{PARAMETERS}.input is what the model is asked")
+        raise Refused("every user turn is empty", f"{PARAMETERS}.input is the prompt")
 
 
 def _functions(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -304,7 +304,7 @@ def validate_tools(tools: Sequence[Mapping[str, Any]]) -> None:
         if not isinstance(name, str):
             raise Refused("a tool has no name", str(tool)[:100], 'give it one: {"type": "function", "name": ...}')
         if name in OWN_PATHS or name.strip(".") == "" or not TOOL_NAME.fullmatch(name):
-            what = "the server itself has that path" if name in OWN_PATHS else "it is no part of a path"
+            what = "the server itself has that path" if name in OWN_PATHS else "it cannot be part of a path"
             remedy = "rename it in the environment and its rows"
             raise Refused("a tool cannot have this name", f"{name!r}: {what}", remedy)
         if name in names:

@@ -340,7 +340,7 @@ class Loop:
         try:
             results = [(str(told["call_id"]), str(told["output"])) for told in info.get("tool_outputs") or ()]
         except (AttributeError, TypeError, KeyError):
-            what = "POST /step: info is no object, or one of its tool_outputs is not {call_id: ..., output: ...}"
+            what = "POST /step: info is not an object, or one of its tool_outputs is not {call_id: ..., output: ...}"
             self._fail(episode, Failure(f"{what}: {str(info)[:SHOWN]}"))
             return
         episode.reward += float(reward)  # ty: ignore[invalid-argument-type]
@@ -354,7 +354,7 @@ class Loop:
             answers.append({"role": "user", "content": str(fields["observation"])})
             episode.output.append({"type": "message", **answers[-1]})
         if not answers:
-            self._fail(episode, Failure("POST /step: the episode goes on, and there is nothing to answer"))
+            self._fail(episode, Failure("POST /step: the episode continues, with nothing to answer"))
 
     def _call(self, live: Sequence[Episode], answers: Mapping[int, list[Message]]) -> None:
         """Call the tools of the latest turns: the first call of every episode at once, then the second ones."""
@@ -401,7 +401,7 @@ class Loop:
             episode.figures |= _numbers(fields, episode.asked.row)
         failed = sum(one.ended == "failed" for one in episodes)
         if failed == len(episodes) >= FEWEST_FAILED:
-            raise UserError(f"all {failed} episodes of a batch failed; the last: {self._last}", "mend the environment")
+            raise UserError(f"all {failed} episodes of a batch failed; the last: {self._last}", "fix the environment")
         if failed > self._most_failed:
             self._most_failed = failed
             say(f"{failed} of {len(episodes)} episodes failed and are left out; the last: {self._last}")

@@ -139,7 +139,7 @@ def solution(name: str, row: RLRow) -> list[str]:
     except (Exception, SystemExit) as error:
         what = f"{environment.logic}: solution: {type(error).__name__}: {error} ({row.place})"
         make = f"python {environment.folder}/rows.py 5 {environment.examples}"
-        raise UserError(what, f"correct it; or if the game has changed, make the rows anew, as by: {make}") from error
+        raise UserError(what, f"correct it; or if the game has changed, make the rows again, as by: {make}") from error
 
 
 def as_call(name: str, arguments: dict[str, Any]) -> str:

@@ -328,7 +328,7 @@ def _of_map(inside: Read | None) -> Read:
 
 def _key(key: Any) -> str:
     if isinstance(key, bool) or not isinstance(key, str | int | float | Decimal | date):
-        raise ValueError(f"a map with a key that is no text: {key!r}")
+        raise ValueError(f"a map with a key that is not text: {key!r}")
     return key if isinstance(key, str) else str(key)
 
 

@@ -79,7 +79,7 @@ def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
     """Names, shapes and types against config.json, scales, and matrices of zeros."""
     config = config_of(folder)
     if config.get("model_type") not in known_types() or needs_code(config):
-        part.not_run.append("names and shapes of tensors: transformers does not know this type of model by itself")
+        part.not_run.append("names and shapes of tensors: transformers does not know this type of model")
     else:
         try:
             for where, what in differing_tensors(folder):
@@ -159,7 +159,7 @@ def _adapter(folder: Path, base: Path | None, part: Part) -> None:
     if not isinstance(rank, int) or not isinstance(config.get("lora_alpha"), int | float):
         part.find(ADAPTER_CONFIG, "does not say r and lora_alpha, so its scale is unknown")
     if not found:
-        part.find(ADAPTER_CONFIG, "is alone: there are no weights beside it")
+        part.find(ADAPTER_CONFIG, "is alone: the folder has no weights")
     for name, side, rows in _sides(found):
         other = name.replace(f"lora_{side}", f"lora_{'B' if side == 'A' else 'A'}")
         if other not in found:

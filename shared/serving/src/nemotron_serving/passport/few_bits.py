@@ -108,7 +108,7 @@ def check_list(found: Mapping[str, Stored], folder: Path, part: Part) -> None:
     modules = {name.removesuffix(".weight"): one for name, one in found.items() if name.endswith(".weight")}
     for entry in entries:
         if entry.isprintable() and entry != HEAD and not any(is_named(module, entry) for module in modules):
-            part.find(where, f"names {entry}, which is no module of the model")
+            part.find(where, f"names {entry}, which is not a module of the model")
     for module, one in modules.items():
         matrix = len(one.shape) == 2 and one.dtype in FLOATS and "embed" not in module
         if matrix and not any(is_named(module, entry) for entry in entries):

@@ -73,7 +73,7 @@ def _read(source: Artifact, rows: Rows, parts: dict[str, Part]) -> "_Model | Non
     try:
         numbers.require_fit(tensors, Machine.here(source.path).memory)
         if not size:
-            raise UserError("config.json has no vocab_size, so there are no prompts", "add it")
+            raise UserError("config.json has no vocab_size, so it has no prompts", "add it")
         prompts = numbers.prompts_of(size, rows)
         before = numbers.read(source.path, prompts, rows.held, trusted=source.trusted)
     except UserError as error:
