@@ -25,6 +25,7 @@ SHIPPED = {  # data sets, the sum of their weights, and the digest of both
     "rl/super3_swe1": (1, 1, "295572db79c3"),
     "rl/super3_swe2": (1, 1, "24626c37ae8d"),
     "rl/super3_rlhf": (1, 1, "69178f65a1df"),
+    "rl/lightning35": (1, 1, "5fbe040519d6"),
 }
 """The first ten were compared, row by row, with NVIDIA-NeMo/Nemotron at e27b3713; a set that it lists twice, with two
 weights, in Ultra's second phase is one row here."""

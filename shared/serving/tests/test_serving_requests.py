@@ -1,7 +1,7 @@
 """What clients put into requests without being told to, and fields that other servers know."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import openai
@@ -12,7 +12,7 @@ from nemotron_data.chat.prompt import Prompter
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_serving.api import Api
 from nemotron_serving.asked import NOTHING
-from nemotron_serving.model import Model
+from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.server import serving
 
 
@@ -58,7 +58,17 @@ def test_an_answer_goes_on_through_its_end_if_asked_to(url: str, model: Model, m
     assert on["usage"]["completion_tokens"] == 3
 
 
-def test_usage_comes_with_each_chunk_if_asked_for(client: openai.OpenAI, never_ends: Model) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_usage_comes_with_each_chunk_if_asked_for(
+    client: openai.OpenAI, never_ends: Model, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    async def all_at_once(choices: Sequence[Choice]) -> AsyncIterator[Any]:
+        """A busy server: the model has finished before the first chunk is written."""
+        for update in [update async for update in merged(choices)]:
+            yield update
+
+    if busy:
+        monkeypatch.setattr("nemotron_serving.api.merged", all_at_once)
     told = {"include_usage": True, "continuous_usage_stats": True}
     asked: Any = {"model": "small", "max_tokens": 5, "temperature": 0, "stream": True, "stream_options": told}
     for chunks in (

@@ -34,7 +34,7 @@ from nemotron_serving.model import Choice, Model, merged
 from nemotron_serving.responses import Items, Kept, ResponseRequest, as_chat
 from nemotron_serving.sampling import COLDEST, Sampling, Token
 from nemotron_serving.server import ENDING, Guard, Refusal, json_of
-from nemotron_serving.wire import Wire, usage
+from nemotron_serving.wire import Wire, tokens_in, usage
 from nemotron_shared.system.console import say
 from nemotron_shared.system.errors import UserError
 
@@ -178,7 +178,7 @@ class Api:
                     for one in choices]  # fmt: skip
         else:
             made = [wire.choice(one) for one in choices]
-        return JSONResponse(wire.whole(made, usage([prompt.ids for prompt in prompts], choices)))
+        return JSONResponse(wire.whole(made, usage([prompt.ids for prompt in prompts], tokens_in(choices))))
 
     async def chat(self, request: Request, asked: dict[str, Any]) -> Response:
         """Answer the conversation, using the model's chat template."""
@@ -190,7 +190,7 @@ class Api:
         await _whole(request, choices)
         if self.hear:
             self.hear(messages, choices[0])
-        return JSONResponse(wire.whole([wire.choice(one) for one in choices], usage([prompt.ids], choices)))
+        return JSONResponse(wire.whole([wire.choice(one) for one in choices], usage([prompt.ids], tokens_in(choices))))
 
     async def responses(self, request: Request, asked: dict[str, Any]) -> Response:
         """The same by the Responses API."""
@@ -226,7 +226,7 @@ class Api:
         """The finished response, whose items are kept."""
         if wanted.store is not False:
             self.kept.add(items.output)
-        return items.whole(choice, usage([prompt.ids], [choice]))
+        return items.whole(choice, usage([prompt.ids], tokens_in([choice])))
 
     async def _chosen(
         self, wanted: ChatCompletion, asked: dict[str, Any]
@@ -303,16 +303,19 @@ class Api:
 
     def _stream(self, wire: Wire, wanted: Asked, prompts: list[Prompt], choices: list[Choice]) -> Response:
         told = wanted.stream_options or StreamOptions()
+        made = 0  # in the chunks so far: the answers themselves may be ahead of them
 
         def used() -> dict[str, int]:
-            return usage([prompt.ids for prompt in prompts], choices)
+            return usage([prompt.ids for prompt in prompts], made)
 
         async def events() -> AsyncIterator[bytes]:
+            nonlocal made
             try:
                 first = [wire.first(choice) for choice in choices] if isinstance(wanted, ChatCompletion) else []
                 for delta in first:
                     yield event(wire.chunk([delta], used() if told.continuous_usage_stats else None))
                 async for choice, pieces, token in merged(choices):
+                    made += choice.ended if token is None else 1
                     for delta in [*wire.deltas(choice, pieces, token), *([wire.last(choice)] if token is None else [])]:
                         yield event(wire.chunk([delta], used() if told.continuous_usage_stats else None))
                 if told.include_usage:

@@ -133,7 +133,12 @@ def entries_of(names: TokenNames, tokens: Iterable[Token]) -> list[dict[str, Any
     return [{**one(token.id, token.logprob), "top_logprobs": [one(*other) for other in token.top]} for token in tokens]
 
 
-def usage(prompts: Sequence[Sequence[int]], choices: Sequence[Choice]) -> dict[str, int]:
-    """Token counts so far; like OpenAI's and vLLM's, with the token that ends an answer."""
-    asked, made = sum(map(len, prompts)), sum(len(choice.tokens) + choice.ended for choice in choices)
+def tokens_in(choices: Sequence[Choice]) -> int:
+    """Number of tokens in whole answers; like OpenAI's and vLLM's, with the token that ends an answer."""
+    return sum(len(choice.tokens) + choice.ended for choice in choices)
+
+
+def usage(prompts: Sequence[Sequence[int]], made: int) -> dict[str, int]:
+    """Token counts of a response; `made` is the number of tokens in its answers."""
+    asked = sum(map(len, prompts))
     return {"prompt_tokens": asked, "completion_tokens": made, "total_tokens": asked + made}
