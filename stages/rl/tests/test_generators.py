@@ -110,6 +110,11 @@ REFUSED = [
         (*DENSE, "engine.generation=vllm_server", "engine.vllm.address=http://gpu2:8000", "engine.vllm.gpus=1"),
         "was started by somebody else, and engine.vllm.gpus is for one of our own\n  leave one of the two out",
     ),
+    (
+        (*DENSE, "engine.generation=vllm_server", "engine.vllm.gpus='1,2'"),
+        "vLLM computes on one GPU, and engine.vllm.gpus=1,2 does not name one\n  give its place",
+    ),
+    ((*DENSE, "engine.generation=vllm_server", "engine.vllm.gpus=-1"), "engine.vllm.gpus=-1 does not name one"),
     ((*DENSE, "engine.vllm.python=/venv/bin/python"), "vLLM in the process of the training is started by its Python"),
     ((*DENSE, "grpo.temperature=0.001"), "a temperature of 0.01 for lower ones\n  set grpo.temperature=0.01"),
     (
@@ -147,6 +152,14 @@ OTHERS = [
         "only vLLM draws by weights of an earlier step: other generators draw by those that learn\n"
         "  set grpo.max_staleness=0, or engine.generation=vllm",
     ),
+    (
+        "local",
+        "engine.vllm.address=http://gpu2:8000",
+        "engine.vllm.address is set, and vLLM does not draw\n"
+        "  set engine.generation=vllm_server, or engine.vllm.address=null",
+    ),
+    ("local", "engine.vllm.gpus=0", "engine.vllm.gpus is set, and vLLM does not draw"),
+    ("dpo_tiny", "engine.vllm.python=/venv/bin/python", "engine.vllm.python is set, and vLLM does not draw"),
     ("dpo_tiny", "engine.generation=vllm", "dpo draws no completions\n  set engine.generation=null"),
     ("dpo_tiny", "engine.generation=transformers", "dpo draws no completions"),
 ]
@@ -418,10 +431,20 @@ def test_a_killed_training_leaves_no_process(tmp_path: Path) -> None:
 
 def test_its_gpus_are_counted_among_those_of_the_job() -> None:
     assert [generators.among(seen, "1") for seen in (None, "", "2,3", "GPU-a,GPU-b")] == ["1", "1", "3", "GPU-b"]
-    assert generators.among("4,5,6", "1,2") == "5,6" and generators.among("4", "GPU-c") == "GPU-c"
-    with pytest.raises(UserError, match=r"engine.vllm.gpus=1: CUDA_VISIBLE_DEVICES=7 has 1 GPUs, counted from 0\n"):
+    assert generators.among("4, 5,6", "1") == "5" and generators.among("4", "GPU-c") == "GPU-c"
+    with pytest.raises(UserError, match=r"engine.vllm.gpus=1: CUDA_VISIBLE_DEVICES=7 has 1 GPU, counted from 0\n"):
         generators.among("7", "1")
-    config = config_of(*DENSE, "engine.generation=vllm_server", "engine.vllm.gpus=1")
+    two, config = (
+        config_of(*DENSE, "engine.generation=vllm_server", f"engine.vllm.gpus={word}") for word in ("GPU-c", "1")
+    )
+    gpus: Any = (SimpleNamespace(name="GPU", memory=80 << 30),)
+    found = [str(one) for one in vllm_needs.vllm_lacking(config, machine(gpus=gpus, vllm="0.32.0"))]
+    assert found == [
+        "engine.vllm.gpus=1: the run sees 1 GPU, counted from 0\n"
+        "  name another, or ask the scheduler for more (gpus_per_node)"
+    ]
+    for one, seen in ((config, 2 * gpus), (config, ()), (two, gpus)):
+        assert not [*vllm_needs.vllm_lacking(one, machine(gpus=seen, vllm="0.32.0"))]
     first, *_ = vllm_needs.vllm_notes(config)
     assert "in a process of its own on GPU 1 of those that the run sees" in str(first)
 

@@ -17,7 +17,7 @@ from nemotron_shared.machine.machine import Machine
 from nemotron_shared.models.folder import config_of, context_of, left_out
 from nemotron_shared.system.errors import Finding, note, problem
 from stages.rl.agents import agent_problems
-from stages.rl.engines.trl.vllm_needs import vllm_lacking, vllm_notes, vllm_problems
+from stages.rl.engines.trl.vllm_needs import unused_problems, vllm_lacking, vllm_notes, vllm_problems
 from stages.rl.prompts import FILES
 from stages.rl.rewards import ENVIRONMENT, MODEL
 from stages.rl.schema import RLConfig, TRLEngine
@@ -76,6 +76,8 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     def _generator_problems(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Finding]:
         """What keeps the generator that the config names from drawing the completions, if it is known here."""
         engine, model, key = config.engine, inputs.get("model"), "engine.generation"
+        if not engine.wants_vllm:
+            yield from unused_problems(config)
         if config.on_pairs is not None and engine.generation is not None:
             yield problem(f"{config.other_method} draws no completions", f"set {key}=null", key)
             return

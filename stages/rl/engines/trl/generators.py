@@ -358,20 +358,19 @@ def _emptied(folder: Path) -> Generator[Path]:
 SEEN = "CUDA_VISIBLE_DEVICES"
 
 
-def among(seen: str | None, gpus: str) -> str:
-    """GPUs by their places among those that this process sees: of `2,3`, 1 is 3. A scheduler may have given it those.
+def among(seen: str | None, gpu: str) -> str:
+    """A GPU by its place among those that this process sees: of `2,3`, 1 is 3. A scheduler may have given it those.
 
     Raises:
         UserError: it does not see so many.
     """
-    if not seen:
-        return gpus
-    known = seen.split(",")
-    try:
-        return ",".join(known[int(one)] if one.strip().isdigit() else one for one in gpus.split(","))
-    except IndexError:
-        what = f"engine.vllm.gpus={gpus}: {SEEN}={seen} has {len(known)} GPUs, counted from 0"
-        raise UserError(what, "name others, or ask the scheduler for more (gpus_per_node)") from None
+    if not seen or not gpu.isdecimal():
+        return gpu
+    known = [one.strip() for one in seen.split(",")]
+    if int(gpu) < len(known):
+        return known[int(gpu)]
+    what = f"engine.vllm.gpus={gpu}: {SEEN}={seen} has {len(known)} GPU{'s' * (len(known) != 1)}, counted from 0"
+    raise UserError(what, "name another, or ask the scheduler for more (gpus_per_node)")
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """What keeps vLLM from drawing the completions of a training, told before it starts; nothing of vLLM is imported.
 
 vllm_problems(config, inputs, machine)     on any machine
+unused_problems(config)                    where something else draws
 vllm_lacking(config, machine)              on this one
 """
 
+import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,6 +33,8 @@ HEADS_ON_CPU = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts")
 """Keys of a config.json for the number of a layer's experts."""
 ANOTHER = "set engine.generation=null"
+ONE_GPU = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+")
+"""A place among the GPUs that a run sees, or the name that CUDA has for one."""
 COLDEST = 0.01
 """vLLM 0.32.0 takes no lower temperature, and reports that only in its log."""
 
@@ -70,6 +74,9 @@ def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine)
 def _placement_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
     """Settings of one form that another form of vLLM does not have."""
     told, key = config.engine.vllm, "engine.vllm.address"
+    if told.gpus is not None and not ONE_GPU.fullmatch(str(told.gpus)):
+        what = f"vLLM computes on one GPU, and engine.vllm.gpus={told.gpus} does not name one"
+        yield problem(what, "give its place among those that the run sees, such as 1, or its UUID", "engine.vllm.gpus")
     if told.address is None:
         return
     if config.engine.generation == "vllm":
@@ -79,6 +86,17 @@ def _placement_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
         if value is not None:
             what = f"the server at {key} was started by somebody else, and engine.vllm.{name} is for one of our own"
             yield problem(what, f"leave one of the two out: {key}=null", f"engine.vllm.{name}")
+
+
+def unused_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
+    """Settings of where vLLM is, while something else draws."""
+    told = config.engine.vllm
+    for name, value in {"address": told.address, "gpus": told.gpus, "python": told.python}.items():
+        if value is not None:
+            key = f"engine.vllm.{name}"
+            yield problem(
+                f"{key} is set, and vLLM does not draw", f"set engine.generation=vllm_server, or {key}=null", key
+            )
 
 
 def _staleness_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
@@ -189,9 +207,9 @@ def _unreachable(address: str) -> Iterator[Finding]:
     place = urlsplit(address)
     try:
         socket.create_connection((place.hostname or "", place.port or 80), LOOK_SECONDS).close()
-    except OSError as error:
-        what = f"engine.vllm.address: no server at {address}: {error.strerror or error}"
-        yield lacking(what, "start it with VLLM_SERVER_DEV_MODE=1 nemotron serve MODEL --engine vllm")
+    except (OSError, UnicodeError) as error:
+        what = f"engine.vllm.address: no server at {address}: {getattr(error, 'strerror', None) or error}"
+        yield lacking(what, "start it there, as stages/rl/README.md says: VLLM_SERVER_DEV_MODE=1 vllm serve MODEL")
 
 
 def vllm_lacking(config: RLConfig[TRLEngine], machine: Machine) -> Iterator[Finding]:
@@ -201,6 +219,9 @@ def vllm_lacking(config: RLConfig[TRLEngine], machine: Machine) -> Iterator[Find
         if machine.is_here:
             yield from _unreachable(told.address)
         return
+    if on_gpu and str(told.gpus).isdecimal() and int(str(told.gpus)) >= (seen := len(machine.gpus)):
+        what = f"engine.vllm.gpus={told.gpus}: the run sees {seen} GPU{'s' * (seen != 1)}, counted from 0"
+        yield lacking(what, "name another, or ask the scheduler for more (gpus_per_node)", "engine.vllm.gpus")
     found, name = _first({one: machine.version_of(one) for one in DISTRIBUTIONS})
     if config.engine.generation == "vllm_server" and machine.is_here and (told.python or not found):
         python = Path(python_of(config)).absolute()

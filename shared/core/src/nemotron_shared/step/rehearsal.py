@@ -59,7 +59,10 @@ HOME = "home"
 """Folder of the temporary store."""
 SHORTEST = 8
 """Tokens of a sampled answer."""
-BY_OTHERS = ("engine.generation=null", "engine.generation_dtype=null", "grpo.max_staleness=0")
+BY_OTHERS = (
+    "engine.generation=null", "engine.generation_dtype=null", "grpo.max_staleness=0", "engine.vllm.address=null",
+    "engine.vllm.gpus=null", "engine.vllm.python=null",
+)  # fmt: skip
 """Settings by which a training with vLLM draws without it."""
 PASSED = "rehearsed: one step on the first rows"
 NOT_BEGUN = "nothing was begun: this was the rehearsal"
