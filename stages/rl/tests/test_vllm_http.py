@@ -35,16 +35,26 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         told, path = self.server.told, self.path.partition("?")[0]
+        if path.startswith("/v1") and not self.has_key():
+            return
         found: dict[str, Any] = {
             "/version": {"version": told.get("version", "0.32.0")},
             "/server_info": {"vllm_config": {"model_config": {
                 "dtype": told.get("dtype", "torch.float32"), "max_model_len": told.get("room", 64),
                 "logprobs_mode": told.get("logprobs", "raw_logprobs"),
             }}},
-            "/v1/models": {"data": [{"id": "theirs"}]},
+            "/v1/models": told.get("models", {"data": [{"id": "theirs"}]}),
             "/weight_info": {"weight_version": self.server.named},
         }  # fmt: skip
         self.answer(*((404, {}) if path in told.get("lacks", ()) else (200, found[path])))
+
+    def has_key(self) -> bool:
+        """Guards the paths that vLLM guards."""
+        if (key := self.server.told.get("key")) in (None, self.headers["Authorization"]):
+            return True
+        assert key
+        self.answer(401, {"error": "Unauthorized"})
+        return False
 
     def do_POST(self) -> None:
         asked, server = json.loads(self.rfile.read(int(self.headers["Content-Length"]))), self.server
@@ -68,6 +78,11 @@ class Answers(BaseHTTPRequestHandler):
 
     def complete(self, asked: dict[str, Any]) -> None:
         assert self.path == "/v1/completions" and asked["model"] == "theirs"
+        if not self.has_key():
+            return
+        if status := self.server.told.get("status"):
+            self.answer(status, {"error": {"message": "EngineCore has ended"}})
+            return
         if max(asked["prompt"]) >= self.server.told.get("tokens", TOKENS):
             self.answer(400, {"error": {"message": f"Token id {max(asked['prompt'])} is out of vocabulary"}})
             return
@@ -77,12 +92,13 @@ class Answers(BaseHTTPRequestHandler):
             if self.server.drawn == self.server.told.get("started_again"):
                 self.server.named = "default"
         total = float(sum(one.sum() for one in self.server.weights.values()))
-        ids = [*asked["prompt"], asked.get("seed", 0)]
+        ids = [*asked["prompt"], asked.get("seed", 0), *self.server.told.get("ends", [5])]
         logprobs = {"token_logprobs": [total] * len(ids)}
-        self.answer(200, {"choices": [{"token_ids": ids, "logprobs": logprobs} if self.server.tells else {}]})
+        made = {"token_ids": ids, "logprobs": logprobs, "finish_reason": "length"}
+        self.answer(200, {"choices": [made if self.server.tells else {}]})
 
     def answer(self, status: int, told: dict[str, Any]) -> None:
-        content = json.dumps(told).encode()
+        content = json.dumps(told)[: self.server.told.get("characters")].encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -112,9 +128,11 @@ def test_weights_go_through_a_folder_and_each_prompt_has_its_seed(server: Any, t
     shared = torch.tensor([[1.0, 2.5]])
     vllm.take({"a": shared, "tied": shared, "b": torch.tensor([0.25]).bfloat16()})
     assert server.weights["b"].dtype == torch.bfloat16 and server.weights.keys() == {"a", "tied", "b"}
-    assert vllm.draw([[7, 8], [9]], [11, 12], 4) == [([7, 8, 11], [7.25] * 3), ([9, 12], [7.25] * 2)]
+    assert vllm.draw([[7, 8], [9]], [11, 12], 4) == [([7, 8, 11, 5], [7.25] * 4), ([9, 12, 5], [7.25] * 3)]
     vllm.take({"a": torch.tensor([2.0])})
-    assert vllm.draw([[7]], [1 << 61], 4) == [([7, 1 << 61], [2.0] * 2)]
+    assert vllm.draw([[7]], [1 << 61], 4) == [([7, 1 << 61, 5], [2.0] * 3)]
+    server.told = {"ends": []}
+    assert vllm.draw([[7]], [1], 2) == [([7, 1], [2.0] * 2)], "as long as they may be"
     assert not [*tmp_path.iterdir()], "nothing is left"
 
 
@@ -122,12 +140,35 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"version": "0.30.1"}, {}, r"vLLM 0.30.1 is not >=0.31\n  start a newer one"),
     ({"lacks": ["/server_info"]}, {}, r"it has no /server_info\n  start the server with VLLM_SERVER_DEV_MODE=1"),
     ({"lacks": ["/weight_info"]}, {}, r"it has no /weight_info\n  start the server with VLLM_SERVER_DEV_MODE=1, and a"),
-    ({"dtype": "torch.bfloat16"}, {}, r"computes in bfloat16, not in float32\n  start it with --dtype float32"),
-    ({"room": 16}, {}, r"takes 16 tokens, and a prompt with its completion may have 32\n  start it with --max-model"),
-    ({}, {"temperature": 0.5}, r"tells raw_logprobs, .*\n  start it with --logprobs-mode processed_logprobs"),
+    (
+        {"dtype": "torch.bfloat16"},
+        {},
+        r"computes in bfloat16, not in float32\n  start it by vllm serve with --dtype float32",
+    ),
+    (
+        {"room": 16},
+        {},
+        r"takes 16 tokens, and a prompt with its completion may have 32\n  start it by vllm serve with --max-model",
+    ),
+    (
+        {},
+        {"temperature": 0.5},
+        r"tells raw_logprobs, .*\n  start it by vllm serve with --logprobs-mode processed_logprobs",
+    ),
     ({"tokens": 400}, {}, r"another vocabulary than the 512 tokens of this one: Token id 511 is out of vocabulary"),
     ({"tokens": 600}, {}, r"another vocabulary than the 512 tokens of this one\n"),
-    ({"refuses": "No available memory"}, {}, r"/collective_rpc failed: No available memory\n  start it again"),
+    (
+        {"refuses": "Repo id must be a name"},
+        {},
+        r"it took no weights from /.*/weights-1: Repo id must be a name\n  it must see that folder, .*; start it again",
+    ),
+    ({"lacks": ["/collective_rpc"]}, {}, r"it has no /collective_rpc\n  start the server with VLLM_SERVER_DEV_MODE=1"),
+    ({"status": 500}, {}, r"/v1/completions failed: EngineCore has ended\n  start it again"),
+    ({"key": "Bearer theirs"}, {}, r"it wants the key that is in VLLM_API_KEY\n  export VLLM_API_KEY"),
+    ({"ends": []}, {}, r"it ended a completion after 2 of 4 tokens .length.\n  start it without a max_new_tokens"),
+    ({"characters": 9}, {}, "vLLM of an unknown version does not answer as this program knows it .JSONDecodeError"),
+    ({"room": "much"}, {}, "vLLM 0.32.0 does not answer as this program knows it .ValueError"),
+    ({"models": {"data": []}}, {}, "vLLM 0.32.0 does not answer as this program knows it .IndexError"),
     ({"forgets": False}, {}, "keeps what it had cached of older weights: others ask it, too"),
     ({"started_again": 2}, {}, "has other weights than those that it was handed: it was started again, or another run"),
 ]
@@ -148,10 +189,25 @@ def test_what_is_wrong_with_it_is_one_sentence(
         asked()
 
 
+def test_the_key_of_the_environment_is_sent_and_not_told(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.told = {"key": "Bearer sesame-of-this-server"}
+    monkeypatch.setenv(vllm_http.KEY, "sesame-of-another")
+    with pytest.raises(UserError, match=r"it wants another key than that of VLLM_API_KEY\n") as refused:
+        reached(server, tmp_path)
+    assert "sesame" not in str(refused.value)
+    monkeypatch.setenv(vllm_http.KEY, "sesame-of-this-server\n")
+    vllm = reached(server, tmp_path)
+    vllm.take({"a": torch.ones(2)})
+    assert vllm.draw([[7]], [1], 4) == [([7, 1, 5], [2.0] * 3)]
+
+
 def test_a_server_that_is_asked_by_another_run_before_a_step_is_noticed(server: Any, tmp_path: Path) -> None:
-    one, other = reached(server, tmp_path), reached(server, tmp_path)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    one, other = reached(server, tmp_path / "one"), reached(server, tmp_path / "other")
     one.take({"a": torch.ones(2)})
-    other._number = 1
     other.take({"a": torch.zeros(2)})
     with pytest.raises(UserError, match="another run uses it"):
         one.draw([[7]], [1], 4)
@@ -195,5 +251,11 @@ def test_a_dry_run_looks_for_it_and_says_where_it_is(
     server.server_close()
     assert main([*words, f"engine.vllm.address={address}"]) == 1
     assert f"engine.vllm.address: no server at {address}: Connection refused" in capsys.readouterr().out
-    assert main([*words, "engine.vllm.address=gpu2:8000"]) != 0
-    assert "not of the form http://HOST:PORT: gpu2:8000" in "".join(capsys.readouterr())
+    assert main([*words, f"engine.vllm.address=http://{'a' * 64}:80"]) == 1
+    assert "engine.vllm.address: no server at http://aaa" in capsys.readouterr().out
+    for wrong in ("gpu2:8000", "http://gpu2:99999", "http://gpu2:0", "http://gpü2:8000", "http://gpu2:8000/v1"):
+        assert main([*words, f"engine.vllm.address={wrong}"]) != 0
+        assert f"not of the form http://HOST:PORT: {wrong}" in "".join(capsys.readouterr())
+    assert main([*words, "engine.vllm.address=http://me:sesame@gpu2:8000"]) != 0
+    said = "".join(capsys.readouterr())
+    assert "not of the form http://HOST:PORT" in said and "sesame" not in said
