@@ -32,6 +32,7 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.engine.engine import engine_of, problems_of
 from nemotron_shared.machine.machine import Machine
 from nemotron_shared.step.records import what_and_how, why_not_promised
+from nemotron_shared.step.rehearsal import BY_OTHERS
 from nemotron_shared.system.errors import UserError
 from stages.rl import train
 from stages.rl.engines.trl import generators, vllm_needs, vllm_program
@@ -169,6 +170,16 @@ OTHERS = [
 def test_what_would_have_no_effect_is_refused(name: str, word: str, message: str) -> None:
     (problem,) = problems_of(config_of(word, name=name), {}, machine(), {})
     assert message in str(problem)
+
+
+@pytest.mark.parametrize(
+    "place", ["engine.vllm.address=http://gpu2:8000", "engine.vllm.gpus=1", "engine.vllm.python=p"]
+)
+def test_a_rehearsal_draws_without_vllm_wherever_that_is(place: str) -> None:
+    words = (*DENSE, *STALE, "engine.generation=vllm_server", "engine.generation_dtype=float32", place)
+    assert not problems_of(config_of(*words), {}, machine(), {})
+    rehearsed = config_of(*words, *BY_OTHERS)
+    assert not rehearsed.engine.wants_vllm and not problems_of(rehearsed, {}, machine(), {})
 
 
 def test_a_model_that_is_elsewhere_is_not_judged(tmp_path: Path) -> None:
