@@ -191,6 +191,12 @@ def test_a_model_that_is_elsewhere_is_not_judged(tmp_path: Path) -> None:
         ]
 
 
+def test_a_server_elsewhere_may_have_a_gpu() -> None:
+    words = ("engine.generation=vllm_server", "++model.overrides.head_dim=16", "engine.dtype=bfloat16")
+    assert problems_of(config_of(*words), {}, machine(), {})
+    assert not problems_of(config_of(*words, "engine.vllm.address=http://gpu2:8000"), {}, machine(), {})
+
+
 def test_a_dense_model_with_heads_that_vllm_takes_is_not_refused() -> None:
     assert not problems_of(config_of("engine.generation=vllm", *DENSE), {}, machine(), {})
     mixed = config_of("engine.generation=vllm", *DENSE, "engine.dtype=bfloat16", "engine.generation_dtype=float32")

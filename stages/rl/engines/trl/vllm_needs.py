@@ -68,7 +68,9 @@ def vllm_problems(config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine)
         what = "vLLM in the process of the training is started by its Python"
         yield problem(what, "set engine.generation=vllm_server, or engine.vllm.python=null", "engine.vllm.python")
     if machine.sees_files or inputs.get("model") is None:
-        yield from _model_problems(config, _described(config, inputs), samples_on_gpu(config, machine))
+        # a server elsewhere may have other devices, and refuses a model at its own start
+        on_gpu = engine.vllm.address is not None or samples_on_gpu(config, machine)
+        yield from _model_problems(config, _described(config, inputs), on_gpu)
 
 
 def _placement_problems(config: RLConfig[TRLEngine]) -> Iterator[Finding]:
