@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -89,6 +89,8 @@ class Answers(BaseHTTPRequestHandler):
         if "seed" in asked:
             self.server.drawn += 1
             time.sleep(self.server.told.get("sleeps", 0))
+            if asked["seed"] == self.server.told.get("waits"):
+                self.server.waited = self.server.released.wait(30)
             if self.server.drawn == self.server.told.get("started_again"):
                 self.server.named = "default"
         total = float(sum(one.sum() for one in self.server.weights.values()))
@@ -113,6 +115,8 @@ def server() -> Iterator[Any]:
     """A stand-in for vLLM's server, with `told`, how it behaves."""
     one: Any = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     one.told, one.named, one.weights, one.drawn, one.tells = {}, "default", {}, 0, True
+    one.released, one.waited = Event(), None
+    one.handle_error = lambda *_: None  # who asked has hung up
     Thread(target=one.serve_forever, daemon=True).start()
     yield one
     one.shutdown()
@@ -201,6 +205,19 @@ def test_the_key_of_the_environment_is_sent_and_not_told(
     vllm = reached(server, tmp_path)
     vllm.take({"a": torch.ones(2)})
     assert vllm.draw([[7]], [1], 4) == [([7, 1, 5], [2.0] * 3)]
+
+
+def test_an_error_does_not_wait_for_the_other_completions(server: Any, tmp_path: Path) -> None:
+    """Nor does a signal, which leaves by the same way."""
+    server.told = {"ends": [], "waits": 2}
+    vllm = reached(server, tmp_path)
+    vllm.take({"a": torch.ones(2)})
+    with pytest.raises(UserError, match="ended a completion after 2 of 4 tokens"):
+        vllm.draw([[7], [8], [9]], [1, 2, 3], 4)
+    assert server.waited is None
+    server.released.set()
+    server.told = {}
+    assert vllm.draw([[7]], [1], 4) == [([7, 1, 5], [2.0] * 3)], "the server goes on"
 
 
 def test_a_server_that_is_asked_by_another_run_before_a_step_is_noticed(server: Any, tmp_path: Path) -> None:

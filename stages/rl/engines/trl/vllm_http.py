@@ -13,10 +13,11 @@ import http.client
 import json
 import os
 import shutil
+import socket
+import time
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ from stages.rl.engines.trl.vllm_needs import VERSIONS
 
 AT_ONCE = 64
 """Requests that are open at a time; the server batches what has come."""
+LOOK_SECONDS = 0.05
 AGAIN = "start it again, and run the same command again, which continues from the last checkpoint"
 START = "start the server with VLLM_SERVER_DEV_MODE=1"
 ANOTHER = "set engine.generation=null and engine.vllm.address=null"
@@ -61,6 +63,7 @@ class Elsewhere:
     def __init__(self, address: str, folder: Path, settings: Mapping[str, Any], patience: float) -> None:
         self._address, self._folder, self._told, self._patience = address, folder, settings, patience
         self._taken, self._number, self.version = "", 0, "of an unknown version"
+        self._open = set[http.client.HTTPConnection]()
         told = self._ask("version").get("version")
         if told is not None and not VERSIONS.contains(str(told).partition("+")[0], prereleases=True):
             raise UserError(f"{address}: vLLM {told} is not {VERSIONS}", "start a newer one")
@@ -139,6 +142,7 @@ class Elsewhere:
         method, path = CALLS[call].split()
         place = urlsplit(self._address)
         connection = http.client.HTTPConnection(place.hostname or "", place.port or 80, timeout=self._patience)
+        self._open.add(connection)
         try:
             content = None if body is None else json.dumps(body).encode()
             connection.request(method, path, content, _headers())
@@ -150,7 +154,14 @@ class Elsewhere:
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             raise self._other(f"no vLLM answers: {error or type(error).__name__}", AGAIN) from error
         finally:
+            self._open.discard(connection)
             connection.close()
+
+    def _hang_up(self) -> None:
+        """End the requests that are open; vLLM then computes no further for them."""
+        for one in [*self._open]:
+            with suppress(OSError, AttributeError):  # it ends now, or is not connected yet
+                one.sock.shutdown(socket.SHUT_RDWR)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
         """See `Calls`; the files of the weights before are removed."""
@@ -185,8 +196,15 @@ class Elsewhere:
     ) -> list[tuple[list[int], list[float]]]:
         """See `Calls`."""
         self._require_taken()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(partial(self._one, most), prompts, seeds))
+        pool = ThreadPoolExecutor(AT_ONCE)
+        asked = [pool.submit(self._one, most, *one) for one in zip(prompts, seeds, strict=True)]
+        try:
+            found = [one.result() for one in asked]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(one.done() for one in asked):  # after an error or a signal
+                self._hang_up()
+                time.sleep(LOOK_SECONDS)
         self._require_taken()
         return found
 
