@@ -37,6 +37,7 @@ for name, config in models.items():
 with socket.socket() as one:
     one.bind(("127.0.0.1", 0))
     port = one.getsockname()[1]
+os.environ["VLLM_API_KEY"] = "asked-for-by-the-server-and-sent-to-it"
 serves = [sys.executable, "-P", "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", "llama",
           "--port", str(port), "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager"]
 told = dict(VLLM_SERVER_DEV_MODE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind",
