@@ -3,7 +3,7 @@
     nemotron artifacts                             every artifact
     nemotron artifacts show sft                    one artifact: what made it, its inputs, its scores
     nemotron artifacts lineage rl:v2 --mermaid     its history, to paste into a Markdown page
-    nemotron artifacts replay sft                  make it again from its lineage, and compare the bytes
+    nemotron artifacts replay sft                  make it again from its manifest, and compare the bytes
     nemotron artifacts verify                      hash every file again; exit code 1 if one differs
     nemotron artifacts alias sft:v3 best           make sft:best refer to version 3
     nemotron artifacts path sft:best               its folder, for use in other programs

@@ -1,1 +1,1 @@
-"""Reproduce an artifact from its lineage, and compare the bytes."""
+"""Reproduce an artifact from its manifest, and compare the bytes."""
