@@ -68,14 +68,14 @@ def test_a_quantity_is_read_as_kubernetes_reads_it(text: str, value: float) -> N
     "text", ["64GB", "64gi", "64 Gi", "64GiB", "5e", "1_000", "", "Gi", "64K", "1e3Gi", "-1Gi", "\u0663Gi"]
 )
 def test_what_kubernetes_would_refuse_is_no_quantity(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a quantity of Kubernetes"):
+    with pytest.raises(ValueError, match="is not a Kubernetes quantity"):
         quantity(text)
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("64GB", 'not a quantity of Kubernetes: write "64Gi" (powers of 1024) or "64G" (of 1000)'),
+        ("64GB", 'not a Kubernetes quantity: write "64Gi" (powers of 1024) or "64G" (of 1000)'),
         ("64 GiB", 'write "64Gi"'), ("64gi", 'write "64Gi"'), ("512mb", 'write "512Mi"'), ("64KB", 'or "64k"'),
         ("64", "'64' would be less than 1 MiB: write \"64Gi\""), ("64m", 'less than 1 MiB: write "64Mi"'),
         ("much", 'write "64Gi" or "64G"'), ("0", 'write "64Gi" or "64G"'),

@@ -146,7 +146,7 @@ def machine(*, gpus: tuple[Any, ...] = (), sees_files: bool = True, **packages: 
 
 
 OTHERS = [
-    ("tiny", "engine.generation_dtype=bfloat16", "only vLLM draws in a separate type"),
+    ("tiny", "engine.generation_dtype=bfloat16", "only vLLM draws in another type than engine.dtype"),
     (
         "local",
         "grpo.max_staleness=1",

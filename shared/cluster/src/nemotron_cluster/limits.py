@@ -70,7 +70,7 @@ def quantity(text: str) -> float:
     """
     match = QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"'{text}' is not a quantity of Kubernetes")
+        raise ValueError(f"'{text}' is not a Kubernetes quantity")
     number, unit = float(match[1]), match[2] or ""
     if unit.endswith("i"):
         return number * 1024.0 ** (BINARY.index(unit.removesuffix("i")) + 1)
@@ -104,7 +104,7 @@ def require_memory(text: str) -> str:
     number, unit, binary = meant[1], (meant[2] or "G").upper(), meant[3]
     decimal = "k" if unit == "K" else unit
     both = f'"{number}{unit}i"' if binary else f'"{number}{unit}i" (powers of 1024) or "{number}{decimal}" (of 1000)'
-    wrong = "would be less than 1 MiB" if QUANTITY.fullmatch(text) else "is not a quantity of Kubernetes"
+    wrong = "would be less than 1 MiB" if QUANTITY.fullmatch(text) else "is not a Kubernetes quantity"
     raise ValueError(f"'{text}' {wrong}: write {both}")
 
 

@@ -283,11 +283,11 @@ class ChatCompletion(Asked):
 
     @model_validator(mode="after")
     def begins_in_one_way(self) -> "ChatCompletion":
-        """Refuse an answer that both continues and starts again, and one that continues in a form."""
+        """Refuse an answer that both continues the last message and begins anew, and one that continues in a form."""
         for number, message in enumerate(self.messages):
             if message.get("prefix") and (number + 1 < len(self.messages) or message.get("role") != "assistant"):
                 raise ValueError(
-                    f"messages[{number}].prefix: only the last message, of the assistant, can be gone on with"
+                    f"messages[{number}].prefix: only the last message, of the assistant, can be continued"
                 )
         if self.goes_on and self.add_generation_prompt:
             raise ValueError(

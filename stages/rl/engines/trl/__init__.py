@@ -82,7 +82,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
             yield problem(f"{config.other_method} draws no completions", f"set {key}=null", key)
             return
         if engine.generation_dtype is not None and not engine.wants_vllm:
-            what, remedy = "only vLLM draws in a separate type", "set engine.generation_dtype=null, or"
+            what, remedy = "only vLLM draws in another type than engine.dtype", "set engine.generation_dtype=null, or"
             yield problem(what, f"{remedy} {key}=vllm", "engine.generation_dtype")
         if engine.wants_vllm:
             yield from vllm_problems(config, inputs, machine)
@@ -232,4 +232,4 @@ def _notes_on_pairs(config: RLConfig[TRLEngine], inputs: Inputs) -> Iterator[Fin
     if pairs < step:
         yield note(f"{pairs:,} training pairs: a step takes {step:,}, so it takes some more than once")
     if not (data.path / FILES["valid"]).is_file():
-        yield note("no validation pairs: nothing shows whether other pairs are ranked")
+        yield note("no validation pairs: nothing shows whether other pairs are ranked correctly")

@@ -336,10 +336,10 @@ class VLLM:
         if error > limit:
             what = f"step {step}: vLLM computes another model than the one that is trained: the probabilities of its"
             what += f" tokens are {error:.3g} times apart, and rounding makes less than {limit:g} of that"
-            raise UserError(what, "set engine.generation=transformers: this version does not take such weights again")
+            raise UserError(what, "set engine.generation=transformers: this version does not reload such weights")
 
     def take_seconds(self) -> dict[str, float]:
-        """Time of the current step so far, which starts again."""
+        """Time of the current step so far; the next call counts from here."""
         found, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
         return found
 

@@ -127,9 +127,7 @@ class Prompter:
         """
         last = messages[-1]
         if last.get("role") != "assistant" or last.get("tool_calls") or not isinstance(last.get("content"), str):
-            raise UserError(
-                "the last message is not a text of the assistant, which could continue", "let it be answered"
-            )
+            raise UserError("the last message is not a text of the assistant to continue", "let it be answered")
         begun = [*messages[:-1], {**last, "content": last["content"] + HERE}]
         text, _, cuts = self._rendered(begun, tools, add_generation_prompt=False, **options)
         if text.count(HERE) != 1:

@@ -263,7 +263,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
     items = parameters.get("input")
     if isinstance(items, str):
         if not items.strip():
-            raise Refused(f"{PARAMETERS}.input is empty", "the model answers it")
+            raise Refused(f"{PARAMETERS}.input is empty", "it should hold the prompt")
         return
     if not isinstance(items, list):
         raise Refused(f"{PARAMETERS}.input is not a list of turns", type(items).__name__)
@@ -283,7 +283,7 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
     if not asked:
         raise Refused("no user turn", f"{PARAMETERS}.input needs one")
     if not any(said.strip() if isinstance(said, str) else said for said in asked):
-        raise Refused("every user turn is empty", f"{PARAMETERS}.input is the prompt")
+        raise Refused("every user turn is empty", f"{PARAMETERS}.input should hold the prompt")
 
 
 def _functions(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -231,7 +231,7 @@ def _length_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[s
     if metric is not None and not metric.startswith(("val:", "train:")):
         yield f"checkpointing.metric_name '{metric}' must begin with 'val:' or 'train:'"
     elif str(metric).startswith("val:") and at(values, "grpo.val_period", at(values, "sft.val_period")) <= 0:
-        yield f"checkpointing.metric_name '{metric}' needs validation data"
+        yield f"checkpointing.metric_name '{metric}' needs validation data, and there is none"
 
 
 def _rollout_problems(values: dict[str, Any]) -> Iterator[str]:

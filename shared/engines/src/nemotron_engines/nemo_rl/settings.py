@@ -80,7 +80,7 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
         "dpo.preference_average_log_probs": "a section dpo is refused",
         "reward_modeling.center_rewards_coefficient": "a section reward_modeling is refused",
         "distillation.kl_type": "a section distillation is refused",
-        "logger.completions": "NeMo-RL writes all completions, train_data_step*.jsonl in nemo_rl_logs",
+        "logger.completions": "NeMo-RL writes all completions to train_data_step*.jsonl in nemo_rl_logs",
     }
 
     environment: Literal["math", "nemo_gym", "base"]

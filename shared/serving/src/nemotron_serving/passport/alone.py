@@ -79,7 +79,7 @@ def _model(folder: Path, found: Mapping[str, Stored], part: Part) -> None:
     """Names, shapes and types against config.json, scales, and matrices of zeros."""
     config = config_of(folder)
     if config.get("model_type") not in known_types() or needs_code(config):
-        part.not_run.append("names and shapes of tensors: transformers does not know this type of model")
+        part.not_run.append("names and shapes of tensors: transformers alone does not know this type of model")
     else:
         try:
             for where, what in differing_tensors(folder):

@@ -73,7 +73,7 @@ def _read(source: Artifact, rows: Rows, parts: dict[str, Part]) -> "_Model | Non
     try:
         numbers.require_fit(tensors, Machine.here(source.path).memory)
         if not size:
-            raise UserError("config.json has no vocab_size, so it has no prompts", "add it")
+            raise UserError("config.json has no vocab_size, so no prompts can be made", "add it")
         prompts = numbers.prompts_of(size, rows)
         before = numbers.read(source.path, prompts, rows.held, trusted=source.trusted)
     except UserError as error:
@@ -119,7 +119,7 @@ class _Model:
 
     def _compare_few_bits(self, export: Path, made: dict[str, Stored]) -> None:
         """Run weights of few bits, times their scales, with transformers in float32; and the folder with vLLM."""
-        if self.parts[TENSORS].findings:  # what they would be times a scale that is lost is not a number
+        if self.parts[TENSORS].findings:  # without its scale, a weight of few bits is not known
             return
         part = self.parts[NUMBERS]
         part.not_run.append(WEIGHTS_ALONE)
