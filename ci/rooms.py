@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WHOLE = ("artifacts", "config", "families", "models", "trackers")
 """Folders that count as one module."""
 FRONT = "nemotron"
-"""The package that people import, next to that of the app; it only hands on names."""
+"""The package that people import, besides that of the app; it only hands on names."""
 Graph = Mapping[str, set[str]]
 
 

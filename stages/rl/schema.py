@@ -96,7 +96,7 @@ class VLLMSection(Section):
     cpu_cache_gib: How[int] = Field(ge=1)
     """GiB for keys and values on a CPU."""
     sleep: How[bool]
-    """Give vLLM's memory of a GPU free while the model learns. Not run yet."""
+    """Give vLLM's memory of a GPU free while the model learns. This has not been run yet."""
     gpus: How[int | str | None]
     """GPU of `vllm_server`: its UUID, or its place among those that the run sees, such as `1`; it trains on 0. `null`:
     the same."""

@@ -9,8 +9,8 @@ train too: they are forked from a second process, which has imported the librari
 its results made before needs no library, and so has no second process.
 
 A copy behaves as a new process would: it has its own signals, ends with this process, and reads the same command line.
-Where that may not hold, the step gets a new Python: without Linux, next to other threads, after a
-module's file was changed, and for libraries on a machine with a GPU, whose driver cannot be forked.
+Where that may not hold, the step gets a new Python: without Linux, while other threads run, after a module's
+file was changed, and for libraries on a machine with a GPU, whose driver cannot be forked.
 """
 
 import atexit
@@ -94,7 +94,7 @@ _current: Copies | None = None
 
 @contextmanager
 def copying() -> Generator[Copies]:
-    """Fork the steps that are started in the meantime where that is possible."""
+    """Fork the steps that are started inside it, where that is possible."""
     global _current
     _current = copies = Copies()
     try:

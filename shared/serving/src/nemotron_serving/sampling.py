@@ -4,10 +4,9 @@
     tokens = choose(choosers, logits)              # (2, vocabulary) -> [Token(id=17, ...), Token(id=4, ...)]
 
 Each request has its own random generator, and the choice for a row does not depend on the other rows. So the same
-seed gives the same answer next to any other requests, up to the last bits of the logits, which depend on the size of
-the batch.
-A token is drawn as `torch.multinomial` draws one: each share of the probability is divided by an exponential random
-number, and the largest quotient wins.
+seed gives the same answer whatever the other requests are, up to the last bits of the logits, which depend on the size
+of the batch. A token is drawn as `torch.multinomial` draws one: each share of the probability is divided by an
+exponential random number, and the largest quotient wins.
 """
 
 from collections.abc import Sequence
@@ -214,7 +213,7 @@ def exponential(choosers: Sequence[Chooser], size: int) -> Tensor:
 
 
 class Falling:
-    """The shares of each row (requests, vocabulary) in falling order, where needed.
+    """The shares of each row (requests, vocabulary) in falling order, sorted only as far as needed.
 
     Sorting a whole vocabulary takes longer than all else in the choice of a token, and few of its tokens are kept.
     """

@@ -7,7 +7,7 @@ ASKED and FOUND are those of `nemotron_serving.passport.runtimes`. A model that 
 and the last line of stderr says why.
 
 On a CPU, vLLM refuses experts without a gate, as all Nemotron 3 models have. Those of its pinned version are computed
-here, in plain torch, and everything that shows it states it (PATCH).
+here, in plain torch, and everything that shows their results says so (PATCH).
 """
 
 import json

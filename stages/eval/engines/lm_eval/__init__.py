@@ -39,8 +39,7 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
         from stages.eval.engines.lm_eval.ask import evaluate_model
         from stages.eval.evaluate import evaluate, models_to_score
 
-        for model in models_to_score(
-            task
-        ).values():  # before the fork that may run half of them, so it is reported once
+        # before the fork that may run half of them, so it is reported once
+        for model in models_to_score(task).values():
             install_kernels(NEMOTRON_H if model is None else config_of(model.path).get("model_type"))
         return evaluate(task, lambda model, tasks: evaluate_model(task, model, tasks))

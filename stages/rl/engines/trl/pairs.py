@@ -42,7 +42,7 @@ RESULTS: dict[Metric, str] = {
 
 
 class Shuffled(Sampler[int]):
-    """Numbers of `rows` pairs of `count`, in its own order for every epoch."""
+    """Numbers of `rows` pairs of `count`, in another order in every epoch."""
 
     def __init__(self, count: int, rows: int, seed: int) -> None:
         self.count, self.rows, self.seed = count, rows, seed

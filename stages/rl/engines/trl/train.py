@@ -116,7 +116,7 @@ def train_with(task: Task[RLConfig[TRLEngine]], environments: Environments | Non
 
 
 def noting_generator(trainer: ScheduledGRPOTrainer, made: Outcome) -> Outcome:
-    """A result that says what drew its completions, if it may not draw the same again."""
+    """A result that says what drew its completions, if that need not draw the same again."""
     if trainer.generator is None:
         return made
     return replace(made, metadata={**made.metadata, "generator": trainer.generator.name, REPLAYABLE: False})

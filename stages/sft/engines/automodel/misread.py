@@ -41,7 +41,7 @@ def refuse_misread(file: str, control: ControlTokens | None) -> None:
 
 
 def _excludes(row: Row, turns: list[dict[str, Any]]) -> bool:
-    """Whether an answer is not to be learnt; raises `UserError` for marks and media with an unknown meaning."""
+    """Whether an answer is not to be learnt; raises `UserError` for marks and media that cannot be followed."""
     try:
         marks = marks_of_row(row.value)
     except UserError as error:

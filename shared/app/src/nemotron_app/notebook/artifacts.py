@@ -177,7 +177,7 @@ def artifact(reference: str, *, home: Home = None, family: str = DEFAULT_FAMILY)
         family: the family for which a short name stands.
 
     Raises:
-        UserError: the store has none, or it is damaged.
+        UserError: the store has no such artifact, or a damaged one.
     """
     store = open_store(home)
     found = store.resolve(reference, family=family)

@@ -103,7 +103,7 @@ def _error(words: Sequence[str], code: int, said: str) -> Exception:
     """The error for a command that failed: what it said itself, or all of a traceback."""
     if code == STOPPED_EXIT_CODE:
         return Stopped("\n".join(said.splitlines()[-2:]) or "stopped")
-    # the first: a command that failed because of another one states it after it
+    # the first: a command that failed because of another one says so after it
     _, found, told = f"\n{said}".partition("\nerror: ")
     if found:
         message, _, remedy = told.strip().partition("\n")

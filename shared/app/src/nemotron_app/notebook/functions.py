@@ -109,7 +109,7 @@ def evaluate(
 
     Args:
         model: the model to evaluate; None for the one that the config names. Others that the config names, `run.base`
-            and `run.sft`, are scored next to it; `{"run.base": None, "run.sft": None}` leaves them out.
+            and `run.sft`, are scored with it; `{"run.base": None, "run.sft": None}` leaves them out.
         tasks: some of the tasks; none for all.
 
     The other arguments are those of `train`.

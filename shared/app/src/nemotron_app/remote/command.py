@@ -95,8 +95,8 @@ def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
 def show(stage: str, verb: str, place: Place, job: Job) -> int:
     """Show the step's own dry run, then the job and what would be submitted. Leaves no files behind.
 
-    The inputs of a job may not be made yet, or a key not set. Such problems are listed as what to do before
-    it is submitted, and do not change the exit code.
+    An input may still have to be made, or a key to be set. Such problems are listed as what to do before the job is
+    submitted, and do not change the exit code.
     """
     backend = backend_of(place.profile)
     with tempfile.TemporaryDirectory(prefix="nemotron-job-") as scratch:

@@ -258,7 +258,7 @@ def travel_problems(place: Place) -> Iterator[Finding]:
 
 
 def _take_own_code_along(place: Place, folder: Path) -> None:
-    """Copy the user's files with rewards and tasks, for every profile, with all that they import of theirs.
+    """Copy the user's files with rewards and tasks, whatever the profile selects, with all that they import of theirs.
 
     Raises:
         UserError: one is missing, or is named by a path that means nothing on another machine.

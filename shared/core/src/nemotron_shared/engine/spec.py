@@ -209,7 +209,7 @@ class Step:
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """Config sections that the result depends on, next to `run`."""
+        """Config sections that the result depends on, besides `run`."""
         trains = (name for name in self.schema.model_fields if name not in (DATA, *BESIDES))
         return tuple(trains) if self.trains else (DATA,)
 

@@ -76,7 +76,7 @@ def scale_of(name: str, tensors: Tensors) -> str | None:
 
 
 def block_of(config: Mapping[str, Any]) -> list[int] | None:
-    """Rows and columns of FP8 weights that share a scale, if the config requires it."""
+    """Rows and columns of FP8 weights that share a scale, if the config names them."""
     told = config.get(QUANTIZED[0])
     block = told.get("weight_block_size") if isinstance(told, dict) else None
     known = isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)

@@ -25,7 +25,7 @@ FILE = "completions.jsonl"
 LONGEST, LONGEST_TURN, MOST_TURNS = 2000, 400, 40
 """Characters of a text and of a turn that are kept, and turns of an episode."""
 LONGEST_SECRET = 4000
-"""Characters next to those that are kept in which a secret may begin or end; a private key of 4,096 bits has 3,300."""
+"""Characters beyond those that are kept in which a secret may begin or end; a private key of 4,096 bits has 3,300."""
 WHOLE_STEPS = 200
 """Up to this step every one is kept, and 100 of each further doubling: 1,400 of a million."""
 Which = Literal["best", "typical", "worst", "other"]

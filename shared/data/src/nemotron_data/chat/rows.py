@@ -444,7 +444,7 @@ def plain_message(message: Message) -> Message:
     if message.get("role") == "assistant":
         message = _with_begun_thought(message)
     if message.get("role") == "tool" and isinstance(message.get("content"), str):
-        # the role already states it, and templates add these tags themselves
+        # the role already says so, and templates add these tags themselves
         inner = TOOL_RESPONSE.fullmatch(str(message["content"]))
         message = {**message, "content": inner[1]} if inner else message
     return message

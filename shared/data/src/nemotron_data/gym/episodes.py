@@ -390,7 +390,7 @@ class Loop:
             played, lambda one: ("/verify", dict(one.asked.row) | _response(one.output))
         ):
             reward = fields.get("reward")
-            if fields.get("mask_sample") is True:  # a judge that cannot be reached gives a reward of 0 next to it
+            if fields.get("mask_sample") is True:  # a judge that cannot be reached gives a reward of 0 with it
                 why = str(fields.get("failure_reason") or fields.get("failure_kind") or "without a reason")[:SHOWN]
                 self._fail(episode, Failure(f"POST /verify: the environment says that it could not judge: {why}"))
                 continue

@@ -3,8 +3,8 @@
     differing(episodes)  ->  {"blackjack": ("Your hand: 10, 7", "Your hand: 3, 9")}
 
 A resumed training plays its steps again, and repeats its bytes only with such a function. Equal answers prove nothing;
-different ones to the same turns of the same row disprove it. The episodes of a group begin with one row,
-so a training compares them without a further request.
+different ones to the same turns of the same row show that there is no such function. The episodes of a group begin with
+one row, so a training compares them without a further request.
 """
 
 from collections.abc import Iterable, Iterator

@@ -101,7 +101,7 @@ def _paths(blend: Blend) -> list[str]:
 
 
 def _repository(path: str) -> str:
-    """ORG/NAME of a path on the hub; other paths are not repository."""
+    """ORG/NAME of a path on the hub; empty for other paths."""
     parts = path.removeprefix(HUB).split("@")[0].split("/") if path.startswith(HUB) else []
     return "/".join(parts[:2])
 

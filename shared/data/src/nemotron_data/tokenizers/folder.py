@@ -140,7 +140,7 @@ class TokenizerFolder:
         return default_template(self.settings.get("chat_template"), self.path / "tokenizer_config.json")
 
     def templates_left_out(self) -> str | None:
-        """The named templates next to the one that is used, in words; None without others.
+        """The named templates besides the one that is used, in words; None if there are no others.
 
         `default` shows conversations with tools as well, in training, prompts and answers alike. transformers (5.23)
         and vLLM take a template named `tool_use` for these, if there is one.

@@ -49,7 +49,7 @@ def is_near_miss(one: Any, other: Any) -> bool:
 
 
 def _constant(formula: Any) -> Any:
-    """A number, worked out where that needs no rounding; None for anything else."""
+    """A number, worked out as far as possible without rounding; None for anything else."""
     import sympy
 
     if not isinstance(formula, sympy.Expr) or {symbol.name for symbol in formula.free_symbols} - {"i"}:

@@ -95,7 +95,7 @@ def install_cpu_ops() -> str:
 
 
 def _told() -> str:
-    """Which kernels run; without a GPU, only the reference kernels can."""
+    """Which kernels run; not printed without a GPU, where there is no choice."""
     line = KERNEL_LINE if kernels_importable() else REFERENCE_LINE
     return say_once(line) if torch.cuda.is_available() else line
 

@@ -413,7 +413,7 @@ def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
     Args:
         name: recipe below `megatron.bridge.recipes`. None: Bridge's settings for any pretraining or fine-tuning.
         folder: holds the config.json of the model.
-        finetune: use Bridge's general settings for fine-tuning, without a recipe.
+        finetune: use Bridge's general settings for fine-tuning, if no recipe is named.
 
     Raises:
         UserError: unknown recipe.

@@ -49,7 +49,7 @@ def factor_of(name: str, found: Mapping[str, Stored], block: list[int] | None) -
     """What each value is multiplied with, in a shape that fits it; None for packed weights, and without a scale.
 
     Args:
-        block: rows and columns of a scale, where the config requires it.
+        block: rows and columns of a scale, where the config names them.
     """
     one, scale = found[name], scale_of(name, found)
     if scale is None or one.dtype not in HALF_STEP:

@@ -133,7 +133,7 @@ def _of_gguf(
     def found() -> Iterator[torch.Tensor]:
         yield values.reshape(shape) if values.numel() == torch.Size(shape).numel() else values
 
-    # norms, convolutions and A are in other shapes there, with the same values in the same order
+    # norms, convolutions and A have other shapes there, with the same values in the same order
     same = values.numel() == torch.Size(shape).numel() and (len(shape) != 2 or "norm" in one.name)
     shapes = (shape, shape) if same else (shape, tuple(values.shape))
     return Counterpart(one.name, file.dtype(where), wanted, found, shapes, rotate)
