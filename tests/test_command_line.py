@@ -57,6 +57,17 @@ def test_a_shell_completes_the_command(run, line: str, expected: list[str]) -> N
     assert _completions(run, line).split() == [f"plain,{word}" for word in expected]
 
 
+def test_bash_completes_by_the_script_that_it_is_given(run) -> None:
+    script = f"""
+    complete() {{ :; }}
+    {run(*nemotron("completion", "bash")).stdout}
+    COMP_WORDS=(nemotron super3 sft -c ti) COMP_CWORD=4
+    _nemotron_completion {Path(sys.executable).with_name("nemotron")}
+    echo "${{COMPREPLY[@]}}"
+    """
+    assert run("bash", "-c", script).stdout == "tiny\n"
+
+
 def test_a_shell_offers_what_is_in_the_store_and_no_config_of_another_stage(run, tmp_path: Path) -> None:
     folder = tmp_path / "artifacts" / "super3-sft-model" / "v1"
     folder.mkdir(parents=True)
