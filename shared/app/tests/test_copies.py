@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -191,11 +192,23 @@ with copying():
     print(launch.run_process([sys.executable, "-m", "one_step", "wait"], libraries={libraries}))
 """)
     int(process.stdout.readline())
+    _wait_until_it_passes_signals_on(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     out, err = ended(process)
     assert out.split() == ["stopped", "7"], err
+
+
+def _wait_until_it_passes_signals_on(pid: int) -> None:
+    """A step may run a moment before its command handles signals, which it blocks while it forks."""
+    asked = 1 << (signal.SIGTERM - 1)
+    while True:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        masks = {name: int(mask, 16) for name, mask in re.findall(r"^Sig(Blk|Cgt):\s*(\w+)", status, re.MULTILINE)}
+        if masks["Cgt"] & asked and not masks["Blk"] & asked:
+            return
+        time.sleep(0.01)
 
 
 def _wait_for_end(pid: int) -> None:
