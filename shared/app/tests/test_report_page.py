@@ -29,7 +29,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     names = [f"super3-sft-model-{letter * 12}" for letter in "abcdefg"]
     trainings = [training_in(working(store, name, 30, lr=0.001 * at, key="x" * 50)) for at, name in enumerate(names)]
     found["compared"] = found["report"].with_name("compared.html")
-    found["compared"].write_text(compare.render(trainings, "Seven", "Trainings compared"), encoding="utf-8")
+    found["compared"].write_text(compare.render(trainings, "Trainings compared"), encoding="utf-8")
     inspection = found["report"].with_name("inspection.html")
     inspection.write_text(render(inspect_data(made["rl-data"].reference, store), 200), encoding="utf-8")
     episodes = Store.open(str(tmp_path_factory.mktemp("episodes")))
